@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# How every target of ours is compiled: C++20 without extensions, hidden symbols, all warnings,
+# and floating point that gives the same bits on every compiler (-ffp-contract=off).
+set(BAECHI_HIDDEN_SYMBOLS CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+
+set(instrumentation "")
+if(BAECHI_SANITIZE)
+  list(APPEND instrumentation -fsanitize=${BAECHI_SANITIZE} -fno-sanitize-recover=all
+       -fno-omit-frame-pointer)
+endif()
+if(BAECHI_COVERAGE)
+  list(APPEND instrumentation --coverage)
+endif()
+set(BAECHI_INSTRUMENTATION ${instrumentation})
+
+function(baechi_configure target)
+  set_target_properties(${target} PROPERTIES ${BAECHI_HIDDEN_SYMBOLS})
+  target_compile_options(${target} PRIVATE
+    -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+    -Wold-style-cast
+    $<$<BOOL:${BAECHI_WERROR}>:-Werror>
+    # GCC's flow analysis sees ghosts in instrumented code.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${BAECHI_SANITIZE}>>:-Wno-maybe-uninitialized>
+    $<$<BOOL:${BAECHI_FUZZ}>:-fsanitize=fuzzer-no-link>
+    ${BAECHI_INSTRUMENTATION})
+  target_link_options(${target} PRIVATE ${BAECHI_INSTRUMENTATION})
+endfunction()
+
+# An executable over the library; without sources there is nothing to build and nothing is added.
+function(baechi_add_executable target)
+  if(NOT ARGN)
+    message(STATUS "${target}: no sources, skipped")
+    return()
+  endif()
+  add_executable(${target} ${ARGN})
+  target_include_directories(${target} SYSTEM PRIVATE ${PROJECT_SOURCE_DIR}/third_party)
+  target_link_libraries(${target} PRIVATE baechi::baechi)
+  baechi_configure(${target})
+endfunction()
