@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The placement algorithms behind one interface (Paper 2.2 - 2.4, 4.4).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+// A placer found no device with room. An answer, not an error.
+struct DoesNotFit {
+  OpId op;          // the operator, or the first of the colocation group, that found no room
+  Bytes short_by;   // what the device with the most room lacked
+};
+
+// How m-SCT finds favorite children (Paper 2.4, 4.4).
+enum class FavoriteMethod : std::uint8_t { kMatching, kLpApprox, kLpExact };
+
+// How carefully a list scheduler sets memory aside. kLive trusts the frees that its own schedule
+// foresees; kReserve keeps every output until the step ends: a plan it finds always fits.
+enum class MemoryPolicy : std::uint8_t { kLive, kReserve };
+
+struct PlaceOptions {
+  FavoriteMethod favorites = FavoriteMethod::kMatching;
+  double lp_threshold = 0.5;      // x below it makes a favorite child; the paper's was 0.1
+  bool complete_matching = true;  // after rounding, while a pair of free ends is left
+  MemoryPolicy memory = MemoryPolicy::kLive;
+  std::uint64_t seed = 1;         // for `random`
+  const Placement* expert = nullptr;  // for `expert`
+  const CancelFlag* cancel = nullptr;
+};
+
+// Placement and order; with memory kLive the peak is the placer's belief until simulated.
+using PlaceResult = std::variant<PlacedGraph, DoesNotFit>;
+
+// A placement algorithm is a pure function: same inputs, same plan, no hidden state.
+using Placer = PlaceResult (*)(const CostModel&, const PlaceOptions&);
+
+PlaceResult place_m_topo(const CostModel&, const PlaceOptions&);    // Paper 2.2
+PlaceResult place_m_etf(const CostModel&, const PlaceOptions&);     // Paper 2.3
+PlaceResult place_m_sct(const CostModel&, const PlaceOptions&);     // Paper 2.4
+PlaceResult place_single(const CostModel&, const PlaceOptions&);    // all on the best one device
+PlaceResult place_random(const CostModel&, const PlaceOptions&);    // seeded
+PlaceResult place_balanced(const CostModel&, const PlaceOptions&);  // bytes, in topological order
+PlaceResult place_expert(const CostModel&, const PlaceOptions&);    // as the user says
+
+struct PlacerEntry {
+  std::string_view name;  // on the command line, in Python and in test names: "m-etf"
+  Placer place;
+  std::string_view summary;  // one line for --help
+};
+std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this
+const PlacerEntry& find_placer(std::string_view name);  // InputError lists the known names
+
+}  // namespace baechi

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Execution Simulator (Paper 4.2): replays a placement event by event and tells when everything
+// happens and what memory it takes. Its rules are written down in docs/architecture.md.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+struct MemoryStep {  // from `at` on the device holds `bytes`
+  Time at;
+  Bytes bytes;
+
+  friend bool operator==(const MemoryStep&, const MemoryStep&) = default;
+};
+
+struct DeviceTrace {
+  Bytes peak;
+  Time peak_at;                // the first moment of the peak
+  std::optional<OpId> peak_op; // what the device runs at that moment, if anything
+  Time busy;                   // computing
+  Bytes sent, received;
+  std::vector<MemoryStep> memory;  // only when asked for
+};
+
+struct Trace {
+  Schedule schedule;
+  IdVector<DeviceId, DeviceTrace> devices;
+};
+
+// The device that runs out of memory first (by time, then id), if one does.
+struct Overflow {
+  DeviceId device;
+  Bytes over;  // by how much its peak exceeds its capacity
+};
+std::optional<Overflow> find_overflow(const Trace& trace, const Cluster& cluster);
+
+struct SimulateOptions {
+  bool record_memory = false;
+  const CancelFlag* cancel = nullptr;
+};
+
+// Throws InputError when the placement breaks a rule that replay depends on: an operator on a
+// device that cannot run it, or an order that is no partition of the operators or that waits for
+// itself (naming the operators at which every device is stuck). Exceeding a capacity is not an
+// error here. Linear in events: O((ops + edges + transfers) log devices).
+Trace simulate(const CostModel& costs, const PlacedGraph& placed, const SimulateOptions& = {});
+
+}  // namespace baechi

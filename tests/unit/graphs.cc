@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graphs.h"
+
+#include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
+
+namespace baechi::testing {
+
+OpGraph figure_1() {
+  OpGraphBuilder builder("figure 1");
+  const auto add = [&](const char* name, std::int64_t time, std::int64_t memory) {
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(memory)});
+    builder.set_time(op, "gpu", Time(time));
+    return op;
+  };
+  const OpId a = add("a", 1, 1), b = add("b", 3, 2), c = add("c", 3, 2);
+  const OpId d = add("d", 1, 1), e = add("e", 3, 1), f = add("f", 1, 1);
+  const TensorId a_out = builder.add_output(a, Bytes(0));
+  builder.connect(a_out, b);
+  builder.connect(a_out, e);
+  builder.connect(builder.add_output(b, Bytes(0)), c);
+  builder.connect(builder.add_output(c, Bytes(0)), d);
+  builder.connect(builder.add_output(e, Bytes(0)), f);
+  builder.connect(builder.add_output(f, Bytes(0)), d);
+  return std::move(builder).build();
+}
+
+Cluster unit_latency_cluster(std::size_t count, Bytes capacity) {
+  return Cluster(uniform_cluster({.count = count,
+                                  .capacity = capacity,
+                                  .latency = Time(1),
+                                  .communication = CommunicationMode::kParallel}));
+}
+
+OpGraph chain(const std::vector<Time>& times, Bytes bytes, Bytes permanent) {
+  OpGraphBuilder builder("chain");
+  std::optional<TensorId> previous;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    const OpId op = builder.add_operator({.name = name, .permanent = permanent});
+    builder.set_time(op, "gpu", times[i]);
+    if (previous.has_value()) builder.connect(*previous, op);
+    previous = builder.add_output(op, bytes);
+  }
+  return std::move(builder).build();
+}
+
+OpGraph fork_join(std::size_t width, Time time, Bytes bytes) {
+  OpGraphBuilder builder("fork-join");
+  const OpId source = builder.add_operator({.name = "src"});
+  builder.set_time(source, "gpu", time);
+  const TensorId shared = builder.add_output(source, bytes);
+  std::vector<TensorId> outputs;
+  for (std::size_t i = 0; i < width; ++i) {
+    const OpId op = builder.add_operator({.name = "m" + std::to_string(i)});
+    builder.set_time(op, "gpu", time);
+    builder.connect(shared, op);
+    outputs.push_back(builder.add_output(op, bytes));
+  }
+  const OpId sink = builder.add_operator({.name = "sink"});
+  builder.set_time(sink, "gpu", time);
+  for (const TensorId output : outputs) builder.connect(output, sink);
+  return std::move(builder).build();
+}
+
+OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
+  Random random(seed);
+  OpGraphBuilder builder("random " + std::to_string(seed));
+  const auto num_ops = static_cast<std::size_t>(random.between(
+      static_cast<std::int64_t>(limits.min_ops), static_cast<std::int64_t>(limits.max_ops)));
+  for (std::size_t i = 0; i < num_ops; ++i) {
+    const std::string name = "op" + std::to_string(i);
+    const OpId op = builder.add_operator(
+        {.name = name,
+         .kind = i % 2 == 0 ? "MatMul" : "Add",
+         .permanent = Bytes(random.between(0, limits.max_permanent_bytes)),
+         .temporary = Bytes(random.between(0, limits.max_temporary_bytes))});
+    const Time time(random.between(0, limits.max_time));
+    builder.set_time(op, "gpu", time);
+    if (random.chance(limits.cpu_chance)) builder.set_time(op, "cpu", time * 3);
+    if (i > 0 && random.chance(limits.backward_chance)) builder.set_forward(op, OpId(random.below(i)));
+    if (random.chance(limits.pin_chance)) builder.set_pin(op, "gpu:0");
+    if (random.chance(limits.group_chance))
+      builder.add_to_group(op, "group" + std::to_string(random.below(1 + num_ops / 4)));
+    builder.add_output(op, Bytes(random.between(0, limits.max_tensor_bytes)));
+    if (random.chance(limits.second_output_chance))
+      builder.add_output(op, Bytes(random.between(0, limits.max_tensor_bytes)));
+
+    for (std::size_t parent = 0; parent < i; ++parent) {
+      if (!random.chance(limits.edge_chance)) continue;
+      if (random.chance(limits.control_chance)) {
+        builder.add_control_edge(OpId(parent), op);
+        continue;
+      }
+      const std::size_t port = builder.output(OpId(parent), 1).has_value() ? random.below(2) : 0;
+      builder.connect(*builder.output(OpId(parent), port), op);
+    }
+  }
+  builder.set_memory_mode(limits.memory_mode);
+  return std::move(builder).build();
+}
+
+Cluster random_cluster(std::uint64_t seed, Bytes max_capacity) {
+  Random random(seed);
+  ClusterSpec spec;
+  const std::size_t count = 1 + random.below(4);
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool cpu = i > 0 && random.chance(0.25);
+    spec.devices.push_back({.name = (cpu ? "cpu:" : "gpu:") + std::to_string(i),
+                            .kind = cpu ? "cpu" : "gpu",
+                            .capacity = Bytes(random.between(max_capacity.count() / 2, max_capacity.count())),
+                            .host = random.chance(0.5) ? "east" : "west",
+                            .speed = random.chance(0.5) ? kFullSpeed : Speed(random.between(300'000, 2'000'000))});
+  }
+  const auto link = [&](LinkScope scope) {
+    LinkRule rule;
+    rule.scope = scope;
+    rule.latency = Time(random.between(0, 10));
+    if (random.chance(0.7)) rule.bandwidth = Bandwidth(random.between(200'000'000, 4'000'000'000));
+    if (random.chance(0.4)) rule.channels = {"bus of {from_host}"};
+    return rule;
+  };
+  spec.links.push_back(link(LinkScope::kDefault));
+  if (random.chance(0.5)) spec.links.push_back(link(LinkScope::kSameHost));
+  if (random.chance(0.5)) spec.links.push_back(link(LinkScope::kOtherHost));
+  if (count > 1 && random.chance(0.3)) {
+    LinkRule pair = link(LinkScope::kPair);
+    pair.from = spec.devices[0].name;
+    pair.to = spec.devices[1].name;
+    pair.both_ways = random.chance(0.5);
+    spec.links.push_back(pair);
+  }
+  spec.communication = static_cast<CommunicationMode>(random.below(3));
+  return Cluster(std::move(spec));
+}
+
+}  // namespace baechi::testing
