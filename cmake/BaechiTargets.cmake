@@ -22,6 +22,8 @@ function(baechi_configure target)
   target_compile_options(${target} PRIVATE
     -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
     -Wold-style-cast
+    # GCC 12 warns about "literal" + std::to_string(n) inside the standard library itself.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
     $<$<BOOL:${BAECHI_WERROR}>:-Werror>
     $<$<BOOL:${BAECHI_FUZZ}>:-fsanitize=fuzzer-no-link>
     ${BAECHI_INSTRUMENTATION})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "graphs.h"
+#include "unit/graphs.h"
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
