@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan: the answer that leaves the product, complete enough to be stored, checked, explained and
+// run without asking the planner again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+struct PlanDevice {  // what the simulator saw on one device
+  Bytes peak;
+  Time peak_at;
+  std::optional<OpId> peak_op;
+  Time busy;
+  Bytes sent, received;
+
+  friend bool operator==(const PlanDevice&, const PlanDevice&) = default;
+};
+
+struct NamedBound {  // no placement has a shorter step than `value`
+  std::string name;  // "longest path", "load", "star", ...
+  Time value;
+
+  friend bool operator==(const NamedBound&, const NamedBound&) = default;
+};
+
+struct MethodOutcome {  // one row of the table of methods that were tried
+  std::string method;
+  std::optional<Time> makespan;        // absent: it found no plan that fits
+  std::vector<std::string> fallbacks;  // what it took to fit, in order
+  std::string reason;                  // why there is no plan, for people
+
+  friend bool operator==(const MethodOutcome&, const MethodOutcome&) = default;
+};
+
+struct Plan {
+  std::string graph_name;
+  ClusterSpec cluster;
+  MemoryMode memory_mode = MemoryMode::kDataflow;
+  std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
+  std::vector<std::string> fallbacks;  // "reserve", "repair", "packing", ... as they were needed
+  Schedule schedule;                   // simulated and verified on the original graph
+  IdVector<DeviceId, PlanDevice> devices;
+  std::vector<NamedBound> bounds;      // valid lower bounds, the strongest first
+  std::vector<MethodOutcome> methods;  // what was tried, in order
+  std::vector<std::string> notes;      // warnings and remarks for people
+
+  Time makespan() const { return schedule.makespan; }
+  // makespan / strongest bound - 1; absent when there is no positive bound.
+  std::optional<double> gap() const {
+    if (bounds.empty() || bounds.front().value <= Time(0)) return std::nullopt;
+    return static_cast<double>(makespan().count()) /
+               static_cast<double>(bounds.front().value.count()) - 1.0;
+  }
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+}  // namespace baechi
