@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paper 2.5, Appendix A and B: when communication counts as small, how many devices never run
+// short of memory, and what the placers then guarantee. docs/bounds.md states and proves each
+// theorem in our own words; the letters are the proofs'.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+
+namespace baechi {
+
+// rho = max c / min k: the longest transfer over the shortest operator, where c is the time of the
+// edge on the fastest link of the cluster and k the time on the fastest device that can run the
+// operator. Nothing to send: 0. Absent when min k = 0 < max c.
+std::optional<double> rho(const CostModel& costs);
+
+// rho <= 1 (Paper 2.4). Only then the LP of favorite children bounds the optimum from below, and
+// only then the theorems about m-SCT hold.
+bool sct_assumption_holds(const CostModel& costs);
+
+// All devices and all links alike, every operator runs on every device, no pins, no colocation
+// groups, and transfers that never wait: the machine that the theorems speak of.
+bool theorem_machine(const CostModel& costs);
+
+// C: the most communication on one chain of operators, every edge counted as a transfer on the
+// slowest link.
+Time longest_chain_communication(const CostModel& costs);
+
+// How memory narrows a cluster of n equal devices, whatever has been placed already.
+struct MemorySufficiency {
+  std::size_t n = 0;  // devices
+  std::size_t K = 0;  // at most so many of them ever lack room for some operator
+  std::size_t m = 0;  // n - K: at least so many are memory-sufficient throughout
+  std::optional<double> R;  // n / m; absent when m = 0: then no theorem applies
+};
+// d_i is all an operator can ever add to a device: permanent, temporary, outputs and copies of its
+// inputs. A device lacks room only once it holds more than M - max d, so
+// K = ceil(sum d / (M - max d)) - 1, and K = n when max d >= M.
+MemorySufficiency memory_sufficiency(const CostModel& costs);
+
+// Appendix A. Any schedule in which no memory-sufficient device stands idle while an operator
+// could start on it: makespan <= (1 + (n - 1) / m) w + C, where w is the optimum of the same
+// operators on n devices without communication and without memory limits. With m = n this is the
+// published (2 - 1/n) w + C. Requires 1 <= m <= n.
+double m_etf_bound(std::size_t n, std::size_t m, double w, double C);
+
+// (2 + 2 rho) / (2 + rho): favorite children chosen by the LP, rounded at 1/2, on infinitely many
+// devices, against the optimum there. Requires 0 <= rho <= 1.
+double favorite_child_ratio(double rho);
+
+// Appendix B. m-SCT with such favorite children against the optimum w (with communication):
+// makespan <= (n/m + (2 + 2 rho) / (2 + rho) (1 - 1/m)) w. With m = n this is the published
+// (4 + 3 rho)/(2 + rho) - (2 + 2 rho)/(n (2 + rho)). Requires 1 <= m <= n, 0 <= rho <= 1.
+double m_sct_bound(std::size_t n, std::size_t m, double rho, double w);
+
+// What holds for m-SCT under the SCT assumption whatever its favorite children are:
+// makespan <= (n/m + (1 + rho) (1 - 1/m)) w, by the argument of Appendix A.
+double any_favorites_bound(std::size_t n, std::size_t m, double rho, double w);
+
+}  // namespace baechi
