@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two ways out of the command: results on stdout, words on stderr.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace baechi::cli {
+
+// Writes to stdout. Throws InputError when that fails (a full disk), so that no cut-off result
+// ends with exit code 0.
+void print_result(std::string_view text);
+void flush_results();
+
+// One line of words on stderr.
+void print_words(std::string_view line);
+
+// Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".
+void write_result(const std::string& path, std::string_view text);
+
+}  // namespace baechi::cli

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/progress.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace baechi::cli {
+
+struct Progress::Ticker {
+  explicit Ticker(std::string words)
+      : thread([this, what = std::move(words)](const std::stop_token& stop) { run(what, stop); }) {}
+
+  void run(const std::string& words, const std::stop_token& stop) {
+    using namespace std::chrono;
+    std::unique_lock lock(mutex);
+    const auto begin = steady_clock::now();
+    bool shown = false;
+    while (!changed.wait_for(lock, stop, seconds(1), [] { return false; })) {
+      if (stop.stop_requested()) break;
+      const auto elapsed = duration_cast<seconds>(steady_clock::now() - begin).count();
+      std::fprintf(stderr, "\r%s (%lld s)", words.c_str(), static_cast<long long>(elapsed));
+      std::fflush(stderr);
+      shown = true;
+    }
+    if (shown) std::fputs("\r\033[K", stderr);
+  }
+
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::jthread thread;  // last: it uses the members above
+};
+
+Progress::Progress(std::string words) {
+  if (isatty(STDERR_FILENO) != 0) ticker_ = std::make_unique<Ticker>(std::move(words));
+}
+Progress::~Progress() = default;
+
+}  // namespace baechi::cli

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A line on stderr that says what takes so long: only on a terminal, and only after a second.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace baechi::cli {
+
+// Shows "words (3 s)" while it lives, and takes the line away again.
+class Progress {
+ public:
+  explicit Progress(std::string words);
+  ~Progress();
+
+ private:
+  struct Ticker;
+  std::unique_ptr<Ticker> ticker_;  // absent when stderr is no terminal
+};
+
+}  // namespace baechi::cli

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes JSON text, the same on every platform: fields in the order they are given, integers exact,
+// doubles by their shortest digits.
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baechi {
+
+class JsonWriter {
+ public:
+  enum class Layout : std::uint8_t { kLines, kInline };  // one item per line, or all on one line
+
+  // Appends to `out`, which must outlive the writer.
+  explicit JsonWriter(std::string& out) : out_(out) {}
+
+  // What is inside an inline container is inline too.
+  void begin_object(Layout layout = Layout::kLines) { begin('{', layout); }
+  void end_object() { end('}'); }
+  void begin_array(Layout layout = Layout::kLines) { begin('[', layout); }
+  void end_array() { end(']'); }
+
+  void key(std::string_view name);
+
+  void value(std::string_view text);
+  void value(const char* text) { value(std::string_view(text)); }
+  void value(bool boolean);
+  void value(double number);  // BAECHI_ASSERTs that it is finite
+  template <std::integral Integer>
+  void value(Integer number) {
+    separate();
+    char digits[24];
+    out_.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+  }
+  void null();
+
+  template <class Value>
+  void field(std::string_view name, const Value& content) {
+    key(name);
+    value(content);
+  }
+
+  // Ends the document with a newline.
+  void finish();
+
+ private:
+  struct Container {
+    bool is_inline = false;
+    bool empty = true;
+  };
+  void begin(char bracket, Layout layout);
+  void end(char bracket);
+  void separate();
+  void new_line();
+  void quote(std::string_view text);
+
+  std::string& out_;
+  std::vector<Container> open_;
+  bool after_key_ = false;
+};
+
+}  // namespace baechi
