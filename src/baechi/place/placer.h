@@ -19,8 +19,8 @@ namespace baechi {
 
 // A placer found no device with room. An answer, not an error.
 struct DoesNotFit {
-  OpId op;          // the operator, or the first of the colocation group, that found no room
-  Bytes short_by;   // what the device with the most room lacked
+  OpId op;         // the operator, or the first of the colocation group, that found no room
+  Bytes short_by;  // what the device with the most room lacked; 0: no device may run it at all
 };
 
 // How m-SCT finds favorite children (Paper 2.4, 4.4).
@@ -35,7 +35,7 @@ struct PlaceOptions {
   double lp_threshold = 0.5;      // x below it makes a favorite child; the paper's was 0.1
   bool complete_matching = true;  // after rounding, while a pair of free ends is left
   MemoryPolicy memory = MemoryPolicy::kLive;
-  std::uint64_t seed = 1;         // for `random`
+  std::uint64_t seed = 1;             // for `random`
   const Placement* expert = nullptr;  // for `expert`
   const CancelFlag* cancel = nullptr;
 };
