@@ -58,6 +58,7 @@ struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"
   Placer place;
   std::string_view summary;  // one line for --help
+  bool baseline = false;     // a yardstick: shown as it is, never helped to fit
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this
 const PlacerEntry& find_placer(std::string_view name);  // InputError lists the known names

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a placer runs out of memory: search for any placement that fits, step time second.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/schedule.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+
+struct FitOptions {
+  // Work limit in simulated operators, so that the outcome does not depend on the clock.
+  std::int64_t simulated_ops = 40'000'000;
+  const CancelFlag* cancel = nullptr;
+};
+
+// Every placement it returns has been simulated and fits. Deterministic.
+class FitSearch {
+ public:
+  FitSearch(const CostModel& costs, const Units& units, const FitOptions& options);
+
+  // Moves units off the devices that run over, starting from `placed`, which need not fit and may
+  // leave out the order.
+  std::optional<PlacedGraph> repair(const PlacedGraph& placed);
+
+  // Memory first: cuts several topological sequences into device segments and packs units by size,
+  // each followed by repair.
+  std::optional<PlacedGraph> pack();
+
+  // Every assignment of units to devices in every device order, for small graphs; gives up at the
+  // work limit. `complete()` tells whether the last call saw the whole space.
+  std::optional<PlacedGraph> enumerate();
+  bool complete() const { return complete_; }
+
+ private:
+  using Assignment = IdVector<UnitId, DeviceId>;
+  using Sequence = std::vector<OpId>;  // topological; device orders are restrictions of it
+
+  struct Outcome {
+    Bytes over;      // sum of all devices' excess
+    Time makespan;
+    friend auto operator<=>(const Outcome&, const Outcome&) = default;
+  };
+
+  PlacedGraph placed_by(const Assignment& assignment, const Sequence& sequence) const;
+  std::optional<Outcome> evaluate(const Assignment& assignment, const Sequence& sequence);
+  bool may_hold(const Assignment& assignment) const;  // by the units' lower bounds
+  std::optional<PlacedGraph> improve(Assignment assignment, const Sequence& sequence);
+  std::vector<Assignment> neighbours(const Assignment& assignment, const Sequence& sequence) const;
+  Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;
+  Assignment largest_first() const;
+  Assignment frugal(const Sequence& sequence) const;
+  Sequence frugal_sequence() const;
+  bool enumerate_orders(const Assignment& assignment, Sequence& sequence,
+                        IdVector<OpId, std::uint32_t>& parents_left,
+                        std::optional<PlacedGraph>& found);
+
+  const CostModel& costs_;
+  const Units& units_;
+  FitOptions options_;
+  Trace trace_;  // of the last evaluate()
+  std::int64_t work_left_;
+  bool complete_ = false;
+};
+
+}  // namespace baechi

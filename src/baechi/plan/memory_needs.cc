@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/memory_needs.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace baechi {
+namespace {
+
+// What is on the device beside permanent memory while `op` runs.
+Bytes running_need(const OpGraph& graph, OpId op) {
+  Bytes need = graph[op].temporary + graph.output_bytes(op);
+  for (const Edge& edge : graph.in_edges(op))
+    if (edge.tensor.has_value()) need += graph.size(*edge.tensor);
+  return need;
+}
+
+std::string unit_name(const OpGraph& graph, const Unit& unit) {
+  const std::string name = "'" + std::string(graph[unit.ops.front()].name) + "'";
+  if (unit.ops.size() == 1) return "operator " + name;
+  return "the colocation group of operator " + name + " (" + std::to_string(unit.ops.size()) +
+         " operators)";
+}
+
+std::string with_commas(std::int64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+}  // namespace
+
+std::string in_words(Bytes bytes) {
+  const std::string exact = with_commas(bytes.count()) + " bytes";
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < Bytes(1024)) return exact;
+  double value = static_cast<double>(bytes.count()) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) value /= 1024, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
+  return std::string(text) + " (" + exact + ")";
+}
+
+Units::Units(const CostModel& costs) : unit_of_(costs.graph().num_ops(), UnitId(0)) {
+  const OpGraph& graph = costs.graph();
+  singles_.reserve(graph.num_ops());
+  for (const OpId op : graph.ops()) singles_.push_back(op);
+  for (const OpId op : graph.ops()) {
+    std::span<const OpId> ops(&singles_[op.index()], 1);
+    if (const std::optional<GroupId> group = graph[op].group; group.has_value()) {
+      ops = graph.members(*group);
+      if (ops.front() != op) continue;
+    }
+    Unit unit{ops, {}, {}, {}};
+    Bytes running;
+    for (const OpId member : ops) {
+      unit.permanent += graph[member].permanent;
+      running = std::max(running, running_need(graph, member));
+      unit_of_[member] = UnitId(units_.size());
+    }
+    unit.need = unit.permanent + running;
+    for (const DeviceId device : costs.cluster().devices())
+      if (std::all_of(ops.begin(), ops.end(),
+                      [&](OpId member) { return costs.may_run(member, device); }))
+        unit.devices.push_back(device);
+    units_.push_back(std::move(unit));
+  }
+}
+
+std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units) {
+  const OpGraph& graph = costs.graph();
+  const Cluster& cluster = costs.cluster();
+  Bytes total, capacity;
+  for (const DeviceId device : cluster.devices()) capacity += cluster[device].capacity;
+  for (const UnitId id : units.keys()) {
+    const Unit& unit = units[id];
+    total += unit.permanent;
+    if (unit.devices.empty())
+      return CannotFit{unit.ops.front(), Bytes(0),
+                       unit_name(graph, unit) + " cannot run on any device of this cluster: no "
+                       "device has a kind it has a compute time for, or its pins forbid them"};
+    Bytes largest;
+    for (const DeviceId device : unit.devices)
+      largest = std::max(largest, cluster[device].capacity);
+    if (unit.need > largest)
+      return CannotFit{unit.ops.front(), unit.need - largest,
+                       unit_name(graph, unit) + " needs " + in_words(unit.need) +
+                           " while it runs, and the largest device that may run it has " +
+                           in_words(largest) + ": " + in_words(unit.need - largest) + " short"};
+  }
+  if (total > capacity)
+    return CannotFit{std::nullopt, total - capacity,
+                     "the graph's permanent memory is " + in_words(total) +
+                         ", and all devices together have " + in_words(capacity) + ": " +
+                         in_words(total - capacity) + " short"};
+  return std::nullopt;
+}
+
+}  // namespace baechi

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What memory an operator needs wherever it runs, and proofs that nothing can fit.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+
+namespace baechi {
+
+// What is placed as one: a colocation group, or an operator without one.
+using UnitId = Id<struct UnitTag>;
+
+struct Unit {
+  std::span<const OpId> ops;  // in id order
+  Bytes permanent;            // of all its operators
+  Bytes need;  // lower bound of the peak of any device that runs it: permanent, and the most that
+               // one of its operators has around it while running (temporary, inputs, outputs)
+  std::vector<DeviceId> devices;  // those that may run all of it, whatever their memory
+};
+
+class Units {
+ public:
+  explicit Units(const CostModel& costs);
+  Units(const Units&) = delete;  // Unit::ops points into this object
+  Units& operator=(const Units&) = delete;
+
+  std::size_t size() const { return units_.size(); }
+  IdRange<UnitId> keys() const { return units_.keys(); }
+  const Unit& operator[](UnitId unit) const { return units_[unit]; }
+  UnitId of(OpId op) const { return unit_of_[op]; }
+
+ private:
+  std::vector<OpId> singles_;  // 0, 1, 2, ...: what the spans of units of one operator point to
+  IdVector<UnitId, Unit> units_;
+  IdVector<OpId, UnitId> unit_of_;
+};
+
+// Why no placement at all can fit: an arithmetic proof, not a failed search.
+struct CannotFit {
+  std::optional<OpId> op;  // the operator (or its group's first) at fault; absent: the whole graph
+  Bytes short_by;          // what is missing in the best case; zero when memory is not the reason
+  std::string reason;      // one sentence with names and bytes
+};
+std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units);
+
+std::string in_words(Bytes bytes);  // "1.50 GiB (1,610,612,736 bytes)", "17 bytes"
+
+}  // namespace baechi

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a graph and a cluster to a plan that is simulated, verified and within every capacity, or to
+// a reason why there is none that a user can act on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/place/placer.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi {
+
+struct PlanRequest {
+  std::string method = "auto";  // a placer's name, or one of portfolio_methods()
+  PlaceOptions place;
+  bool bounds = true;           // also compute the lower bounds
+  bool suggest = true;          // when nothing fits, search for what would
+};
+
+// No plan: which operator, how many bytes, and what would do.
+struct Unplaceable {
+  std::optional<OpId> op;  // the operator, or first of its group, that found no room
+  Bytes short_by;
+  bool proved = false;     // by arithmetic, or because every placement was tried
+  std::string reason;      // one sentence
+  std::optional<Bytes> smallest_capacity;    // equal on all devices, that a plan was found for
+  std::optional<std::size_t> more_devices;   // devices in all, adding ones like the largest
+  std::vector<MethodOutcome> methods;
+
+  std::string in_words() const;  // reason and suggestions
+};
+
+using PlanResult = std::variant<Plan, Unplaceable>;
+
+// Throws InputError for an unknown method and Cancelled when asked to stop.
+PlanResult make_plan(const CostModel& costs, const PlanRequest& request);
+
+// The smallest capacity, equal on all devices, for which a placement was found, and the smallest
+// number of devices (adding ones like the largest, up to `max_devices`). Searches: the true values
+// may be smaller. Absent when nothing was found.
+std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const CancelFlag* cancel);
+std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::size_t max_devices,
+                                                 const CancelFlag* cancel);
+
+// The plan of a placement that is known to fit: simulates, verifies (a violation is an
+// InternalError: our bug), and fills in everything but the table of methods.
+Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
+             bool bounds);
+
+}  // namespace baechi
