@@ -41,19 +41,19 @@ struct GraphFacts {
   Time work;           // one step of everything, one operator after the other
   std::vector<KindWork> kinds;
 
-  Bytes permanent;          // sum
-  Bytes outputs;            // sum of the sizes of all tensors
-  Bytes largest_temporary;  // largest over the operators
-  Bytes largest_need;       // largest permanent + temporary + outputs of one operator
+  Bytes permanent;                 // sum
+  Bytes outputs;                   // sum of the sizes of all tensors
+  Bytes largest_temporary;         // largest over the operators
+  Bytes largest_need;              // largest permanent + temporary + outputs of one operator
   std::optional<OpId> largest_op;  // whose need that is; absent in an empty graph
 
   // No schedule on one device needs more: everything kept, and one operator at a time.
   Bytes total_memory() const { return permanent + outputs + largest_temporary; }
   // How many devices could be busy on average if communication were free; 0 without work.
   double parallelism() const {
-    return critical_path <= Time(0) ? 0.0
-                                    : static_cast<double>(work.count()) /
-                                          static_cast<double>(critical_path.count());
+    return critical_path <= Time(0)
+               ? 0.0
+               : static_cast<double>(work.count()) / static_cast<double>(critical_path.count());
   }
 
   friend bool operator==(const GraphFacts&, const GraphFacts&) = default;
@@ -68,7 +68,7 @@ struct ClusterFacts {  // the graph on one cluster
   std::optional<double> rho;
   bool sct_assumption = false;  // rho <= 1: communication is small (Paper 2.4)
   Bytes total_capacity;
-  bool fits_one_device = false;  // some device may run everything and holds total_memory()
+  bool fits_one_device = false;         // some device may run everything and holds total_memory()
   std::size_t num_unplaceable_ops = 0;  // operators that no device of the cluster can run
 
   friend bool operator==(const ClusterFacts&, const ClusterFacts&) = default;

@@ -31,9 +31,9 @@ Time longest_chain_communication(const CostModel& costs);
 
 // How memory narrows a cluster of n equal devices, whatever has been placed already.
 struct MemorySufficiency {
-  std::size_t n = 0;  // devices
-  std::size_t K = 0;  // at most so many of them ever lack room for some operator
-  std::size_t m = 0;  // n - K: at least so many are memory-sufficient throughout
+  std::size_t n = 0;        // devices
+  std::size_t K = 0;        // at most so many of them ever lack room for some operator
+  std::size_t m = 0;        // n - K: at least so many are memory-sufficient throughout
   std::optional<double> R;  // n / m; absent when m = 0: then no theorem applies
 };
 // d_i is all an operator can ever add to a device: permanent, temporary, outputs and copies of its
