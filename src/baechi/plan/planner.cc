@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "baechi/base/assert.h"
+#include "baechi/base/error.h"
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/plan/attempt.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/verify/check_schedule.h"
+
+namespace baechi {
+namespace {
+
+// Work limit of one feasibility probe of the suggestions, in simulated operators.
+constexpr std::int64_t kProbeWork = 2'000'000;
+
+// This cluster with other capacities or more devices; nothing when its link rules do not reach them.
+std::optional<Cluster> changed(const Cluster& cluster, std::optional<Bytes> capacity,
+                               std::size_t count) {
+  ClusterSpec spec = cluster.spec();
+  const Device largest = *std::max_element(
+      spec.devices.begin(), spec.devices.end(),
+      [](const Device& a, const Device& b) { return a.capacity < b.capacity; });
+  for (std::size_t i = spec.devices.size(); i < count; ++i) {
+    Device device = largest;
+    device.name = largest.name + " copy " + std::to_string(i);
+    spec.devices.push_back(std::move(device));
+  }
+  if (capacity.has_value())
+    for (Device& device : spec.devices) device.capacity = *capacity;
+  try {
+    return Cluster(std::move(spec));
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_t count,
+               const CancelFlag* cancel) {
+  const std::optional<Cluster> cluster = changed(costs.cluster(), capacity, count);
+  if (!cluster.has_value()) return false;
+  const CostModel other(costs.graph(), *cluster);
+  const Units units(other);
+  return find_any_fit(other, units, kProbeWork, cancel).has_value();
+}
+
+Unplaceable explain(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
+  if (!request.suggest) return answer;
+  answer.smallest_capacity = smallest_equal_capacity(costs, request.place.cancel);
+  constexpr std::size_t kMostDevices = 64;
+  answer.more_devices = smallest_device_count(costs, kMostDevices, request.place.cancel);
+  return answer;
+}
+
+}  // namespace
+
+std::string Unplaceable::in_words() const {
+  std::string text = reason;
+  if (smallest_capacity.has_value())
+    text += "; it fits when every device has " + baechi::in_words(*smallest_capacity);
+  if (more_devices.has_value())
+    text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
+  return text;
+}
+
+std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const CancelFlag* cancel) {
+  const std::size_t count = costs.cluster().num_devices();
+  const Units units(costs);
+  Bytes permanent, low(1);
+  for (const UnitId unit : units.keys()) {
+    permanent += units[unit].permanent;
+    low = std::max(low, units[unit].need);
+  }
+  low = std::max(low, Bytes(permanent.count() / static_cast<std::int64_t>(count)));
+  // Everything at once on one device is certainly enough, where one may run everything.
+  Bytes high = permanent + Bytes(1);
+  for (const OpId op : costs.graph().ops())
+    high += costs.graph()[op].temporary + costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
+  if (!fits_with(costs, high, count, cancel)) return std::nullopt;
+  // Not monotone for a heuristic, but close: halve down to a thousandth of the answer.
+  while (high - low > Bytes(high.count() / 1000)) {
+    throw_if_cancelled(cancel);
+    const Bytes middle = low + Bytes((high - low).count() / 2);
+    if (fits_with(costs, middle, count, cancel))
+      high = middle;
+    else
+      low = middle + Bytes(1);
+  }
+  return high;
+}
+
+std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::size_t max_devices,
+                                                 const CancelFlag* cancel) {
+  std::size_t low = costs.cluster().num_devices(), high = low + 1;
+  while (!fits_with(costs, std::nullopt, high, cancel)) {
+    throw_if_cancelled(cancel);
+    if (high >= max_devices) return std::nullopt;
+    low = high;
+    high = std::min(max_devices, high * 2);
+  }
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (fits_with(costs, std::nullopt, middle, cancel) ? high : low) = middle;
+  }
+  return high;
+}
+
+Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
+             bool bounds) {
+  const OpGraph& graph = costs.graph();
+  const Cluster& cluster = costs.cluster();
+  Trace trace = simulate(costs, placed);
+  const std::vector<std::string> violations = check_schedule(graph, cluster, trace.schedule);
+  BAECHI_ASSERT(violations.empty(),
+                ("a plan broke a rule: " + violations.front()).c_str());
+
+  Plan plan;
+  plan.graph_name = graph.name();
+  plan.cluster = cluster.spec();
+  plan.memory_mode = graph.memory_mode();
+  plan.method = method;
+  plan.schedule = std::move(trace.schedule);
+  for (const DeviceTrace& device : trace.devices)
+    plan.devices.push_back({device.peak, device.peak_at, device.peak_op, device.busy, device.sent,
+                            device.received});
+  if (bounds) plan.bounds = lower_bounds(costs);
+  return plan;
+}
+
+PlanResult make_plan(const CostModel& costs, const PlanRequest& request) {
+  const Units units(costs);
+  if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
+    return explain(costs, request,
+                   {.op = proof->op, .short_by = proof->short_by, .proved = true,
+                    .reason = proof->reason});
+
+  const std::vector<Attempt> attempts = run_portfolio(costs, units, request);
+  const Attempt* best = nullptr;
+  for (const Attempt& attempt : attempts)
+    if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
+      best = &attempt;
+  std::vector<MethodOutcome> methods;
+  for (const Attempt& attempt : attempts) methods.push_back(outcome_of(attempt));
+
+  if (best == nullptr) {
+    const Attempt& last = attempts.back();
+    Unplaceable answer{.proved = last.proved, .reason = last.reason};
+    if (last.misfit.has_value()) {
+      answer.op = last.misfit->op;
+      answer.short_by = last.misfit->short_by;
+    }
+    answer.methods = std::move(methods);
+    return explain(costs, request, std::move(answer));
+  }
+  Plan plan = plan_of(costs, *best->placed, best->method, request.bounds);
+  plan.fallbacks = best->fallbacks;
+  plan.methods = std::move(methods);
+  return plan;
+}
+
+}  // namespace baechi
