@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/attempt.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "baechi/plan/fit_search.h"
@@ -23,6 +25,7 @@ bool accept(const CostModel& costs, PlacedGraph placed, const CancelFlag* cancel
     return false;
   }
   attempt.makespan = trace.schedule.makespan;
+  for (const DeviceTrace& device : trace.devices) attempt.peaks.push_back(device.peak);
   attempt.placed = std::move(placed);
   attempt.reason.clear();
   return true;
@@ -36,12 +39,8 @@ PlacedGraph anywhere(const Units& units, const CostModel& costs) {
   return placed;
 }
 
-}  // namespace
-
-Attempt attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
-                const PlaceOptions& options) {
-  Attempt attempt;
-  attempt.method = std::string(placer.name);
+void run_attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
+                 const PlaceOptions& options, Attempt& attempt) {
   std::optional<PlacedGraph> live;
   const auto run = [&](MemoryPolicy memory) {
     PlaceOptions with_memory = options;
@@ -59,25 +58,38 @@ Attempt attempt(const CostModel& costs, const Units& units, const PlacerEntry& p
     return accept(costs, std::move(placed), options.cancel, attempt);
   };
 
-  if (run(MemoryPolicy::kLive) || placer.baseline) return attempt;
+  if (run(MemoryPolicy::kLive) || placer.baseline) return;
   const std::string reason = attempt.reason;
   attempt.fallbacks.push_back("reserve");
-  if (run(MemoryPolicy::kReserve)) return attempt;
+  if (run(MemoryPolicy::kReserve)) return;
 
   FitSearch search(costs, units, {.cancel = options.cancel});
   const auto take = [&](std::optional<PlacedGraph> found) {
     return found.has_value() && accept(costs, *std::move(found), options.cancel, attempt);
   };
   attempt.fallbacks.push_back("repair");
-  if (take(search.repair(live.has_value() ? *live : anywhere(units, costs)))) return attempt;
+  if (take(search.repair(live.has_value() ? *live : anywhere(units, costs)))) return;
   attempt.fallbacks.push_back("packing");
-  if (take(search.pack())) return attempt;
+  if (take(search.pack())) return;
   if (costs.graph().num_ops() <= kEnumerable) {
     attempt.fallbacks.push_back("enumeration");
-    if (take(search.enumerate())) return attempt;
+    if (take(search.enumerate())) return;
     attempt.proved = search.complete();
   }
   attempt.reason = reason;
+}
+
+}  // namespace
+
+Attempt attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
+                const PlaceOptions& options) {
+  Attempt attempt;
+  attempt.method = std::string(placer.name);
+  const auto begin = std::chrono::steady_clock::now();
+  run_attempt(costs, units, placer, options, attempt);
+  attempt.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                            std::chrono::steady_clock::now() - begin)
+                            .count();
   return attempt;
 }
 
@@ -100,8 +112,18 @@ std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& uni
 }
 
 MethodOutcome outcome_of(const Attempt& attempt) {
-  MethodOutcome outcome{attempt.method, std::nullopt, attempt.fallbacks, attempt.reason};
-  if (attempt.placed.has_value()) outcome.makespan = attempt.makespan;
+  MethodOutcome outcome{.method = attempt.method,
+                        .makespan = {},
+                        .fallbacks = attempt.fallbacks,
+                        .reason = attempt.reason,
+                        .devices_used = 0,
+                        .peaks = attempt.peaks};
+  if (!attempt.placed.has_value()) return outcome;
+  outcome.makespan = attempt.makespan;
+  std::vector<DeviceId> used(attempt.placed->device.begin(), attempt.placed->device.end());
+  std::sort(used.begin(), used.end());
+  outcome.devices_used =
+      static_cast<std::size_t>(std::unique(used.begin(), used.end()) - used.begin());
   return outcome;
 }
 

@@ -19,6 +19,8 @@ struct Attempt {
   std::string method;
   std::optional<PlacedGraph> placed;  // it fits, by simulation
   Time makespan;                      // of `placed`
+  IdVector<DeviceId, Bytes> peaks;    // of `placed`
+  std::int64_t nanoseconds = 0;       // wall time the attempt took; never part of a result
   std::vector<std::string> fallbacks;
   std::optional<DoesNotFit> misfit;   // where the method's own choices ran out of room
   std::string reason;                 // when there is no placement

@@ -131,12 +131,18 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   return plan;
 }
 
-PlanResult make_plan(const CostModel& costs, const PlanRequest& request) {
+PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
+                     std::vector<MethodTime>* times) {
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return explain(costs, request,
-                   {.op = proof->op, .short_by = proof->short_by, .proved = true,
-                    .reason = proof->reason});
+                   {.op = proof->op,
+                    .short_by = proof->short_by,
+                    .proved = true,
+                    .reason = proof->reason,
+                    .smallest_capacity = {},
+                    .more_devices = {},
+                    .methods = {}});
 
   const std::vector<Attempt> attempts = run_portfolio(costs, units, request);
   const Attempt* best = nullptr;
@@ -144,11 +150,16 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request) {
     if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
       best = &attempt;
   std::vector<MethodOutcome> methods;
-  for (const Attempt& attempt : attempts) methods.push_back(outcome_of(attempt));
+  for (const Attempt& attempt : attempts) {
+    methods.push_back(outcome_of(attempt));
+    if (times != nullptr) times->push_back({attempt.method, attempt.nanoseconds});
+  }
 
   if (best == nullptr) {
     const Attempt& last = attempts.back();
-    Unplaceable answer{.proved = last.proved, .reason = last.reason};
+    Unplaceable answer;
+    answer.proved = last.proved;
+    answer.reason = last.reason;
     if (last.misfit.has_value()) {
       answer.op = last.misfit->op;
       answer.short_by = last.misfit->short_by;

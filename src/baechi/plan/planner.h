@@ -38,8 +38,15 @@ struct Unplaceable {
 
 using PlanResult = std::variant<Plan, Unplaceable>;
 
-// Throws InputError for an unknown method and Cancelled when asked to stop.
-PlanResult make_plan(const CostModel& costs, const PlanRequest& request);
+struct MethodTime {  // how long a method took; kept out of the plan, which depends on input alone
+  std::string method;
+  std::int64_t nanoseconds;
+};
+
+// Throws InputError for an unknown method and Cancelled when asked to stop. Fills `times`, if given,
+// in the order of the plan's methods.
+PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
+                     std::vector<MethodTime>* times = nullptr);
 
 // The smallest capacity, equal on all devices, for which a placement was found, and the smallest
 // number of devices (adding ones like the largest, up to `max_devices`). Searches: the true values

@@ -36,6 +36,8 @@ struct MethodOutcome {  // one row of the table of methods that were tried
   std::optional<Time> makespan;        // absent: it found no plan that fits
   std::vector<std::string> fallbacks;  // what it took to fit, in order
   std::string reason;                  // why there is no plan, for people
+  std::size_t devices_used = 0;        // that run at least one operator; 0 without a plan
+  IdVector<DeviceId, Bytes> peaks;     // empty without a plan
 
   friend bool operator==(const MethodOutcome&, const MethodOutcome&) = default;
 };
