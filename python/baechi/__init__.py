@@ -5,6 +5,8 @@
 are the subpackages ``baechi.torch`` and ``baechi.tensorflow``, imported on their own.
 """
 
-from baechi._core import __version__
+from baechi._core import version as _version
 
 __all__ = ["__version__"]
+
+__version__ = _version()

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The extension module baechi._core: one bind_<stage>() per stage. It converts, never decides.
 #include <nanobind/nanobind.h>
-
-#include <string>
+#include <nanobind/stl/string_view.h>
 
 #include "baechi/base/version.h"
 
@@ -10,5 +9,5 @@ namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of baechi. Import the package `baechi`, not this module.";
-  m.attr("__version__") = nb::str(baechi::version().data(), baechi::version().size());
+  m.def("version", &baechi::version, "The version of the C++ core, 'major.minor.patch'.");
 }

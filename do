@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# ./do demo           sets up .venv, builds baechi into it and shows what it does
+# ./do test [STAGE]   sets up .venv and runs every check and test (--list names the stages)
+# ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
+# ./do format         formats the C++ and the Python sources
+# ./do stub           regenerates python/baechi/_core.pyi and docs/paper_map.md from the sources
+# ./do clean          removes .venv and build
+#
+# Needs Python >= 3.10 with pip, and a C++20 compiler. Everything else comes from PyPI into .venv.
+# PYTHON and CXX choose the interpreter and the compiler. Nothing outside this folder is changed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+venv=$PWD/.venv
+python=$venv/bin/python
+stamps=$venv/stamps
+
+fail() {
+  echo "do: $*" >&2
+  exit 1
+}
+
+# Runs a command quietly; shows what it said only when it fails.
+quietly() {
+  local log=$venv/last.log
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    fail "this failed: $*"
+  fi
+}
+
+# Runs the rest of the arguments unless they succeeded before with the same key.
+once() {
+  local name=$1 key=$2
+  shift 2
+  if [[ "$(cat "$stamps/$name" 2>/dev/null)" != "$key" ]]; then
+    rm -f "$stamps/$name"
+    "$@"
+    echo "$key" >"$stamps/$name"
+  fi
+}
+
+# One hash of all files under the given paths: names and contents.
+hash_of() {
+  find "$@" -type f -not -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum |
+    sha256sum | cut -d' ' -f1
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "needs Python >= 3.10 (set PYTHON to choose one)"
+}
+
+find_compiler() {
+  local candidate
+  for candidate in ${CXX:-c++ g++ clang++}; do
+    if echo '#include <compare>
+#include <concepts>
+template <std::integral T> struct A { T x; auto operator<=>(const A&) const = default; };
+int main() { return A<int>{1} < A<int>{2} ? 0 : 1; }' |
+      "$candidate" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "needs a C++20 compiler, e.g. g++ >= 11 (Debian and Ubuntu: apt install g++; or set CXX)"
+}
+
+# A virtual environment with pip, also where Debian's python3-venv is not installed.
+make_venv() {
+  local base=$1
+  rm -rf "$venv"
+  if "$base" -c 'import ensurepip' 2>/dev/null; then
+    "$base" -m venv "$venv" || fail "cannot make a virtual environment in $venv"
+  else
+    "$base" -m pip --version >/dev/null 2>&1 || fail "needs pip (apt install python3-pip)"
+    "$base" -m venv --without-pip "$venv" || fail "cannot make a virtual environment in $venv"
+    "$base" -m pip --quiet --python "$python" install pip || fail "cannot install pip into $venv"
+  fi
+  mkdir -p "$stamps"
+}
+
+# The extension needs Python.h. Where only the interpreter is installed, Debian's own package is
+# unpacked into .venv, which needs no root.
+find_headers() {
+  local include where
+  where='import sysconfig; print(sysconfig.get_path("include"))'
+  include=$("$python" -c "$where")
+  [[ -f $include/Python.h ]] && return
+  local version headers=$venv/headers
+  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  if [[ ! -f $headers/usr/include/python$version/Python.h ]]; then
+    mkdir -p "$headers"
+    (cd "$headers" && apt-get download "libpython$version-dev" && dpkg -x ./*.deb .) \
+      >/dev/null 2>&1 || true
+  fi
+  [[ -f $headers/usr/include/python$version/Python.h ]] ||
+    fail "needs the Python headers (Debian and Ubuntu: apt install python3-dev)"
+  export CXXFLAGS="${CXXFLAGS:-} -isystem $headers/usr/include"
+  export CMAKE_ARGS="${CMAKE_ARGS:-} -DPython_INCLUDE_DIR=$headers/usr/include/python$version"
+}
+
+pip_install() { quietly "$python" -m pip install --disable-pip-version-check "$@"; }
+
+setup() {
+  local base sources
+  base=$(find_python)
+  CXX=$(find_compiler)
+  export CXX
+  if command -v ccache >/dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+  fi
+  export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+  export PATH=$venv/bin:$PATH
+
+  if ! "$python" -m pip --version >/dev/null 2>&1; then
+    echo "do: making .venv with $("$base" --version)" >&2
+    make_venv "$base"
+  fi
+  mkdir -p "$stamps"
+  once build-tools "$(hash_of tools/requirements-build.txt)" \
+    pip_install -r tools/requirements-build.txt
+  find_headers
+  sources=$(hash_of CMakeLists.txt pyproject.toml README.md LICENSE cmake src apps python third_party)
+  once package "$CXX $sources" build_package
+}
+
+build_package() {
+  echo "do: building baechi (a few minutes the first time)" >&2
+  pip_install --no-build-isolation -C build-dir=build/wheel \
+    -C cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
+}
+
+setup_checks() {
+  setup
+  once check-tools "$(hash_of tools/requirements-check.txt)" \
+    pip_install -r tools/requirements-check.txt
+  once test-packages "$(hash_of pyproject.toml)" install_extra test
+}
+
+# Installs what one of the package's extras asks for.
+install_extra() {
+  local wanted
+  mapfile -t wanted < <("$python" -c '
+import re, sys
+from importlib.metadata import requires
+for line in requires("baechi"):
+    name, _, marker = line.partition(";")
+    if re.fullmatch(r"""\s*extra == .%s.\s*""" % sys.argv[1], marker):
+        print(name.strip())' "$1")
+  pip_install "${wanted[@]}"
+}
+
+command=${1:-help}
+[[ $# -gt 0 ]] && shift
+case $command in
+  demo)
+    setup
+    exec examples/demo.sh "$@"
+    ;;
+  setup) setup ;;
+  test)
+    setup_checks
+    exec "$python" tools/run_checks.py "$@"
+    ;;
+  format)
+    setup_checks
+    exec "$python" tools/run_checks.py --fix format ruff
+    ;;
+  stub)
+    setup_checks
+    quietly "$python" -m nanobind.stubgen -q -m baechi._core -o python/baechi/_core.pyi
+    exec "$python" tools/check_paper_map.py --fix
+    ;;
+  clean) rm -rf .venv build ;;
+  help | -h | --help) sed -n '3,11p' "$0" | cut -c3- ;;
+  *) fail "unknown command '$command'; ./do help lists them" ;;
+esac

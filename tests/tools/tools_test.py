@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkers in tools/: they pass on the project, and they see what they are there to see."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import check_layers
+import check_paper_map
+
+OPENING = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
+
+
+def layer_problems(tmp_path: Path, name: str, body: str) -> list[str]:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(OPENING + body)
+    return check_layers.check(tmp_path)
+
+
+def test_layers_of_the_project_are_in_order(root: Path) -> None:
+    assert check_layers.check(root / "src" / "baechi") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("graph/a.cc", '#include "baechi/place/placer.h"\n'),
+        ("place/a.cc", '#include "baechi/report/table.h"\n'),
+        ("graph/a.h", "#pragma once\n#include <simdjson/simdjson.h>\n"),
+        ("graph/a.h", "int x;\n"),
+        ("graph/a.cc", "#include <fstream>\n"),
+        ("io/a.cc", "#include <iostream>\n"),
+        ("base/a.cc", 'const char* home = getenv("HOME");\n'),
+        ("io/a.cc", "void f() { std::exit(1); }\n"),
+        ("misc/a.cc", ""),
+        ("a.cc", ""),
+    ],
+)
+def test_layers_object(tmp_path: Path, name: str, body: str) -> None:
+    assert len(layer_problems(tmp_path, name, body)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("place/a.cc", '#include "baechi/graph/op_graph.h"\n'),
+        ("place/a.cc", '#include "baechi/place/placer.h"\n'),
+        ("io/a.cc", '#include <fstream>\n#include <tsl/robin_map.h>\nauto f = fopen("a", "r");\n'),
+        ("base/a.cc", '// never calls exit() or #include <iostream>\nauto s = "abort()";\n'),
+    ],
+)
+def test_layers_accept(tmp_path: Path, name: str, body: str) -> None:
+    assert layer_problems(tmp_path, name, body) == []
+
+
+def test_layers_want_the_licence_line(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "a.cc").write_text("int x;\n")
+    assert len(check_layers.check(tmp_path)) == 1
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with an m-ETF that cites its section, and a paper map that knows it."""
+    (tmp_path / "docs").mkdir()
+    page = f"# Map\n{check_paper_map.BEGIN}{check_paper_map.END}\n"
+    (tmp_path / "docs" / "paper_map.md").write_text(page)
+    write_source(tmp_path, "src/baechi/place/m_etf.cc", "// The list scheduler. Paper 2.3 and A.\n")
+    assert check_paper_map.check(tmp_path, fix=True) == []
+    return tmp_path
+
+
+def write_source(root: Path, name: str, comment: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"// SPDX-License-Identifier: Apache-2.0\n{comment}int x;\n")
+
+
+def test_paper_map_of_the_project_is_true(root: Path) -> None:
+    assert check_paper_map.check(root) == []
+
+
+def test_paper_map_lists_a_file_under_each_section_it_cites(project: Path) -> None:
+    rows = (project / "docs" / "paper_map.md").read_text().splitlines()
+    assert [row.split(" | ")[0] for row in rows if "m_etf.cc" in row] == ["| 2.3", "| A"]
+    assert check_paper_map.check(project) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        ("src/baechi/place/m_sct.cc", "// Paper 2.4.\n"),
+        ("src/baechi/place/m_sct.cc", "// Says nothing.\n"),
+        ("src/baechi/lp/lp.cc", "// Paper 9.9.\n"),
+        ("src/baechi/optimize/fusion.cc", "// Fuses,\n// beyond\n// the paper.\n"),
+    ],
+)
+def test_paper_map_objects_to_a_file_it_does_not_know(
+    project: Path, name: str, comment: str
+) -> None:
+    write_source(project, name, comment)
+    assert check_paper_map.check(project) != []
+
+
+def test_paper_map_objects_to_a_file_that_is_gone(project: Path) -> None:
+    (project / "src/baechi/place/m_etf.cc").unlink()
+    assert check_paper_map.check(project) != []

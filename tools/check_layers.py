@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that the folders of src/baechi include each other in stage order only.
+
+A folder may include itself and the folders before it in LAYERS (docs/architecture.md explains the
+order). Also checked: what is private stays out of headers, only io/ opens files, and the core
+neither prints nor reads the environment.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+LAYERS = [
+    "base",
+    "lp",
+    "graph",
+    "cluster",
+    "cost",
+    "optimize",
+    "schedule",
+    "simulate",
+    "verify",
+    "bounds",
+    "place",
+    "io",
+    "report",
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+THIRD_PARTY = re.compile(r"^(simdjson|tsl|CLI|doctest|nanobind)/|^simdjson\.h$")
+FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
+FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
+CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
+
+
+def strip_comments(text: str) -> str:
+    """Blank out comments and string literals; lines keep their numbers."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        return found if found.startswith('"') and "\n" not in found else "\n" * found.count("\n")
+
+    return re.sub(pattern, blank, text, flags=re.DOTALL)
+
+
+def strip_strings(text: str) -> str:
+    """Empty the string literals."""
+    return re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+
+
+def check_file(path: Path, root: Path) -> list[str]:
+    """List what is wrong with one file below root (which is src/baechi)."""
+    parts = path.relative_to(root).parts
+    where = f"src/baechi/{'/'.join(parts)}"
+    if len(parts) < 2 or parts[0] not in LAYERS:
+        return [f"{where}: not in a folder that tools/check_layers.py knows"]
+    layer, text = parts[0], path.read_text()
+    code = strip_comments(text)
+    problems = []
+    if not text.startswith("// SPDX-License-Identifier: Apache-2.0\n// "):
+        problems.append(f"{where}: does not open with the licence and a line that says what it is")
+    if path.suffix == ".h" and "#pragma once" not in text:
+        problems.append(f"{where}: no #pragma once")
+    for name in INCLUDE.findall(code):
+        if name.startswith("baechi/"):
+            target = name.split("/")[1]
+            if target not in LAYERS or LAYERS.index(target) > LAYERS.index(layer):
+                problems.append(f"{where}: {layer}/ must not include {name}")
+        elif THIRD_PARTY.match(name) and path.suffix == ".h":
+            problems.append(f"{where}: a header must not include {name}: it is not installed")
+        elif name in FILES and layer != "io":
+            problems.append(f"{where}: includes <{name}>, but only io/ opens files")
+        elif name in FORBIDDEN:
+            problems.append(f"{where}: includes <{name}>: {FORBIDDEN[name]}")
+    for match in CALLS.finditer(strip_strings(code)):
+        if not (layer == "io" and match.group(1) == "fopen"):
+            line = code.count("\n", 0, match.start()) + 1
+            problems.append(f"{where}:{line}: {match.group().rstrip('( ')}: the core never does")
+    return problems
+
+
+def check(root: Path) -> list[str]:
+    """List what is wrong below root, which is the folder src/baechi."""
+    files = sorted(p for p in root.rglob("*") if p.suffix in (".h", ".cc"))
+    return [problem for path in files for problem in check_file(path, root)]
+
+
+def main() -> int:
+    """Print the problems; 0 when there is none."""
+    problems = check(Path(__file__).resolve().parent.parent / "src" / "baechi")
+    print("\n".join(problems) or "layers: fine")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks docs/paper_map.md: which file implements which section of the paper.
+
+The truth is in the sources: a file's opening comment cites ``Paper 2.3`` (several sections:
+``Paper 2.1, 3.1.4``) or says ``beyond the paper``. The table in the page must list exactly those
+files, a section that no file cites reads *planned*, and every file in place/ and optimize/ must
+say one of the two. ``--fix`` rewrites the table.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+SECTIONS = {
+    "2.1": "The placement problem: ML graph, devices, memory",
+    "2.2": "m-TOPO",
+    "2.3": "m-ETF",
+    "2.4": "m-SCT",
+    "2.5": "How far from the optimum",
+    "3.1.1": "Graph Optimizer: colocation",
+    "3.1.2": "Graph Optimizer: co-placement",
+    "3.1.3": "Graph Optimizer: fusion, forward-operator-based placement",
+    "3.1.4": "Sequential and parallel communication",
+    "3.2": "Baechi-PY: communication protocol",
+    "4.1": "Graph Generator and Profiler",
+    "4.2": "Execution Simulator",
+    "4.3": "Assigner",
+    "4.4": "Favorite children: the LP and its rounding",
+    "5": "Evaluation",
+    "A": "Proof of the m-ETF bound",
+    "B": "Proof of the m-SCT bound; urgent and awake",
+}
+BEYOND = "beyond"
+MUST_SAY = ("src/baechi/place/", "src/baechi/optimize/")
+SEARCHED = ("src/baechi", "apps", "python/baechi", "python/bindings", "experiments")
+CITATION = re.compile(r"\bPaper ((?:(?:\d(?:\.\d)*|[AB])\b(?:, (?:and )?| and )?)+)")
+BEGIN, END = "<!-- files: begin -->", "<!-- files: end -->"
+
+
+def opening_comment(text: str) -> str:
+    """Return the comment or docstring block at the top of a file, without the licence line."""
+    lines: list[str] = []
+    in_docstring = False
+    for line in text.splitlines():
+        quotes = line.count('"""')
+        if not (line.startswith(("//", "#!", "# ")) or line == "#" or in_docstring or quotes):
+            break
+        lines.append(line)
+        in_docstring ^= quotes % 2 == 1
+        if quotes and not in_docstring:
+            break
+    return " ".join(line.lstrip("/# ") for line in lines)
+
+
+def sections_of(path: Path) -> set[str]:
+    """Return the sections that a file's opening comment cites, or {BEYOND}, or nothing."""
+    comment = opening_comment(path.read_text())
+    cited = {s for found in CITATION.findall(comment) for s in re.split(r"[, ]+(?:and )?", found)}
+    cited.discard("")
+    if re.search(r"\bbeyond the paper\b", comment, re.IGNORECASE):
+        cited.add(BEYOND)
+    return cited
+
+
+def read_sources(root: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the files of every section, and what is wrong with the citations."""
+    files: dict[str, list[str]] = {section: [] for section in [*SECTIONS, BEYOND]}
+    problems = []
+    paths = [path for folder in SEARCHED for path in (root / folder).rglob("*")]
+    for path in sorted(p for p in paths if p.suffix in (".h", ".cc", ".py")):
+        name = str(path.relative_to(root))
+        cited = sections_of(path)
+        for section in sorted(cited):
+            if section not in files:
+                problems.append(f"{name}: the paper has no section {section}")
+            else:
+                files[section].append(name)
+        if not cited and name.startswith(MUST_SAY):
+            problems.append(
+                f"{name}: its opening comment cites no section of the paper and does "
+                "not say 'beyond the paper'"
+            )
+    return files, problems
+
+
+def render(files: dict[str, list[str]]) -> str:
+    """Return the table."""
+    rows = ["| section | what | files |", "| --- | --- | --- |"]
+    for section, title in {**SECTIONS, BEYOND: "Beyond the paper"}.items():
+        listed = "<br>".join(f"`{name}`" for name in files[section]) or "*planned*"
+        rows.append(f"| {'' if section == BEYOND else section} | {title} | {listed} |")
+    return "\n".join(rows)
+
+
+def check(root: Path, fix: bool = False) -> list[str]:
+    """List what is wrong in the project at root."""
+    page = root / "docs" / "paper_map.md"
+    files, problems = read_sources(root)
+    before, _, rest = page.read_text().partition(BEGIN)
+    listed, _, after = rest.partition(END)
+    expected = f"\n{render(files)}\n"
+    if fix:
+        page.write_text(f"{before}{BEGIN}{expected}{END}{after}")
+    elif listed != expected:
+        for line in sorted(set(expected.splitlines()) ^ set(listed.splitlines())):
+            problems.append(f"docs/paper_map.md disagrees with the sources (./do stub): {line}")
+    return problems
+
+
+def main() -> int:
+    """Print the problems; 0 when there is none."""
+    problems = check(Path(__file__).resolve().parent.parent, fix="--fix" in sys.argv[1:])
+    print("\n".join(problems) or "paper map: fine")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the checks and tests behind ``./do test``, one stage after the other.
+
+A stage prints what its runner counted; its whole output is in build/logs/STAGE.log and is shown
+when it fails. A later stage runs even when an earlier one failed. ``./do test release python``
+runs two stages, ``./do test --list`` names them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+CORES = len(os.sched_getaffinity(0))
+WERROR = os.environ.get("BAECHI_WERROR", "OFF")
+TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "240"))
+FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
+
+
+class Failed(Exception):
+    """A check found something; its log says what."""
+
+
+class Skipped(Exception):
+    """A check cannot run here; the message says why."""
+
+
+@dataclass
+class Context:
+    """What a stage gets: where to write, whether to repair, and where its counts go."""
+
+    log: Path
+    fix: bool = False
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        """Run a command in the root folder; a non-zero exit fails the stage."""
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        with self.log.open("a") as log:
+            log.write(f"$ {' '.join(str(part) for part in command)}\n{done.stdout}\n")
+        if done.returncode != 0:
+            raise Failed(f"exit code {done.returncode} from {command[0]}")
+        return done.stdout
+
+
+def sources(*patterns: str) -> list[Path]:
+    """Return our own files that match; third-party code and build folders are not ours."""
+    folders = ["src", "apps", "tests", "bench", "python", "examples", "experiments"]
+    found = {path for folder in folders for p in patterns for path in (ROOT / folder).rglob(p)}
+    return sorted(found)
+
+
+def has_clang() -> bool:
+    """Tell whether clang++ is installed."""
+    return shutil.which("clang++") is not None
+
+
+def build(ctx: Context, preset: str, *options: str, targets: tuple[str, ...] = ()) -> Path:
+    """Configure and build a preset; return its folder."""
+    ctx.run("cmake", "--preset", preset, f"-DBAECHI_WERROR={WERROR}", *options)
+    choice = ["--target", *targets] if targets else []
+    ctx.run("cmake", "--build", BUILD / preset, *choice)
+    return BUILD / preset
+
+
+def run_cpp_tests(ctx: Context, binary: Path, *filters: str) -> None:
+    """Run a doctest binary in several processes at once and add up what they counted."""
+    count = re.search(r"filters: (\d+)", ctx.run(binary, "--count", *filters))
+    total = int(count.group(1)) if count else 0
+    if total == 0:
+        raise Skipped("no test case matches")
+    size = -(-total // (8 * CORES))
+    env = {"UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
+
+    def shard(first: int) -> None:
+        ctx.run(binary, f"--first={first}", f"--last={first + size - 1}", *filters, env=env)
+
+    with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+        shards = [pool.submit(shard, first) for first in range(1, total + 1, size)]
+    counts = re.findall(r"test cases: .* (\d+) passed \| +(\d+) failed", ctx.log.read_text())
+    ctx.passed += sum(int(passed) for passed, _ in counts)
+    ctx.failed += sum(int(failed) for _, failed in counts)
+    crashes = [error for error in (future.exception() for future in shards) if error]
+    if crashes or ctx.passed != total:
+        ctx.failed = max(ctx.failed, 1)
+        raise Failed(f"{ctx.failed} of {total} test cases failed")
+
+
+def check_format(ctx: Context) -> None:
+    """clang-format."""
+    files = sources("*.cc", "*.h")
+    ctx.run("clang-format", *(["-i"] if ctx.fix else ["--dry-run", "-Werror"]), *files)
+    ctx.notes.append(f"{len(files)} files")
+
+
+def check_ruff(ctx: Context) -> None:
+    """Ruff: lint and format of the Python files."""
+    ctx.run("ruff", "check", *(["--fix"] if ctx.fix else []), ".")
+    ctx.run("ruff", "format", *([] if ctx.fix else ["--check"]), ".")
+
+
+def check_mypy(ctx: Context) -> None:
+    """Mypy, strict."""
+    ctx.notes.append(ctx.run("mypy").strip().splitlines()[-1])
+
+
+def check_layout(ctx: Context) -> None:
+    """Include order of the folders, and the paper map."""
+    ctx.run(sys.executable, "tools/check_layers.py")
+    ctx.run(sys.executable, "tools/check_paper_map.py")
+
+
+def check_release(ctx: Context) -> None:
+    """Optimised build with the C++ tests, the command and the benchmarks."""
+    run_cpp_tests(ctx, build(ctx, "release") / "baechi_tests")
+
+
+def check_dev(ctx: Context) -> None:
+    """The C++ tests under the address and undefined-behaviour sanitizers."""
+    run_cpp_tests(ctx, build(ctx, "dev") / "baechi_tests")
+
+
+def check_threads(ctx: Context) -> None:
+    """The test suite "threads" under the thread sanitizer."""
+    folder = build(ctx, "tsan", "-DBAECHI_TEST_SUITE=threads", targets=("baechi_tests",))
+    run_cpp_tests(ctx, folder / "baechi_tests", "-ts=threads")
+
+
+def check_clang(ctx: Context) -> None:
+    """The C++ tests built with Clang."""
+    if not has_clang():
+        raise Skipped("no clang++")
+    run_cpp_tests(ctx, build(ctx, "clang-release", "-DBAECHI_BUILD_BENCH=OFF") / "baechi_tests")
+
+
+def check_determinism(ctx: Context) -> None:
+    """The commands in tests/cli/determinism.txt: same bytes from every build that is there."""
+    presets = ["release", "dev", "clang-release"]
+    builds = [BUILD / preset / "baechi" for preset in presets]
+    builds = [binary for binary in builds if binary.exists()]
+    if len(builds) < 2:
+        raise Skipped("needs two builds of the command")
+    lines = (ROOT / "tests/cli/determinism.txt").read_text().splitlines()
+    for line in (line for line in lines if line and not line.startswith("#")):
+        digests = {str(binary.parent.name): output_of(ctx, binary, line) for binary in builds}
+        if len(set(digests.values())) > 1:
+            ctx.failed += 1
+            ctx.log.open("a").write(f"DIFFERENT: baechi {line}: {digests}\n")
+        else:
+            ctx.passed += 1
+    if ctx.failed:
+        raise Failed(f"{ctx.failed} commands give different output in different builds")
+
+
+def output_of(ctx: Context, binary: Path, line: str) -> str:
+    """Digest what a command prints and what it writes to the file {out}."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        text = ctx.run(binary, *line.format(data="tests/data", out=out).split())
+        written = out.read_bytes() if out.exists() else b""
+        return hashlib.sha256(text.replace(folder, "").encode() + written).hexdigest()[:12]
+
+
+def check_fuzz(ctx: Context) -> None:
+    """A few seconds of libFuzzer for each parser, from the committed corpus."""
+    probe = ["clang++", "-fsanitize=fuzzer,address", "-x", "c++", "-", "-o", "/dev/null"]
+    body = b'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+    if not has_clang() or subprocess.run(probe, input=body, capture_output=True).returncode != 0:
+        raise Skipped("no clang++ with libFuzzer")
+    if not list((ROOT / "tests/fuzz").glob("*_main.cc")):
+        raise Skipped("no fuzz targets")
+    for target in sorted(build(ctx, "fuzz").glob("fuzz_*")):
+        if target.is_dir():
+            continue
+        name = target.name.removeprefix("fuzz_")
+        found = BUILD / "fuzz-corpus" / name
+        found.mkdir(parents=True, exist_ok=True)
+        ctx.run(
+            target,
+            f"-max_total_time={FUZZ_SECONDS}",
+            "-rss_limit_mb=2048",
+            "-timeout=10",
+            "-verbosity=0",
+            f"-artifact_prefix={found.parent}/{name}-",
+            found,
+            *filter(Path.is_dir, [ROOT / "tests/fuzz/corpus" / name]),
+        )
+        ctx.notes.append(name)
+
+
+def check_consumer(ctx: Context) -> None:
+    """`cmake --install`, then find_package(baechi) from another project."""
+    folder = build(ctx, "release")
+    with tempfile.TemporaryDirectory() as temporary:
+        prefix, project = Path(temporary) / "prefix", Path(temporary) / "build"
+        ctx.run("cmake", "--install", folder, "--prefix", prefix)
+        options = ["-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"]
+        ctx.run("cmake", "-S", "examples/cpp_consumer", "-B", project, *options)
+        ctx.run("cmake", "--build", project)
+        ctx.notes.append(ctx.run(project / "consumer").strip().splitlines()[0])
+        # Every installed header compiles without third_party/, which is not installed.
+        headers = sorted((prefix / "include").rglob("*.h"))
+        everything = Path(temporary) / "everything.cc"
+        lines = (f'#include "{path.relative_to(prefix / "include")}"\n' for path in headers)
+        everything.write_text("".join(lines))
+        compiler = os.environ.get("CXX", "c++")
+        ctx.run(compiler, "-std=c++20", "-fsyntax-only", f"-I{prefix}/include", everything)
+
+
+def object_dependencies(ctx: Context) -> dict[str, list[Path]]:
+    """Map each source that the release build compiled to the files of ours that it reads."""
+    result: dict[str, list[Path]] = {}
+    folder = BUILD / "release"
+    for block in ctx.run("ninja", "-C", folder, "-t", "deps").split("\n\n"):
+        paths = [(folder / line.strip()).resolve() for line in block.splitlines()[1:]]
+        ours = [p for p in paths if p.is_relative_to(ROOT) and p.exists()]
+        if ours:
+            result[str(ours[0])] = ours
+    return result
+
+
+def check_tidy(ctx: Context) -> None:
+    """clang-tidy on the library and the command; files that passed before are not run again."""
+    build(ctx, "release")
+    passed_before = BUILD / "tidy"
+    passed_before.mkdir(exist_ok=True)
+    dependencies = object_dependencies(ctx)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).stdout
+    deadline = time.monotonic() + TIDY_SECONDS
+    late: list[Path] = []
+
+    def tidy(source: Path) -> None:
+        digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+        for path in dependencies.get(str(source), [source]):
+            digest.update(path.read_bytes())
+        stamp = passed_before / digest.hexdigest()
+        if stamp.exists():
+            return
+        if time.monotonic() > deadline:
+            late.append(source)
+            return
+        ctx.run("clang-tidy", "--quiet", "-p", BUILD / "release", source)
+        stamp.touch()
+
+    # The time limit cuts the tail off; a different tail for every commit.
+    files = [p for p in sources("*.cc") if p.relative_to(ROOT).parts[0] in ("src", "apps")]
+    files.sort(key=lambda path: hashlib.sha256(head + str(path).encode()).digest())
+    with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+        runs = [pool.submit(tidy, path) for path in files]
+    bad = sum(run.exception() is not None for run in runs)
+    ctx.notes.append(f"{len(files) - len(late)} files")
+    if late:
+        ctx.notes.append(f"{len(late)} more not reached in {TIDY_SECONDS} s")
+    if bad:
+        raise Failed(f"clang-tidy objects to {bad} files")
+
+
+def check_python(ctx: Context) -> None:
+    """The Python, command-line and tool tests against the installed wheel."""
+    try:
+        text = ctx.run(sys.executable, "-m", "pytest")
+    finally:
+        last = ctx.log.read_text().strip().splitlines()[-1]
+        for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", last):
+            name = "failed" if word.startswith("error") else word
+            setattr(ctx, name, getattr(ctx, name) + int(number))
+    print(text.strip().splitlines()[-1])
+
+
+STAGES: dict[str, Callable[[Context], None]] = {
+    "format": check_format,
+    "ruff": check_ruff,
+    "mypy": check_mypy,
+    "layout": check_layout,
+    "release": check_release,
+    "dev": check_dev,
+    "threads": check_threads,
+    "clang": check_clang,
+    "determinism": check_determinism,
+    "fuzz": check_fuzz,
+    "consumer": check_consumer,
+    "tidy": check_tidy,
+    "python": check_python,
+}
+
+
+def run_stage(name: str, fix: bool) -> tuple[Context, str, float]:
+    """Run one stage and print its line."""
+    ctx = Context(log=BUILD / "logs" / f"{name}.log", fix=fix)
+    ctx.log.write_text("")
+    start = time.monotonic()
+    if sys.stdout.isatty():
+        print(f"{name:<12} ...", end="\r", flush=True)
+    result = "ok"
+    try:
+        STAGES[name](ctx)
+    except Skipped as why:
+        result = f"skipped: {why}"
+    except Failed as why:
+        result = f"FAILED: {why}"
+        print("\n".join(ctx.log.read_text().splitlines()[-80:]))
+    seconds = time.monotonic() - start
+    counted = ctx.passed + ctx.failed
+    if counted:
+        ctx.notes.insert(0, f"{ctx.passed} passed, {ctx.failed} failed, {ctx.skipped} skipped")
+    line = f"{name:<12} {seconds:7.1f} s  {result}"
+    print("; ".join([line, *ctx.notes]), flush=True)
+    return ctx, result, seconds
+
+
+def main() -> int:
+    """Run the chosen stages; 0 when none failed."""
+    parser = argparse.ArgumentParser(prog="./do test", description=__doc__)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="stages to run (default: all)")
+    parser.add_argument("--list", action="store_true", help="name the stages and what they do")
+    parser.add_argument("--fix", action="store_true", help="let format and ruff change the files")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for name, function in STAGES.items():
+            print(f"{name:<12} {(function.__doc__ or '').strip()}")
+        return 0
+    if unknown := [name for name in arguments.stages if name not in STAGES]:
+        parser.error(f"no stage {unknown[0]!r}; there are: {', '.join(STAGES)}")
+
+    (BUILD / "logs").mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    results = {name: run_stage(name, arguments.fix) for name in arguments.stages or STAGES}
+    failed = [name for name, (_, result, _) in results.items() if result.startswith("FAILED")]
+    contexts = [ctx for ctx, _, _ in results.values()]
+    tests = [sum(getattr(c, key) for c in contexts) for key in ("passed", "failed", "skipped")]
+    print(f"\nstages: {len(results) - len(failed)} fine, {len(failed)} failed {' '.join(failed)}")
+    seconds = time.monotonic() - start
+    print(f"{tests[0]} passed, {tests[1]} failed, {tests[2]} skipped in {seconds:.1f}s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
