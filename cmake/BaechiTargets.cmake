@@ -58,3 +58,15 @@ function(baechi_keep_test_suite)
     set(${list} ${${list}} PARENT_SCOPE)
   endforeach()
 endfunction()
+
+# Removes from the list the headers that include third-party code: they are private to their folder
+# and are not installed.
+function(baechi_drop_private_headers list)
+  foreach(header IN LISTS ${list})
+    file(STRINGS ${header} third_party LIMIT_COUNT 1 REGEX "^#include <tsl/")
+    if(third_party)
+      list(REMOVE_ITEM ${list} ${header})
+    endif()
+  endforeach()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()

@@ -4,7 +4,7 @@
 The truth is in the sources: a file's opening comment cites ``Paper 2.3`` (several sections:
 ``Paper 2.1, 3.1.4``) or says ``beyond the paper``. The table in the page must list exactly those
 files, a section that no file cites reads *planned*, and every file in place/ and optimize/ must
-say one of the two. ``--fix`` rewrites the table.
+say one of the two, itself or in the header of its name. ``--fix`` rewrites the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SECTIONS = {
 BEYOND = "beyond"
 MUST_SAY = ("src/baechi/place/", "src/baechi/optimize/")
 SEARCHED = ("src/baechi", "apps", "python/baechi", "python/bindings", "experiments")
-CITATION = re.compile(r"\bPaper ((?:(?:\d(?:\.\d)*|[AB])\b(?:, (?:and )?| and )?)+)")
+SECTION = r"(?:\d(?:\.\d)*|[AB])\b"
+CITATION = re.compile(rf"\bPaper ({SECTION}(?:(?:, and |, | and | to | - ){SECTION})*)")
 BEGIN, END = "<!-- files: begin -->", "<!-- files: end -->"
 
 
@@ -57,8 +58,15 @@ def opening_comment(text: str) -> str:
 def sections_of(path: Path) -> set[str]:
     """Return the sections that a file's opening comment cites, or {BEYOND}, or nothing."""
     comment = opening_comment(path.read_text())
-    cited = {s for found in CITATION.findall(comment) for s in re.split(r"[, ]+(?:and )?", found)}
-    cited.discard("")
+    cited: set[str] = set()
+    for found in CITATION.findall(comment):
+        for part in re.split(r", and |, | and ", found):
+            first, *last = re.split(r" to | - ", part)
+            order = [*SECTIONS]
+            if last and first in order and last[0] in order:
+                cited.update(order[order.index(first) : order.index(last[0]) + 1])
+            else:
+                cited.update([first, *last])
     if re.search(r"\bbeyond the paper\b", comment, re.IGNORECASE):
         cited.add(BEYOND)
     return cited
@@ -77,6 +85,9 @@ def read_sources(root: Path) -> tuple[dict[str, list[str]], list[str]]:
                 problems.append(f"{name}: the paper has no section {section}")
             else:
                 files[section].append(name)
+        header = path.with_suffix(".h")
+        if not cited and header != path and header.exists():
+            cited = sections_of(header)
         if not cited and name.startswith(MUST_SAY):
             problems.append(
                 f"{name}: its opening comment cites no section of the paper and does "

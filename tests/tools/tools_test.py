@@ -81,6 +81,15 @@ def write_source(root: Path, name: str, comment: str) -> None:
     path.write_text(f"// SPDX-License-Identifier: Apache-2.0\n{comment}int x;\n")
 
 
+def test_paper_map_reads_lists_and_ranges(tmp_path: Path) -> None:
+    comment = "// Placers (Paper 2.2 - 2.4, 4.4\n// and B), and beyond the paper.\n"
+    write_source(tmp_path, "a.h", comment)
+    assert check_paper_map.sections_of(tmp_path / "a.h") == {
+        *("2.2", "2.3", "2.4", "4.4", "B"),
+        check_paper_map.BEYOND,
+    }
+
+
 def test_paper_map_of_the_project_is_true(root: Path) -> None:
     assert check_paper_map.check(root) == []
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where an operator may go when its whole colocation group has to go with it.
+// Paper 3.1.1.
 #pragma once
 
 #include <cstddef>

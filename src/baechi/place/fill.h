@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filling devices one after the other along the topological order: what m-TOPO and the `balanced`
-// baseline share.
+// baseline share. Paper 2.2.
 #pragma once
 
 #include <variant>

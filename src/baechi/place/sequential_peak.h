@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device needs to run the whole graph by itself, one operator after the other.
+// What a device needs to run the whole graph by itself, one operator after the other; beyond the
+// paper.
 #pragma once
 
 #include <optional>

@@ -48,8 +48,8 @@ inline std::string name(Regime regime) {
 inline Instance with_times(Instance graph, Regime regime, std::uint64_t seed) {
   const auto pair = [](const PathEdge& e) { return std::pair(e.from, e.to); };
   std::ranges::sort(graph.edges, {}, pair);
-  const auto repeated = std::ranges::unique(graph.edges, {}, pair);
-  graph.edges.erase(repeated.begin(), repeated.end());
+  const auto same = [&](const PathEdge& a, const PathEdge& b) { return pair(a) == pair(b); };
+  graph.edges.erase(std::unique(graph.edges.begin(), graph.edges.end(), same), graph.edges.end());
 
   Random random(seed * 1000 + static_cast<std::uint64_t>(regime));
   const auto log_uniform = [&](double low, double high) {
