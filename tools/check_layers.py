@@ -24,6 +24,7 @@ LAYERS = [
     "verify",
     "bounds",
     "place",
+    "plan",
     "io",
     "report",
 ]
