@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Execution Simulator (Paper 4.2): replays a placement event by event and tells when everything
-// happens and what memory it takes. Its rules are written down in docs/architecture.md.
+// happens and what memory it takes. Its rules are written down in docs/semantics.md.
 #pragma once
 
 #include <optional>
@@ -23,23 +23,30 @@ struct MemoryStep {  // from `at` on the device holds `bytes`
 
 struct DeviceTrace {
   Bytes peak;
-  Time peak_at;                // the first moment of the peak
-  std::optional<OpId> peak_op; // what the device runs at that moment, if anything
-  Time busy;                   // computing
+  Time peak_at;                     // the first moment of the peak
+  std::optional<OpId> peak_op;      // what the device runs at that moment, if anything
+  std::optional<Time> overflow_at;  // the first moment at which it holds more than its capacity
+  Time busy;                        // computing
   Bytes sent, received;
   std::vector<MemoryStep> memory;  // only when asked for
+
+  friend bool operator==(const DeviceTrace&, const DeviceTrace&) = default;
 };
 
 struct Trace {
   Schedule schedule;
   IdVector<DeviceId, DeviceTrace> devices;
+
+  friend bool operator==(const Trace&, const Trace&) = default;
 };
 
 // The device that runs out of memory first (by time, then id), if one does.
 struct Overflow {
   DeviceId device;
   Bytes over;  // by how much its peak exceeds its capacity
+  Time at;     // when it first holds more than its capacity
 };
+// Requires the cluster that the trace was made on.
 std::optional<Overflow> find_overflow(const Trace& trace, const Cluster& cluster);
 
 struct SimulateOptions {
@@ -50,7 +57,9 @@ struct SimulateOptions {
 // Throws InputError when the placement breaks a rule that replay depends on: an operator on a
 // device that cannot run it, or an order that is no partition of the operators or that waits for
 // itself (naming the operators at which every device is stuck). Exceeding a capacity is not an
-// error here. Linear in events: O((ops + edges + transfers) log devices).
+// error here. Linear in events: O((ops + edges + transfers) log devices), and without an order one
+// priority queue of startable operators per device. To replay many placements of one graph, use a
+// Simulator (simulate/simulator.h).
 Trace simulate(const CostModel& costs, const PlacedGraph& placed, const SimulateOptions& = {});
 
 }  // namespace baechi

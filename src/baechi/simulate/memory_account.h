@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one device holds, moment by moment, and the most it ever held (docs/semantics.md, "Memory
+// at a moment").
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/assert.h"
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+
+// Events come in the order of time; those of one moment in any order. Its sums are complete, and
+// compared with the peak, when the next moment is entered.
+class MemoryAccount {
+ public:
+  void clear(Bytes permanent, Bytes capacity, bool record) {
+    *this = MemoryAccount();
+    permanent_ = held_ = peak_ = permanent;
+    capacity_ = capacity;
+    record_ = record;
+  }
+
+  void enter(Time moment) {
+    if (moment != now_) next_moment(moment);
+  }
+  void take(Bytes bytes) { held_ += bytes; }
+  // What is taken until the step ends.
+  void keep(Bytes bytes) {
+    held_ += bytes;
+    kept_ += bytes;
+    kept_now_ += bytes;
+  }
+  // What was taken at this very moment still counts at it.
+  void give_back(Bytes bytes, Time taken_at) {
+    if (taken_at == now_)
+      passing_ += bytes;
+    else
+      held_ -= bytes;
+  }
+  // The operator that runs from this moment on; nothing when it ends.
+  void run(std::optional<OpId> op) { running_ = op; }
+  // An operator of no length at this moment.
+  void run_at_once(OpId op) {
+    if (!instant_.has_value() || op < *instant_) instant_ = op;
+  }
+  void end_step(Time makespan) {
+    enter(makespan);
+    held_ -= kept_ - kept_now_;
+    passing_ += kept_now_;
+    close();
+    BAECHI_ASSERT(held_ == permanent_, "a step gives back all that it took");
+  }
+
+  // After end_step().
+  Bytes peak() const { return peak_; }
+  void tell(DeviceTrace& trace) const {
+    trace.peak = peak_;
+    trace.peak_at = peak_at_;
+    trace.peak_op = peak_op_;
+    trace.overflow_at = overflow_at_;
+    trace.memory = curve_;
+  }
+
+ private:
+  void next_moment(Time moment) {
+    BAECHI_ASSERT(moment > now_, "memory events come in the order of time");
+    close();
+    now_ = moment;
+    kept_now_ = Bytes(0);
+    instant_.reset();
+  }
+  void close() {
+    if (held_ > peak_ || now_ == Time(0)) {
+      peak_ = held_;
+      peak_at_ = now_;
+      peak_op_ = running_.has_value() ? running_ : instant_;
+    }
+    if (held_ > capacity_ && !overflow_at_.has_value()) overflow_at_ = now_;
+    if (record_) record();
+    held_ -= passing_;
+    passing_ = Bytes(0);
+    if (record_) record();
+  }
+  void record() {
+    if (curve_.empty() || curve_.back().bytes != held_) curve_.push_back({now_, held_});
+  }
+
+  Time now_;
+  Bytes held_;             // everything begun so far and not ended before the end of this moment
+  Bytes passing_;          // of these, what begins and ends at this moment
+  Bytes kept_, kept_now_;  // of these, what ends with the step; begun at this moment
+  std::optional<OpId> running_, instant_;
+
+  Bytes permanent_, capacity_;
+  Bytes peak_;
+  Time peak_at_;
+  std::optional<OpId> peak_op_;
+  std::optional<Time> overflow_at_;
+  bool record_ = false;
+  std::vector<MemoryStep> curve_;
+};
+
+}  // namespace baechi

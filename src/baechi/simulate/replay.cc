@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/simulate/replay.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "baechi/base/assert.h"
+#include "baechi/simulate/check_placed.h"
+
+namespace baechi {
+
+Replay::Replay(const CostModel& costs)
+    : costs_(&costs),
+      graph_(&costs.graph()),
+      copies_(graph_->num_tensors()),
+      held_(costs, copies_),
+      queues_(costs.cluster()),
+      events_(costs.cluster().num_devices()),
+      nodes_(graph_->num_ops()),
+      workers_(costs.cluster().num_devices()),
+      destinations_(costs.cluster().num_devices()) {}
+
+Time Replay::run(const PlacedGraph& placed, const Options& options, IdVector<OpId, OpSlot>& slots) {
+  check_sizes(*costs_, placed);
+  placed_ = &placed;
+  slots_ = &slots;
+  memory_ = options.memory;
+  slots.resize(graph_->num_ops());
+  prepare(placed);
+  if (memory_) held_.clear(placed.device, slots, options.record_memory);
+
+  for (const OpId op : graph_->ops())
+    if (nodes_[op].waits_for == 0) become_startable(op);
+
+  Time makespan;
+  std::size_t finished = 0;
+  constexpr std::size_t kOpsPerPoll = 4096;
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    if (event.is_choice()) {
+      choose(event.device(), event.when());
+      continue;
+    }
+    makespan = event.when().at;
+    finish(event.op(), event.when());
+    if (++finished % kOpsPerPoll == 0) throw_if_cancelled(options.cancel);
+  }
+
+  if (finished < graph_->num_ops()) {
+    BAECHI_ASSERT(placed.order.has_value(), "only an order can keep an operator from running");
+    IdVector<DeviceId, std::size_t> done(workers_.size());
+    for (const DeviceId device : workers_.keys())
+      done[device] =
+          static_cast<std::size_t>(workers_[device].next - (*placed.order)[device].data());
+    throw_stuck(*costs_, placed, done);
+  }
+  if (memory_) held_.end_step(makespan);
+  return makespan;
+}
+
+void Replay::prepare(const PlacedGraph& placed) {
+  for (const OpId op : graph_->ops()) {
+    const DeviceId device = placed.device[op];
+    if (!workers_.contains(device)) throw_cannot_run(*costs_, op, device);
+    const std::optional<Time> duration = costs_->compute_time(op, device);
+    if (!duration.has_value()) throw_cannot_run(*costs_, op, device);
+    nodes_[op] = {.ready = {},
+                  .duration = *duration,
+                  .waits_for = static_cast<std::uint32_t>(graph_->in_edges(op).size()),
+                  .device = device,
+                  .listed = false};
+  }
+  for (Worker& worker : workers_) {
+    worker.free = {};
+    worker.busy = false;
+    worker.next = worker.last = nullptr;
+    worker.startable.clear();
+    worker.computing = Time(0);
+    worker.sent = worker.received = Bytes(0);
+  }
+  if (placed.order.has_value()) take_order(*placed.order);
+  copies_.clear();
+  queues_.clear();
+  events_.clear();
+}
+
+void Replay::take_order(const DeviceOrder& order) {
+  std::size_t listed = 0;
+  for (const DeviceId device : order.keys()) {
+    const std::vector<OpId>& ops = order[device];
+    for (const OpId op : ops) {
+      if (!nodes_.contains(op) || nodes_[op].device != device || nodes_[op].listed)
+        throw_bad_order(*costs_, *placed_);
+      nodes_[op].listed = true;
+    }
+    listed += ops.size();
+    workers_[device].next = ops.data();
+    workers_[device].last = ops.data() + ops.size();
+  }
+  if (listed != nodes_.size()) throw_bad_order(*costs_, *placed_);
+}
+
+void Replay::finish(OpId op, Instant now) {
+  const Node& node = nodes_[op];
+  const DeviceId device = node.device;
+  Worker& worker = workers_[device];
+  worker.computing += node.duration;
+  worker.free = now;
+  worker.busy = false;
+  if (placed_->order.has_value()) ++worker.next;
+  if (memory_) held_.ran(op, (*slots_)[op]);
+
+  for (const TensorId tensor : graph_->outputs(op)) send(tensor, device, now);
+  const std::span<const Edge> edges = graph_->out_edges(op);
+  for (std::size_t i = edges.size(); i > 0 && !edges[i - 1].tensor.has_value(); --i)
+    arrive(edges[i - 1].to, now);
+
+  if (!worker.busy) occupy(device);
+}
+
+// A tensor reaches its local consumers at once, and every other device that has a consumer once.
+void Replay::send(TensorId tensor, DeviceId from, Instant now) {
+  const std::span<const Edge> consumers = graph_->consumers(tensor);
+  if (consumers.empty()) return;
+  std::uint32_t local = 0;
+  for (const Edge& edge : consumers) {
+    const DeviceId to = nodes_[edge.to].device;
+    if (to == from) {
+      ++local;
+      arrive(edge.to, now);
+    } else if (++destinations_[to].readers == 1) {
+      reached_.push_back(to);
+    }
+  }
+
+  copies_.begin(tensor);
+  if (!reached_.empty()) {
+    std::sort(reached_.begin(), reached_.end());
+    const Bytes size = graph_->size(tensor);
+    const std::uint32_t kept = held_.keeps_outputs(graph_->producer(tensor)) ? 1 : 0;
+    for (const DeviceId to : reached_) {
+      Destination& destination = destinations_[to];
+      const auto [start, end] = queues_.serve(from, to, size, now.at);
+      destination.arrival = end == now.at ? now : Instant{end, 0};
+      copies_.add({tensor, to, start, end, destination.readers + kept});
+      workers_[from].sent += size;
+      workers_[to].received += size;
+      destination.readers = 0;
+    }
+    reached_.clear();
+    for (const Edge& edge : consumers)
+      if (const DeviceId to = nodes_[edge.to].device; to != from)
+        arrive(edge.to, destinations_[to].arrival);
+  }
+  if (memory_) held_.sent(tensor, from, local);
+}
+
+void Replay::arrive(OpId op, Instant at) {
+  Node& node = nodes_[op];
+  node.ready = std::max(node.ready, at);
+  if (--node.waits_for == 0) become_startable(op);
+}
+
+void Replay::become_startable(OpId op) {
+  const Node& node = nodes_[op];
+  Worker& worker = workers_[node.device];
+  if (placed_->order.has_value()) {
+    if (!worker.busy && *worker.next == op)
+      start(op, node.device, std::max(worker.free, node.ready));
+    return;
+  }
+  worker.startable.push_back({node.ready, op});
+  std::push_heap(worker.startable.begin(), worker.startable.end(), std::greater<>());
+  if (!worker.busy) await_choice(node.device);
+}
+
+// Gives a device that has become idle its next event, or none. Without an order it chooses when
+// everything that finishes in that round has finished.
+void Replay::occupy(DeviceId device) {
+  const Worker& worker = workers_[device];
+  if (!placed_->order.has_value()) {
+    await_choice(device);
+    return;
+  }
+  if (worker.next != worker.last && nodes_[*worker.next].waits_for == 0)
+    start(*worker.next, device, std::max(worker.free, nodes_[*worker.next].ready));
+  else
+    events_.remove(device);
+}
+
+void Replay::await_choice(DeviceId device) {
+  const Worker& worker = workers_[device];
+  if (worker.startable.empty()) {
+    events_.remove(device);
+    return;
+  }
+  const Instant when = std::max(worker.free, worker.startable.front().ready);
+  events_.set(device, Event::choice(when, device));
+}
+
+void Replay::choose(DeviceId device, Instant now) {
+  Worker& worker = workers_[device];
+  std::pop_heap(worker.startable.begin(), worker.startable.end(), std::greater<>());
+  const OpId op = worker.startable.back().op;
+  worker.startable.pop_back();
+  start(op, device, now);
+}
+
+void Replay::start(OpId op, DeviceId device, Instant at) {
+  const Time duration = nodes_[op].duration;
+  const Time end = at.at + duration;
+  (*slots_)[op] = {device, at.at, end};
+  workers_[device].busy = true;
+  const Instant finish = duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
+  events_.set(device, Event::finish(finish, op));
+}
+
+DeviceTrace Replay::device_trace(DeviceId device) const {
+  const Worker& worker = workers_[device];
+  DeviceTrace trace;
+  trace.busy = worker.computing;
+  trace.sent = worker.sent;
+  trace.received = worker.received;
+  held_.account(device).tell(trace);
+  return trace;
+}
+
+std::vector<Transfer> Replay::transfers() const {
+  std::vector<Transfer> transfers;
+  transfers.reserve(copies_.num_copies());
+  for (const TensorId tensor : graph_->tensors()) {
+    if (graph_->consumers(tensor).empty()) continue;
+    const OpSlot& slot = (*slots_)[graph_->producer(tensor)];
+    for (const TensorCopy& copy : copies_.copies(tensor))
+      transfers.push_back({tensor, slot.device, copy.to, slot.end, copy.start, copy.end});
+  }
+  return transfers;
+}
+
+}  // namespace baechi

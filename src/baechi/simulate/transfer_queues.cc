@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/simulate/transfer_queues.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "baechi/base/wide.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+}  // namespace
+
+LinkClock::LinkClock(const Link& link) : link_(&link), bandwidth_(0), inverse_(0) {
+  if (!link.bandwidth.has_value() || *link.bandwidth <= Bandwidth(1)) return;
+  bandwidth_ = static_cast<std::uint64_t>(link.bandwidth->count());
+  inverse_ = static_cast<std::uint64_t>((WideUnsigned{1} << 64) / bandwidth_);
+}
+
+Time LinkClock::transfer_time(Bytes size) const {
+  if (!link_->bandwidth.has_value()) return link_->latency;
+  constexpr std::int64_t kLargest =
+      std::numeric_limits<std::int64_t>::max() / kNanosecondsPerSecond;
+  if (bandwidth_ == 0 || size.count() > kLargest) return link_->transfer_time(size);
+
+  // `quotient` is the true one or one less, since inverse_ > 2^64 / bandwidth_ - 1.
+  const auto dividend = static_cast<std::uint64_t>(size.count() * kNanosecondsPerSecond);
+  const auto quotient =
+      static_cast<std::uint64_t>((static_cast<WideUnsigned>(dividend) * inverse_) >> 64);
+  const std::uint64_t rest = dividend - quotient * bandwidth_;
+  const std::uint64_t rounded_up = quotient + (rest > 0 ? 1 : 0) + (rest > bandwidth_ ? 1 : 0);
+  return link_->latency + Time(static_cast<std::int64_t>(rounded_up));
+}
+
+TransferQueues::TransferQueues(const Cluster& cluster)
+    : num_devices_(cluster.num_devices()), mode_(cluster.communication()) {
+  std::vector<const Link*> links;
+  path_of_.assign(num_devices_ * num_devices_, 0);
+  for (const DeviceId from : cluster.devices()) {
+    for (const DeviceId to : cluster.devices()) {
+      if (from == to) continue;
+      const Link* link = &cluster.link(from, to);
+      const auto at = std::find(links.begin(), links.end(), link);
+      path_of_[from.index() * num_devices_ + to.index()] =
+          static_cast<std::uint32_t>(at - links.begin());
+      if (at != links.end()) continue;
+      links.push_back(link);
+      paths_.push_back({LinkClock(*link), link->channels});
+    }
+  }
+  out_free_.resize(num_devices_);
+  in_free_.resize(num_devices_);
+  channel_free_.resize(cluster.num_channels());
+}
+
+void TransferQueues::clear() {
+  out_free_.assign(out_free_.size(), Time(0));
+  in_free_.assign(in_free_.size(), Time(0));
+  channel_free_.assign(channel_free_.size(), Time(0));
+}
+
+TransferQueues::Service TransferQueues::serve(DeviceId from, DeviceId to, Bytes size,
+                                              Time requested) {
+  const Path& path = paths_[path_of_[from.index() * num_devices_ + to.index()]];
+  const Time duration = path.clock.transfer_time(size);
+  if (mode_ == CommunicationMode::kParallel) return {requested, requested + duration};
+
+  Time& sender = out_free_[from];
+  Time& receiver = mode_ == CommunicationMode::kDuplex ? in_free_[to] : out_free_[to];
+  Time start = std::max({requested, sender, receiver});
+  for (const ChannelId channel : path.channels) start = std::max(start, channel_free_[channel]);
+  const Time end = start + duration;
+  sender = receiver = end;
+  for (const ChannelId channel : path.channels) channel_free_[channel] = end;
+  return {start, end};
+}
+
+}  // namespace baechi

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unit/simulate/naive_simulator.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace baechi::testing {
+namespace {
+
+using Round = std::pair<std::int64_t, std::size_t>;  // (moment, round)
+
+struct OpState {
+  std::optional<Round> able, started, finished;
+};
+
+class NaiveStep {
+ public:
+  NaiveStep(const CostModel& costs, const PlacedGraph& placed)
+      : costs_(costs),
+        graph_(costs.graph()),
+        cluster_(costs.cluster()),
+        placed_(placed),
+        ops_(graph_.num_ops()),
+        slots_(graph_.num_ops()) {}
+
+  bool replay() {
+    for (std::int64_t moment = 0; !all_finished(); ++moment) {
+      for (std::size_t round = 0;; ++round) {
+        const std::vector<OpId> finishing = finish({moment, round});
+        for (const TensorId tensor : graph_.tensors())
+          for (const DeviceId to : cluster_.devices())
+            if (contains(finishing, graph_.producer(tensor)) && read_on(tensor, to) &&
+                to != home(tensor))
+              request(tensor, to, Time(moment));
+        if (!start({moment, round})) break;
+      }
+      if (!all_finished() && !anything_under_way(moment)) return false;
+    }
+    return true;
+  }
+
+  Trace trace() const {
+    Trace trace;
+    trace.schedule.slots = slots_;
+    trace.schedule.transfers = transfers_;
+    std::sort(trace.schedule.transfers.begin(), trace.schedule.transfers.end(),
+              [](const Transfer& a, const Transfer& b) {
+                return std::tie(a.tensor, a.to) < std::tie(b.tensor, b.to);
+              });
+    trace.schedule.makespan = makespan();
+    for (const DeviceId device : cluster_.devices()) trace.devices.push_back(device_trace(device));
+    return trace;
+  }
+
+ private:
+  template <class T>
+  static bool contains(const std::vector<T>& values, T value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  }
+  DeviceId home(TensorId tensor) const { return placed_.device[graph_.producer(tensor)]; }
+  bool read_on(TensorId tensor, DeviceId device) const {
+    for (const Edge& edge : graph_.consumers(tensor))
+      if (placed_.device[edge.to] == device) return true;
+    return false;
+  }
+  bool all_finished() const {
+    return std::all_of(ops_.begin(), ops_.end(), [](const OpState& o) { return o.finished; });
+  }
+  bool anything_under_way(std::int64_t moment) const {
+    for (const OpState& o : ops_)
+      if (o.started && !o.finished) return true;
+    for (const Transfer& transfer : transfers_)
+      if (transfer.end > Time(moment)) return true;
+    return false;
+  }
+
+  std::vector<OpId> finish(Round now) {
+    std::vector<OpId> finishing;
+    for (const OpId op : graph_.ops()) {
+      if (!ops_[op].started || ops_[op].finished || slots_[op].end != Time(now.first)) continue;
+      const bool took_time = slots_[op].start < slots_[op].end;
+      if (took_time ? now.second != 0 : now.second != ops_[op].started->second + 1) continue;
+      ops_[op].finished = now;
+      finishing.push_back(op);
+    }
+    return finishing;
+  }
+
+  bool share_a_queue(const Transfer& a, DeviceId from, DeviceId to) const {
+    switch (cluster_.communication()) {
+      case CommunicationMode::kParallel:
+        return false;
+      case CommunicationMode::kSequential:
+        if (a.from == from || a.from == to || a.to == from || a.to == to) return true;
+        break;
+      case CommunicationMode::kDuplex:
+        if (a.from == from || a.to == to) return true;
+        break;
+    }
+    for (const ChannelId channel : cluster_.link(a.from, a.to).channels)
+      if (contains(cluster_.link(from, to).channels, channel)) return true;
+    return false;
+  }
+
+  void request(TensorId tensor, DeviceId to, Time now) {
+    const DeviceId from = home(tensor);
+    Time start = now;
+    for (const Transfer& earlier : transfers_)
+      if (share_a_queue(earlier, from, to)) start = std::max(start, earlier.end);
+    const Time duration = cluster_.link(from, to).transfer_time(graph_.size(tensor));
+    transfers_.push_back({tensor, from, to, now, start, start + duration});
+  }
+
+  bool may_start(OpId op, std::int64_t moment) const {
+    for (const Edge& edge : graph_.in_edges(op)) {
+      if (!ops_[edge.from].finished) return false;
+      if (!edge.tensor || home(*edge.tensor) == placed_.device[op]) continue;
+      for (const Transfer& transfer : transfers_)
+        if (transfer.tensor == *edge.tensor && transfer.to == placed_.device[op] &&
+            transfer.end > Time(moment))
+          return false;
+    }
+    return true;
+  }
+
+  std::optional<OpId> turn(DeviceId device) const {
+    if (placed_.order.has_value()) {
+      for (const OpId op : (*placed_.order)[device])
+        if (!ops_[op].started) return ops_[op].able ? std::optional(op) : std::nullopt;
+      return std::nullopt;
+    }
+    std::optional<OpId> best;
+    for (const OpId op : graph_.ops())
+      if (placed_.device[op] == device && ops_[op].able && !ops_[op].started)
+        if (!best || *ops_[op].able < *ops_[*best].able) best = op;
+    return best;
+  }
+
+  bool start(Round now) {
+    for (const OpId op : graph_.ops())
+      if (!ops_[op].able && may_start(op, now.first)) ops_[op].able = now;
+    bool started = false;
+    for (const DeviceId device : cluster_.devices()) {
+      bool free = true;
+      for (const OpId op : graph_.ops())
+        if (placed_.device[op] == device && ops_[op].started && !ops_[op].finished) free = false;
+      const std::optional<OpId> op = turn(device);
+      if (!free || !op.has_value()) continue;
+      const Time at(now.first);
+      slots_[*op] = {device, at, at + *costs_.compute_time(*op, device)};
+      ops_[*op].started = now;
+      started = true;
+    }
+    return started;
+  }
+
+  Time makespan() const {
+    Time last;
+    for (const OpSlot& slot : slots_) last = std::max(last, slot.end);
+    return last;
+  }
+
+  struct Held {
+    Time start, end;
+    Bytes bytes;
+  };
+
+  std::vector<Held> holdings(DeviceId device) const {
+    std::vector<Held> held;
+    for (const OpId op : graph_.ops()) {
+      if (placed_.device[op] != device) continue;
+      held.push_back({slots_[op].start, slots_[op].end, graph_[op].temporary});
+    }
+    for (const TensorId tensor : graph_.tensors()) {
+      const OpId producer = graph_.producer(tensor);
+      const bool retained =
+          graph_.memory_mode() == MemoryMode::kRetain && !graph_[producer].backward;
+      Time last_read;
+      for (const Edge& edge : graph_.consumers(tensor))
+        if (placed_.device[edge.to] == device) last_read = std::max(last_read, slots_[edge.to].end);
+      if (home(tensor) == device) {
+        for (const Transfer& transfer : transfers_)
+          if (transfer.tensor == tensor) last_read = std::max(last_read, transfer.end);
+        const bool to_the_end = retained || graph_.consumers(tensor).empty();
+        held.push_back(
+            {slots_[producer].start, to_the_end ? makespan() : last_read, graph_.size(tensor)});
+      }
+      for (const Transfer& transfer : transfers_)
+        if (transfer.tensor == tensor && transfer.to == device)
+          held.push_back({transfer.start, retained ? makespan() : last_read, graph_.size(tensor)});
+    }
+    return held;
+  }
+
+  DeviceTrace device_trace(DeviceId device) const {
+    DeviceTrace trace;
+    Bytes permanent;
+    for (const OpId op : graph_.ops()) {
+      if (placed_.device[op] != device) continue;
+      permanent += graph_[op].permanent;
+      trace.busy += slots_[op].end - slots_[op].start;
+    }
+    for (const Transfer& transfer : transfers_) {
+      if (transfer.from == device) trace.sent += graph_.size(transfer.tensor);
+      if (transfer.to == device) trace.received += graph_.size(transfer.tensor);
+    }
+
+    const std::vector<Held> held = holdings(device);
+    for (Time t; t <= makespan(); t += Time(1)) {
+      Bytes now = permanent, right_after = permanent;
+      for (const Held& h : held) {
+        if (h.start <= t && t < h.end) right_after += h.bytes;
+        if ((h.start <= t && t < h.end) || (h.start == t && h.end == t)) now += h.bytes;
+      }
+      if (t == Time(0) || now > trace.peak) {
+        trace.peak = now;
+        trace.peak_at = t;
+        trace.peak_op = running(device, t);
+      }
+      if (now > cluster_[device].capacity && !trace.overflow_at) trace.overflow_at = t;
+      for (const Bytes bytes : {now, right_after})
+        if (trace.memory.empty() || trace.memory.back().bytes != bytes)
+          trace.memory.push_back({t, bytes});
+    }
+    return trace;
+  }
+
+  std::optional<OpId> running(DeviceId device, Time t) const {
+    for (const OpId op : graph_.ops())
+      if (placed_.device[op] == device && slots_[op].start <= t && t < slots_[op].end) return op;
+    for (const OpId op : graph_.ops())
+      if (placed_.device[op] == device && slots_[op].start == t && slots_[op].end == t) return op;
+    return std::nullopt;
+  }
+
+  const CostModel& costs_;
+  const OpGraph& graph_;
+  const Cluster& cluster_;
+  const PlacedGraph& placed_;
+  IdVector<OpId, OpState> ops_;
+  IdVector<OpId, OpSlot> slots_;
+  std::vector<Transfer> transfers_;  // in the order in which they are served
+};
+
+}  // namespace
+
+std::optional<Trace> naive_simulate(const CostModel& costs, const PlacedGraph& placed) {
+  NaiveStep step(costs, placed);
+  if (!step.replay()) return std::nullopt;
+  return step.trace();
+}
+
+}  // namespace baechi::testing
