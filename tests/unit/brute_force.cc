@@ -165,7 +165,7 @@ class Replay {
     Count start, end;
   };
 
-  // One round of what happens at `now`: finishes and arrivals, then requests, then starts. Returns
+  // One round of what happens at `now`: finishes, requests and arrivals, then starts. Returns
   // 0 when nothing happened, else 1 + the number of operators that finished.
   Index settle(Count now, const Orders& orders) {
     Index finishes = 0;
@@ -223,6 +223,7 @@ class Replay {
     for (const Count* queue : queues) start = std::max(start, *queue);
     const Count end = start + in_.transfer[tensor][from][to];
     for (Count* queue : queues) *queue = end;
+    if (end == now) arrived_[tensor][to] = true;
     sends_.push_back({tensor, from, to, start, end});
   }
 
