@@ -7,7 +7,7 @@
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 
-namespace baechi {
+namespace baechi::simulation {
 namespace {
 
 std::string operator_name(const CostModel& costs, OpId op) {
@@ -88,4 +88,4 @@ void throw_stuck(const CostModel& costs, const PlacedGraph& placed,
   throw InputError("the order waits for itself: " + stuck);
 }
 
-}  // namespace baechi
+}  // namespace baechi::simulation

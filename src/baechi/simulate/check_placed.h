@@ -8,7 +8,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // Throws InputError unless there is one device per operator and, with an order, one list per
 // device.
@@ -21,4 +21,4 @@ void check_sizes(const CostModel& costs, const PlacedGraph& placed);
 [[noreturn]] void throw_stuck(const CostModel& costs, const PlacedGraph& placed,
                               const IdVector<DeviceId, std::size_t>& finished);
 
-}  // namespace baechi
+}  // namespace baechi::simulation

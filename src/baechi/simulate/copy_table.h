@@ -9,7 +9,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 struct TensorCopy {
   TensorId tensor;
@@ -51,4 +51,4 @@ class CopyTable {
   IdVector<TensorId, Row> rows_;
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation

@@ -13,7 +13,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // A moment, and the round within it (docs/semantics.md, "Within one moment").
 struct Instant {
@@ -75,4 +75,4 @@ class EventTree {
   std::vector<Event> nodes_;  // the root is 1, the children of i are 2i and 2i + 1
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation

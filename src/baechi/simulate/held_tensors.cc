@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace baechi {
+namespace baechi::simulation {
 namespace {
 
 constexpr auto kLater = [](const TransferEnds::End& a, const TransferEnds::End& b) {
@@ -159,4 +159,4 @@ void HeldTensors::advance(HoldingDevice& device, Time until) {
   }
 }
 
-}  // namespace baechi
+}  // namespace baechi::simulation

@@ -14,7 +14,7 @@
 #include "baechi/simulate/copy_table.h"
 #include "baechi/simulate/memory_account.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // Tensors that are held for a transfer, by the time at which it ends. Mostly they come in that
 // order, and always where a sender has a queue; the few others go through a heap.
@@ -85,4 +85,4 @@ class HeldTensors {
   IdVector<DeviceId, Bytes> permanent_;
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation

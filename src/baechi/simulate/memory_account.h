@@ -12,7 +12,7 @@
 #include "baechi/base/units.h"
 #include "baechi/simulate/execution_simulator.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // Events come in the order of time; those of one moment in any order. Its sums are complete, and
 // compared with the peak, when the next moment is entered.
@@ -105,4 +105,4 @@ class MemoryAccount {
   std::vector<MemoryStep> curve_;
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation

@@ -7,7 +7,7 @@
 #include "baechi/base/assert.h"
 #include "baechi/simulate/check_placed.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 Replay::Replay(const CostModel& costs)
     : costs_(&costs),
@@ -237,4 +237,4 @@ std::vector<Transfer> Replay::transfers() const {
   return transfers;
 }
 
-}  // namespace baechi
+}  // namespace baechi::simulation

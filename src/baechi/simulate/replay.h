@@ -17,7 +17,7 @@
 #include "baechi/simulate/held_tensors.h"
 #include "baechi/simulate/transfer_queues.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // The only events are operators that finish (and, without an order, devices that choose). When one
 // finishes, its transfers enter their queues at once, and first come, first served then says when
@@ -96,4 +96,4 @@ class Replay {
   std::vector<DeviceId> reached_;
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation

@@ -10,7 +10,7 @@ struct Simulator::State {
     summary.peaks.resize(costs.cluster().num_devices());
   }
 
-  Replay replay;
+  simulation::Replay replay;
   IdVector<OpId, OpSlot> slots;
   StepSummary summary;
 };
@@ -36,7 +36,7 @@ const IdVector<OpId, OpSlot>& Simulator::slots() const { return state_->slots; }
 
 Trace Simulator::trace(const PlacedGraph& placed, const SimulateOptions& options) {
   Trace trace;
-  Replay& replay = state_->replay;
+  simulation::Replay& replay = state_->replay;
   trace.schedule.makespan =
       replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel},
                  trace.schedule.slots);

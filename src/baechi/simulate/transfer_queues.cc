@@ -6,7 +6,7 @@
 
 #include "baechi/base/wide.h"
 
-namespace baechi {
+namespace baechi::simulation {
 namespace {
 
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
@@ -77,4 +77,4 @@ TransferQueues::Service TransferQueues::serve(DeviceId from, DeviceId to, Bytes 
   return {start, end};
 }
 
-}  // namespace baechi
+}  // namespace baechi::simulation

@@ -10,7 +10,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 
-namespace baechi {
+namespace baechi::simulation {
 
 // Link::transfer_time() with the division by the bandwidth turned into a multiplication.
 class LinkClock {
@@ -51,4 +51,4 @@ class TransferQueues {
   IdVector<ChannelId, Time> channel_free_;
 };
 
-}  // namespace baechi
+}  // namespace baechi::simulation
