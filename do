@@ -133,8 +133,8 @@ setup() {
 
 build_package() {
   echo "do: building baechi (a few minutes the first time)" >&2
-  pip_install --no-build-isolation -C build-dir=build/wheel \
-    -C cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
+  pip_install --no-build-isolation --config-settings=build-dir=build/wheel \
+    --config-settings=cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
 }
 
 setup_checks() {
