@@ -58,7 +58,8 @@ class CostModel {
   const Cluster* cluster_;
   IdVector<DeviceId, DeviceClassId> class_of_;
   IdVector<DeviceClassId, const IdVector<OpId, std::optional<Time>>*> class_times_;
-  std::vector<std::unique_ptr<const IdVector<OpId, std::optional<Time>>>> owned_;  // if not the graph's
+  std::vector<std::unique_ptr<const IdVector<OpId, std::optional<Time>>>>
+      owned_;  // if not the graph's
   bool has_pins_ = false;
   IdVector<OpId, std::optional<DeviceId>> pins_;  // filled only when has_pins_
 };
