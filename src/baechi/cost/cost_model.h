@@ -23,6 +23,8 @@ class CostModel {
   // Throws InputError when an operator is pinned to a device that the cluster does not have. An
   // operator that no device can run is not an error here but an answer of the placers.
   CostModel(const OpGraph& graph, const Cluster& cluster);
+  CostModel(OpGraph&& graph, const Cluster& cluster) = delete;  // they must outlive it
+  CostModel(const OpGraph& graph, Cluster&& cluster) = delete;
 
   const OpGraph& graph() const { return *graph_; }
   const Cluster& cluster() const { return *cluster_; }
