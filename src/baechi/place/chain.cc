@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/place/allowed_devices.h"
 #include "baechi/place/chain_costs.h"
 #include "baechi/place/placer.h"
 #include "baechi/place/topological_sequences.h"
@@ -234,6 +235,7 @@ DoesNotFit misfit(const CostModel& costs, const TopologicalSequence& sequence, c
 
 PlaceResult place_chain(const CostModel& costs, const PlaceOptions& options) {
   const OpGraph& graph = costs.graph();
+  if (const auto op = AllowedDevices(costs).first_impossible()) return DoesNotFit{*op, Bytes(0)};
   const DeviceTypes devices = device_types(costs);
   const std::size_t max_blocks = devices.states * devices.types.size() <= 64 ? 192 : 96;
   const std::int64_t capacity_percent = options.memory == MemoryPolicy::kReserve ? 85 : 100;
