@@ -2,9 +2,8 @@
 // The names of a graph: private to graph/, shared by OpGraph and its builder.
 #pragma once
 
-#include <tsl/robin_map.h>
-
 #include <string_view>
+#include <tsl/robin_map.h>
 
 #include "baechi/base/id.h"
 #include "baechi/graph/name_arena.h"

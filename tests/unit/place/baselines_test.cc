@@ -42,8 +42,7 @@ TEST_CASE("single: the fastest device that holds the graph wins") {
         DeviceId(0));
 
   Device tiny{"gpu:1", "gpu", Bytes(30), "h", kFullSpeed};
-  const Cluster cramped = two_devices(small, tiny);
-  const PlaceResult result = place_single(CostModel(graph, cramped), {});
+  const PlaceResult result = place_single(CostModel(graph, two_devices(small, tiny)), {});
   REQUIRE(std::holds_alternative<DoesNotFit>(result));
   CHECK(std::get<DoesNotFit>(result).op == OpId(1));
   CHECK(std::get<DoesNotFit>(result).short_by == Bytes(1));

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unit/place/naive_scan.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "baechi/place/allowed_devices.h"
+#include "baechi/place/cluster_state.h"
+#include "baechi/place/pair_queue.h"
+
+namespace baechi::testing {
+namespace {
+
+class NaiveScan {
+ public:
+  NaiveScan(const CostModel& costs, const PlaceOptions& options,
+            const IdVector<OpId, std::optional<OpId>>* favorite_child)
+      : costs_(costs),
+        graph_(costs.graph()),
+        allowed_(costs),
+        state_(costs, allowed_, options.memory),
+        favorite_child_(favorite_child),
+        holds_(costs.cluster().num_devices()) {}
+
+  PlaceResult run() {
+    if (const auto op = allowed_.first_impossible()) return DoesNotFit{*op, Bytes(0)};
+    while (state_.num_placed() < graph_.num_ops()) {
+      revive();
+      const std::optional<Candidate> best = least_pair();
+      if (!best.has_value()) {
+        const auto next_free = state_.memory().next_free();
+        if (!next_free.has_value()) return failure();
+        now_ = std::max(now_, *next_free);
+        continue;
+      }
+      now_ = std::max(now_, best->key);
+      if (!state_.fits(best->op, best->device)) {
+        dropped_.insert({best->op, best->device});
+        continue;
+      }
+      place(best->op, best->device);
+    }
+    return state_.take_plan();
+  }
+
+ private:
+  bool ready(OpId op) const {
+    const auto in = graph_.in_edges(op);
+    return !state_.placed(op) && std::all_of(in.begin(), in.end(), [&](const Edge& edge) {
+      return state_.placed(edge.from);
+    });
+  }
+
+  Time slowdown(OpId op, DeviceId device) const {
+    Time least = *costs_.compute_time(op, device);
+    for (const DeviceId other : costs_.cluster().devices())
+      if (allowed_(op, other)) least = std::min(least, *costs_.compute_time(op, other));
+    return *costs_.compute_time(op, device) - least;
+  }
+
+  Time urgent_from(OpId op) const {
+    Time everywhere;
+    for (const DeviceId device : costs_.cluster().devices())
+      if (state_.may_go(op, device))
+        everywhere = std::max(everywhere, state_.undisturbed_arrival(op, device));
+    return everywhere;
+  }
+
+  std::optional<Candidate> least_pair() const {
+    std::optional<Candidate> best;
+    for (const OpId op : graph_.ops()) {
+      if (!ready(op)) continue;
+      for (const DeviceId device : costs_.cluster().devices()) {
+        if (!state_.may_go(op, device) || dropped_.contains({op, device})) continue;
+        Time start = state_.earliest_start(op, device);
+        if (const auto& hold = holds_[device]; hold && hold->favorite != op)
+          start = std::max(start, std::min(hold->until, urgent_from(op)));
+        const Candidate pair{start + slowdown(op, device), state_.arrival(op, device).load, op,
+                             device};
+        if (!best || pair < *best) best = pair;
+      }
+    }
+    return best;
+  }
+
+  void place(OpId op, DeviceId device) {
+    const auto group = graph_[op].group;
+    const bool opens = group && !state_.decided(op);
+    state_.place(op, device);
+    if (opens)
+      for (const OpId member : graph_.members(*group)) dropped_.erase({member, device});
+    if (favorite_child_ == nullptr) return;
+
+    holds_[device].reset();
+    if (const auto child = (*favorite_child_)[op]; child && state_.may_go(*child, device)) {
+      Time sent;
+      for (const Edge& edge : graph_.out_edges(op))
+        if (edge.to == *child && edge.tensor)
+          for (const DeviceId other : costs_.cluster().devices())
+            if (other != device)
+              sent = std::max(sent, costs_.transfer_time(*edge.tensor, device, other));
+      holds_[device] = Hold{*child, state_.end(op) + sent};
+    }
+    for (const DeviceId held : costs_.cluster().devices()) {
+      if (!holds_[held]) continue;
+      const OpId favorite = holds_[held]->favorite;
+      if (state_.placed(favorite) || !state_.may_go(favorite, held) ||
+          earlier_elsewhere(favorite, held))
+        holds_[held].reset();
+    }
+  }
+
+  bool earlier_elsewhere(OpId favorite, DeviceId held) const {
+    if (!ready(favorite)) return false;
+    const Time here = state_.undisturbed_arrival(favorite, held);
+    for (const DeviceId other : costs_.cluster().devices())
+      if (state_.may_go(favorite, other) && state_.undisturbed_arrival(favorite, other) < here)
+        return true;
+    return false;
+  }
+
+  bool stranded(OpId op) const {
+    if (!ready(op)) return false;
+    for (const DeviceId device : costs_.cluster().devices())
+      if (state_.may_go(op, device) && !dropped_.contains({op, device})) return false;
+    return true;
+  }
+
+  void revive() {
+    std::vector<OpId> ops;
+    for (const OpId op : graph_.ops())
+      if (stranded(op)) ops.push_back(op);
+    if (ops.empty()) return;
+    for (const DeviceId device : costs_.cluster().devices()) state_.advance_memory(device, now_);
+    for (const OpId op : ops)
+      for (const DeviceId device : costs_.cluster().devices())
+        if (state_.may_go(op, device) && state_.overrun(op, device) <= Bytes(0)) {
+          dropped_.erase({op, device});
+          state_.delay(op, now_);
+        }
+  }
+
+  DoesNotFit failure() const {
+    for (const OpId op : graph_.ops()) {
+      if (!stranded(op)) continue;
+      std::optional<Bytes> least;
+      for (const DeviceId device : costs_.cluster().devices())
+        if (state_.may_go(op, device)) {
+          const Bytes lacks = state_.overrun(op, device);
+          least = std::min(least.value_or(lacks), lacks);
+        }
+      return {op, *least};
+    }
+    return {OpId(0), Bytes(-1)};
+  }
+
+  const CostModel& costs_;
+  const OpGraph& graph_;
+  AllowedDevices allowed_;
+  ClusterState state_;
+  const IdVector<OpId, std::optional<OpId>>* favorite_child_;
+  IdVector<DeviceId, std::optional<Hold>> holds_;
+  std::set<std::pair<OpId, DeviceId>> dropped_;
+  Time now_;
+};
+
+}  // namespace
+
+PlaceResult naive_list_schedule(const CostModel& costs, const PlaceOptions& options,
+                                const IdVector<OpId, std::optional<OpId>>* favorite_child) {
+  return NaiveScan(costs, options, favorite_child).run();
+}
+
+}  // namespace baechi::testing
