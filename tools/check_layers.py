@@ -18,6 +18,7 @@ LAYERS = [
     "graph",
     "cluster",
     "cost",
+    "generate",
     "optimize",
     "schedule",
     "simulate",

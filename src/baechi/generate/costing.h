@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// On which devices a generated graph can run, and with how many bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/base/units.h"
+#include "baechi/cost/device_presets.h"
+#include "baechi/graph/op_graph_builder.h"
+
+namespace baechi {
+
+struct CostedKind {
+  std::string kind;            // the device kind that the graph gets times for
+  const DevicePreset* preset;  // the device they are estimated for
+};
+
+// Reads "gpu=rtx2080,cpu=cpu"; "a100" alone is short for "a100=a100". Throws InputError for an
+// unknown preset, a kind given twice or an empty one.
+std::vector<CostedKind> parse_costed_kinds(std::string_view text);
+
+struct Costing {
+  std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080");
+  Precision precision = Precision::kFp32;
+};
+
+// Sets the roofline time of `op` for every kind.
+void set_times(OpGraphBuilder& builder, OpId op, const Costing& costing, Work work);
+
+// Throws InputError "NAME must be positive, not VALUE" unless it is.
+void require_positive(std::string_view name, std::int64_t value);
+
+}  // namespace baechi

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every graph that baechi can make up, by name: for `baechi generate`, examples and experiments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "baechi/generate/costing.h"
+#include "baechi/graph/op_graph.h"
+
+namespace baechi {
+
+// What a user may ask of a generator; absent: the generator's default. Asking for something that
+// the generator has not is an InputError.
+struct GenerateRequest {
+  std::optional<std::int64_t> batch, length, layers, operators;
+  std::optional<std::uint64_t> seed;
+  std::optional<Precision> precision;
+  std::optional<std::vector<CostedKind>> kinds;  // absent: gpu=rtx2080
+};
+
+struct GeneratorEntry {
+  std::string_view name;     // "gnmt"
+  std::string_view summary;  // one line
+  std::string_view options;  // the names of the request's members it listens to: "batch length"
+  OpGraph (*generate)(const GenerateRequest& request);
+};
+
+std::span<const GeneratorEntry> all_generators();
+
+// Throws InputError for an unknown name (listing the known ones), an option that this generator
+// does not have, or a value that it cannot use.
+OpGraph generate_graph(std::string_view name, const GenerateRequest& request = {});
+
+}  // namespace baechi
