@@ -76,10 +76,9 @@ int main() { return A<int>{1} < A<int>{2} ? 0 : 1; }' |
 make_venv() {
   local base=$1
   rm -rf "$venv"
-  if "$base" -c 'import ensurepip' 2>/dev/null; then
-    "$base" -m venv "$venv" || fail "cannot make a virtual environment in $venv"
-  else
+  if ! "$base" -m venv "$venv" >/dev/null 2>&1; then
     "$base" -m pip --version >/dev/null 2>&1 || fail "needs pip (apt install python3-pip)"
+    rm -rf "$venv"
     "$base" -m venv --without-pip "$venv" || fail "cannot make a virtual environment in $venv"
     "$base" -m pip --quiet --python "$python" install pip || fail "cannot install pip into $venv"
   fi
@@ -133,8 +132,8 @@ setup() {
 
 build_package() {
   echo "do: building baechi (a few minutes the first time)" >&2
-  pip_install --no-build-isolation -C build-dir=build/wheel \
-    -C cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
+  pip_install --no-build-isolation --config-settings=build-dir=build/wheel \
+    --config-settings=cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
 }
 
 setup_checks() {

@@ -64,8 +64,9 @@ class Context:
             text=True,
             errors="replace",
         )
-        with self.log.open("a") as log:
-            log.write(f"$ {' '.join(str(part) for part in command)}\n{done.stdout}\n")
+        if done.stdout or done.returncode != 0:
+            with self.log.open("a") as log:
+                log.write(f"$ {' '.join(str(part) for part in command)}\n{done.stdout}\n")
         if done.returncode != 0:
             raise Failed(f"exit code {done.returncode} from {command[0]}")
         return done.stdout

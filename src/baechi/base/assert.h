@@ -18,10 +18,10 @@ class InternalError : public std::logic_error {
 
 }  // namespace baechi
 
-#define BAECHI_ASSERT(condition, why)                                          \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]]                                             \
-      ::baechi::assertion_failed(#condition, (why), __FILE__, __LINE__);       \
+#define BAECHI_ASSERT(condition, why)                                    \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]]                                       \
+      ::baechi::assertion_failed(#condition, (why), __FILE__, __LINE__); \
   } while (false)
 
 #ifdef BAECHI_EXPENSIVE_CHECKS

@@ -13,11 +13,16 @@ std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"
 
 std::string describe(const LinkRule& rule) {
   switch (rule.scope) {
-    case LinkScope::kDefault: return "the default link";
-    case LinkScope::kOtherHost: return "the link between hosts";
-    case LinkScope::kSameHost: return "the link within a host";
-    case LinkScope::kKinds: return "the link between kinds " + quoted(rule.from) + " and " + quoted(rule.to);
-    case LinkScope::kPair: return "the link from " + quoted(rule.from) + " to " + quoted(rule.to);
+    case LinkScope::kDefault:
+      return "the default link";
+    case LinkScope::kOtherHost:
+      return "the link between hosts";
+    case LinkScope::kSameHost:
+      return "the link within a host";
+    case LinkScope::kKinds:
+      return "the link between kinds " + quoted(rule.from) + " and " + quoted(rule.to);
+    case LinkScope::kPair:
+      return "the link from " + quoted(rule.from) + " to " + quoted(rule.to);
   }
   BAECHI_ASSERT(false, "unknown link scope");
   return {};
@@ -28,10 +33,11 @@ void check_devices(const ClusterSpec& spec) {
   std::vector<std::string_view> names;
   for (const Device& device : spec.devices) {
     if (device.name.empty()) throw InputError("a device has an empty name");
-    if (device.kind.empty()) throw InputError("device " + quoted(device.name) + " has an empty kind");
+    if (device.kind.empty())
+      throw InputError("device " + quoted(device.name) + " has an empty kind");
     if (device.capacity <= Bytes(0))
-      throw InputError("device " + quoted(device.name) + " has no memory: " +
-                       std::to_string(device.capacity.count()) + " bytes");
+      throw InputError("device " + quoted(device.name) +
+                       " has no memory: " + std::to_string(device.capacity.count()) + " bytes");
     if (device.speed <= Speed(0))
       throw InputError("device " + quoted(device.name) + " has a speed that is not positive");
     names.push_back(device.name);
@@ -62,9 +68,12 @@ void check_rule(const ClusterSpec& spec, const LinkRule& rule) {
 
 bool covers(const LinkRule& rule, const Device& from, const Device& to) {
   switch (rule.scope) {
-    case LinkScope::kDefault: return true;
-    case LinkScope::kOtherHost: return from.host != to.host;
-    case LinkScope::kSameHost: return from.host == to.host;
+    case LinkScope::kDefault:
+      return true;
+    case LinkScope::kOtherHost:
+      return from.host != to.host;
+    case LinkScope::kSameHost:
+      return from.host == to.host;
     case LinkScope::kKinds:
       return (rule.from == from.kind && rule.to == to.kind) ||
              (rule.both_ways && rule.from == to.kind && rule.to == from.kind);
@@ -128,7 +137,8 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
         link.channels.push_back(channel);
       }
       std::sort(link.channels.begin(), link.channels.end());
-      link.channels.erase(std::unique(link.channels.begin(), link.channels.end()), link.channels.end());
+      link.channels.erase(std::unique(link.channels.begin(), link.channels.end()),
+                          link.channels.end());
       const auto same = std::find(links_.begin(), links_.end(), link);
       link_of_[from.index() * n + to.index()] = static_cast<std::uint32_t>(same - links_.begin());
       if (same == links_.end()) links_.push_back(std::move(link));

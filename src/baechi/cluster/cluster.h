@@ -52,8 +52,8 @@ enum class LinkScope : std::uint8_t { kDefault, kOtherHost, kSameHost, kKinds, k
 
 struct LinkRule {
   LinkScope scope = LinkScope::kDefault;
-  std::string from, to;    // device names for kPair, device kinds for kKinds, else empty
-  bool both_ways = true;   // kPair, kKinds: also for (to, from)
+  std::string from, to;   // device names for kPair, device kinds for kKinds, else empty
+  bool both_ways = true;  // kPair, kKinds: also for (to, from)
   Time latency;
   std::optional<Bandwidth> bandwidth;  // absent: unlimited
   // Shared channels on the path. "{from}", "{to}", "{from_host}" and "{to_host}" stand for the

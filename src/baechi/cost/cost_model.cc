@@ -66,8 +66,7 @@ CostModel::CostModel(const OpGraph& graph, const Cluster& cluster)
 
 bool CostModel::group_may_run(GroupId group, DeviceId device) const {
   const std::span<const OpId> members = graph_->members(group);
-  return std::all_of(members.begin(), members.end(),
-                     [&](OpId op) { return may_run(op, device); });
+  return std::all_of(members.begin(), members.end(), [&](OpId op) { return may_run(op, device); });
 }
 
 }  // namespace baechi

@@ -23,6 +23,8 @@ class CostModel {
   // Throws InputError when an operator is pinned to a device that the cluster does not have. An
   // operator that no device can run is not an error here but an answer of the placers.
   CostModel(const OpGraph& graph, const Cluster& cluster);
+  CostModel(OpGraph&& graph, const Cluster& cluster) = delete;  // they must outlive it
+  CostModel(const OpGraph& graph, Cluster&& cluster) = delete;
 
   const OpGraph& graph() const { return *graph_; }
   const Cluster& cluster() const { return *cluster_; }
@@ -58,7 +60,8 @@ class CostModel {
   const Cluster* cluster_;
   IdVector<DeviceId, DeviceClassId> class_of_;
   IdVector<DeviceClassId, const IdVector<OpId, std::optional<Time>>*> class_times_;
-  std::vector<std::unique_ptr<const IdVector<OpId, std::optional<Time>>>> owned_;  // if not the graph's
+  std::vector<std::unique_ptr<const IdVector<OpId, std::optional<Time>>>>
+      owned_;  // if not the graph's
   bool has_pins_ = false;
   IdVector<OpId, std::optional<DeviceId>> pins_;  // filled only when has_pins_
 };

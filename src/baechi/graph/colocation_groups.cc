@@ -36,8 +36,7 @@ ColocationGroups merge_groups(std::size_t num_ops, std::size_t num_names,
   groups.members.assign(groups.begin.back(), OpId(0));
   std::vector<std::uint32_t> next = groups.begin;
   for (const OpId op : name_of.keys())
-    if (groups.group_of[op].has_value())
-      groups.members[next[groups.group_of[op]->index()]++] = op;
+    if (groups.group_of[op].has_value()) groups.members[next[groups.group_of[op]->index()]++] = op;
   return groups;
 }
 

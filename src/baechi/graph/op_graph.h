@@ -22,13 +22,13 @@ using KindId = Id<struct KindTag>;
 inline constexpr std::string_view kAnyKind = "*";
 
 struct Operator {
-  std::string_view name;  // unique in the graph
-  std::string_view kind;  // free text: "MatMul", "nn.Linear"; may be empty
-  Bytes permanent;        // held for the whole step: weights, gradients, optimizer state
-  Bytes temporary;        // held while the operator runs
-  bool backward = false;  // belongs to the backward pass (or the update)
-  std::optional<OpId> forward;          // the operator whose backward this is; implies `backward`
-  std::optional<GroupId> group;         // merged colocation group, if it has one
+  std::string_view name;         // unique in the graph
+  std::string_view kind;         // free text: "MatMul", "nn.Linear"; may be empty
+  Bytes permanent;               // held for the whole step: weights, gradients, optimizer state
+  Bytes temporary;               // held while the operator runs
+  bool backward = false;         // belongs to the backward pass (or the update)
+  std::optional<OpId> forward;   // the operator whose backward this is; implies `backward`
+  std::optional<GroupId> group;  // merged colocation group, if it has one
   std::optional<std::string_view> pin;  // the name of the only device it may run on
 };
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/graph/op_graph_builder.h"
 
+#include <tsl/robin_map.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <tsl/robin_map.h>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -51,7 +52,8 @@ bool edge_order(const Edge& a, const Edge& b) {
 
 std::string describe(const Cycle& cycle, const IdVector<OpId, Operator>& ops) {
   constexpr std::size_t kShown = 12;
-  std::string text = "the graph has a cycle of " + std::to_string(cycle.ops.size()) + " operators: ";
+  std::string text =
+      "the graph has a cycle of " + std::to_string(cycle.ops.size()) + " operators: ";
   for (std::size_t i = 0; i < std::min(kShown, cycle.ops.size()); ++i)
     text += quoted(ops[cycle.ops[i]].name) + " -> ";
   if (cycle.ops.size() > kShown) text += "... -> ";
@@ -78,8 +80,8 @@ struct OpGraphBuilder::State {
 
   Operator& at(OpId op) {
     if (!graph.ops_.contains(op))
-      throw InputError("there is no operator number " + std::to_string(op.value()) + ": the graph has " +
-                       std::to_string(graph.ops_.size()) + " so far");
+      throw InputError("there is no operator number " + std::to_string(op.value()) +
+                       ": the graph has " + std::to_string(graph.ops_.size()) + " so far");
     return graph.ops_[op];
   }
   std::string name(OpId op) { return quoted(at(op).name); }
@@ -131,9 +133,14 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
     throw InputError("duplicate operator name " + quoted(spec.name));
 
   const std::string_view name = graph.names_->arena.store(spec.name);
-  const OpId op = graph.ops_.push_back(
-      Operator{.name = name, .kind = state_->intern(spec.kind), .permanent = {}, .temporary = {},
-               .backward = spec.backward, .forward = {}, .group = {}, .pin = {}});
+  const OpId op = graph.ops_.push_back(Operator{.name = name,
+                                                .kind = state_->intern(spec.kind),
+                                                .permanent = {},
+                                                .temporary = {},
+                                                .backward = spec.backward,
+                                                .forward = {},
+                                                .group = {},
+                                                .pin = {}});
   graph.names_->op_by_name.emplace(name, op);
   state_->outputs_of.push_back({});
   set_permanent(op, spec.permanent);
@@ -151,10 +158,11 @@ std::size_t OpGraphBuilder::num_ops() const { return state_->graph.num_ops(); }
 void OpGraphBuilder::set_time(OpId op, std::string_view device_kind, Time time) {
   OpGraph& graph = state_->graph;
   if (time < Time(0))
-    throw InputError("operator " + state_->name(op) + " has a negative compute time: " +
-                     std::to_string(time.count()) + " ns");
+    throw InputError("operator " + state_->name(op) +
+                     " has a negative compute time: " + std::to_string(time.count()) + " ns");
   if (device_kind.empty())
-    throw InputError("operator " + state_->name(op) + " has a compute time for a kind without a name");
+    throw InputError("operator " + state_->name(op) +
+                     " has a compute time for a kind without a name");
   state_->at(op);
   std::optional<KindId> kind = graph.find_kind(device_kind);
   if (!kind.has_value()) {
@@ -167,7 +175,8 @@ void OpGraphBuilder::set_time(OpId op, std::string_view device_kind, Time time) 
 }
 
 void OpGraphBuilder::set_forward(OpId op, OpId forward) {
-  if (forward == op) throw InputError("operator " + state_->name(op) + " is its own forward operator");
+  if (forward == op)
+    throw InputError("operator " + state_->name(op) + " is its own forward operator");
   state_->at(op).forward = forward;  // may be added later: checked by build()
   state_->at(op).backward = true;
 }
@@ -182,12 +191,14 @@ void OpGraphBuilder::set_temporary(OpId op, Bytes bytes) {
   state_->at(op).temporary = bytes;
 }
 void OpGraphBuilder::set_pin(OpId op, std::string_view device) {
-  if (device.empty()) throw InputError("operator " + state_->name(op) + " is pinned to a device without a name");
+  if (device.empty())
+    throw InputError("operator " + state_->name(op) + " is pinned to a device without a name");
   state_->at(op).pin = state_->intern(device);
 }
 
 void OpGraphBuilder::add_to_group(OpId op, std::string_view group) {
-  if (group.empty()) throw InputError("operator " + state_->name(op) + " names an empty colocation group");
+  if (group.empty())
+    throw InputError("operator " + state_->name(op) + " names an empty colocation group");
   state_->at(op);
   const std::string_view stored = state_->intern(group);
   const auto [at, added] =
@@ -197,7 +208,8 @@ void OpGraphBuilder::add_to_group(OpId op, std::string_view group) {
 
 TensorId OpGraphBuilder::add_output(OpId op, Bytes size) {
   state_->require_amount(op, size, "output size");
-  if (state_->outputs.size() >= kMaxCount) throw InputError("the graph has more than 2^32 - 2 tensors");
+  if (state_->outputs.size() >= kMaxCount)
+    throw InputError("the graph has more than 2^32 - 2 tensors");
   const TensorId tensor = state_->outputs.push_back({op, size, std::nullopt});
   Outputs& of = state_->outputs_of[op];
   if (of.last.has_value()) {
@@ -225,7 +237,8 @@ void OpGraphBuilder::connect(TensorId tensor, OpId consumer) {
   if (!state_->outputs.contains(tensor))
     throw InputError("there is no tensor number " + std::to_string(tensor.value()));
   const OpId producer = state_->outputs[tensor].producer;
-  if (producer == consumer) throw InputError("operator " + state_->name(consumer) + " reads its own output");
+  if (producer == consumer)
+    throw InputError("operator " + state_->name(consumer) + " reads its own output");
   state_->at(consumer);
   state_->add_edge({producer, consumer, tensor});
 }
@@ -279,7 +292,8 @@ void OpGraphBuilder::State::sort_edges() {
   by_from.resize(kept, Edge{OpId(0), OpId(0), std::nullopt});
   graph.out_edges_ = std::move(by_from);
 
-  graph.in_begin_ = row_starts(n, graph.out_edges_, [](const Edge& edge) { return edge.to.index(); });
+  graph.in_begin_ =
+      row_starts(n, graph.out_edges_, [](const Edge& edge) { return edge.to.index(); });
   graph.in_edges_.assign(kept, Edge{OpId(0), OpId(0), std::nullopt});
   next = graph.in_begin_;
   for (const Edge& edge : graph.out_edges_) graph.in_edges_[next[edge.to.index()]++] = edge;
@@ -328,9 +342,8 @@ void OpGraphBuilder::State::number_groups() {
 void OpGraphBuilder::State::check_operators() {
   for (const KindId kind : graph.kinds()) graph.times_[kind].resize(graph.num_ops());
   for (const OpId op : graph.ops()) {
-    const bool runs = std::any_of(graph.kinds().begin(), graph.kinds().end(), [&](KindId kind) {
-      return graph.times_[kind][op].has_value();
-    });
+    const bool runs = std::any_of(graph.kinds().begin(), graph.kinds().end(),
+                                  [&](KindId kind) { return graph.times_[kind][op].has_value(); });
     if (!runs) throw InputError("operator " + name(op) + " has no compute time on any device kind");
     if (graph[op].forward.has_value() && !graph.ops_.contains(*graph[op].forward))
       throw InputError("operator " + name(op) + " has a forward operator that does not exist");
@@ -346,7 +359,8 @@ OpGraph OpGraphBuilder::build() && {
   state.sort_edges();
   state.number_groups();
   auto order = topological_order({graph.out_edges_, graph.out_begin_});
-  if (const auto* cycle = std::get_if<Cycle>(&order)) throw InputError(describe(*cycle, graph.ops_));
+  if (const auto* cycle = std::get_if<Cycle>(&order))
+    throw InputError(describe(*cycle, graph.ops_));
   graph.topological_order_ = std::get<std::vector<OpId>>(std::move(order));
   OpGraph result = std::move(graph);
   state_.reset();

@@ -2,8 +2,9 @@
 // The names of a graph: private to graph/, shared by OpGraph and its builder.
 #pragma once
 
-#include <string_view>
 #include <tsl/robin_map.h>
+
+#include <string_view>
 
 #include "baechi/base/id.h"
 #include "baechi/graph/name_arena.h"

@@ -12,6 +12,7 @@ std::span<const PlacerEntry> all_placers() {
   static constexpr std::array kPlacers{
       PlacerEntry{"m-topo", place_m_topo, "fill devices in topological order up to an equal share"},
       PlacerEntry{"m-etf", place_m_etf, "earliest schedulable time first"},
+      PlacerEntry{"chain", place_chain, "cut a topological order into device segments, optimally"},
       PlacerEntry{"single", place_single, "everything on the fastest device that holds it"},
       PlacerEntry{"balanced", place_balanced, "equal bytes per device in topological order"},
       PlacerEntry{"random", place_random, "a seeded random device for every operator"},

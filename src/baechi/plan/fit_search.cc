@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "baechi/base/assert.h"
+#include "baechi/place/topological_sequences.h"
 
 namespace baechi {
 namespace {
@@ -120,7 +120,7 @@ std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
   for (const Sequence& sequence :
        {by_start(trace.schedule, graph),
         Sequence(graph.topological_order().begin(), graph.topological_order().end()),
-        frugal_sequence()})
+        depth_first_sequence(graph)})
     if (std::optional<PlacedGraph> found = improve(assignment, sequence)) return found;
   return std::nullopt;
 }
@@ -129,7 +129,7 @@ std::optional<PlacedGraph> FitSearch::pack() {
   const OpGraph& graph = costs_.graph();
   std::vector<DeviceId> devices(costs_.cluster().devices().begin(), costs_.cluster().devices().end());
   for (const Sequence& sequence :
-       {frugal_sequence(),
+       {depth_first_sequence(graph),
         Sequence(graph.topological_order().begin(), graph.topological_order().end())}) {
     for (const Assignment& start :
          {segments(sequence, devices), segments(sequence, {devices.rbegin(), devices.rend()}),
@@ -300,32 +300,6 @@ FitSearch::Assignment FitSearch::frugal(const Sequence& sequence) const {
     left[*current] -= units_[unit].permanent;
   }
   return assignment;
-}
-
-// Depth first from the sinks: an operator comes just before the first consumer that needs it, which
-// keeps few tensors alive.
-FitSearch::Sequence FitSearch::frugal_sequence() const {
-  const OpGraph& graph = costs_.graph();
-  Sequence sequence;
-  sequence.reserve(graph.num_ops());
-  IdVector<OpId, char> state(graph.num_ops());  // 0 new, 1 open, 2 done
-  std::vector<OpId> stack;
-  for (const OpId sink : graph.ops()) {
-    if (!graph.out_edges(sink).empty()) continue;
-    stack.push_back(sink);
-    while (!stack.empty()) {
-      const OpId op = stack.back();
-      if (state[op] == 0) {
-        state[op] = 1;
-        for (const Edge& edge : graph.in_edges(op))
-          if (state[edge.from] == 0) stack.push_back(edge.from);
-      } else {
-        stack.pop_back();
-        if (std::exchange(state[op], 2) == 1) sequence.push_back(op);
-      }
-    }
-  }
-  return sequence;
 }
 
 std::optional<PlacedGraph> FitSearch::enumerate() {

@@ -58,7 +58,6 @@ class FitSearch {
   Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;
   Assignment largest_first() const;
   Assignment frugal(const Sequence& sequence) const;
-  Sequence frugal_sequence() const;
   bool enumerate_orders(const Assignment& assignment, Sequence& sequence,
                         IdVector<OpId, std::uint32_t>& parents_left,
                         std::optional<PlacedGraph>& found);

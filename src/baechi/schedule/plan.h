@@ -59,7 +59,8 @@ struct Plan {
   std::optional<double> gap() const {
     if (bounds.empty() || bounds.front().value <= Time(0)) return std::nullopt;
     return static_cast<double>(makespan().count()) /
-               static_cast<double>(bounds.front().value.count()) - 1.0;
+               static_cast<double>(bounds.front().value.count()) -
+           1.0;
   }
 
   friend bool operator==(const Plan&, const Plan&) = default;

@@ -13,8 +13,8 @@
 namespace baechi {
 namespace {
 
-using testing::RandomDag;
 using testing::random_dag;
+using testing::RandomDag;
 
 std::string error_of(OpGraphBuilder&& builder) {
   try {

@@ -42,7 +42,8 @@ TEST_CASE("single: the fastest device that holds the graph wins") {
         DeviceId(0));
 
   Device tiny{"gpu:1", "gpu", Bytes(30), "h", kFullSpeed};
-  const PlaceResult result = place_single(CostModel(graph, two_devices(small, tiny)), {});
+  const Cluster cramped = two_devices(small, tiny);
+  const PlaceResult result = place_single(CostModel(graph, cramped), {});
   REQUIRE(std::holds_alternative<DoesNotFit>(result));
   CHECK(std::get<DoesNotFit>(result).op == OpId(1));
   CHECK(std::get<DoesNotFit>(result).short_by == Bytes(1));

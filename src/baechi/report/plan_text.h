@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan as text for a terminal: the table of methods, and what each device does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "baechi/graph/op_graph.h"
+#include "baechi/plan/planner.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi {
+
+// One row per method that was tried: step time, gap to the strongest bound, peaks, devices used,
+// fall-backs, and the time it took to place. The winner is marked.
+std::string methods_text(const Plan& plan, const std::vector<MethodTime>& times);
+std::string methods_text(const std::vector<MethodOutcome>& methods,
+                         const std::vector<MethodTime>& times);
+
+// One row per device: operators, busy share, peak against capacity, what is sent and received.
+std::string devices_text(const Plan& plan, const OpGraph& graph);
+
+// "step 267 ms by m-sct, at most 12% above the best possible (longest path 239 ms)".
+std::string headline(const Plan& plan);
+
+}  // namespace baechi
