@@ -29,8 +29,8 @@ GraphSketch& GraphSketch::backward(std::string_view op) {
   return *this;
 }
 
-GraphSketch& GraphSketch::retain() {
-  builder_.set_memory_mode(MemoryMode::kRetain);
+GraphSketch& GraphSketch::memory_mode(MemoryMode mode) {
+  builder_.set_memory_mode(mode);
   return *this;
 }
 

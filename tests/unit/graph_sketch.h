@@ -28,7 +28,7 @@ class GraphSketch {
   GraphSketch& tensor(std::string_view producer, std::int64_t bytes, Names consumers);
   GraphSketch& control(std::string_view from, std::string_view to);
   GraphSketch& backward(std::string_view op);
-  GraphSketch& retain();
+  GraphSketch& memory_mode(MemoryMode mode);
   OpGraph build();
 
  private:

@@ -21,6 +21,7 @@ Replay::Replay(const CostModel& costs)
       destinations_(costs.cluster().num_devices()) {}
 
 Time Replay::run(const PlacedGraph& placed, const Options& options, IdVector<OpId, OpSlot>& slots) {
+  throw_if_cancelled(options.cancel);
   check_sizes(*costs_, placed);
   placed_ = &placed;
   slots_ = &slots;
