@@ -7,6 +7,8 @@
 #include "baechi/base/error.h"
 #include "baechi/generate/gnmt.h"
 #include "baechi/generate/inception_v3.h"
+#include "baechi/generate/synthetic.h"
+#include "baechi/generate/transformer.h"
 
 namespace baechi {
 namespace {
@@ -37,11 +39,37 @@ OpGraph inception_v3(const GenerateRequest& request) {
   return generate_inception_v3(options);
 }
 
+OpGraph transformer(const GenerateRequest& request) {
+  TransformerOptions options;
+  take_costing(options.costing, request);
+  take(options.batch, request.batch);
+  take(options.length, request.length);
+  take(options.layers, request.layers);
+  return generate_transformer(options);
+}
+
+template <OpGraph (*kGenerate)(const SyntheticOptions&)>
+OpGraph synthetic(const GenerateRequest& request) {
+  SyntheticOptions options;
+  take_costing(options.costing, request);
+  take(options.operators, request.operators);
+  take(options.seed, request.seed);
+  return kGenerate(options);
+}
+
 constexpr GeneratorEntry kGenerators[] = {
+    {"chain", "one operator after the other", "operators seed precision",
+     synthetic<generate_chain>},
+    {"fork-join", "one operator, many side by side, one operator", "operators seed precision",
+     synthetic<generate_fork_join>},
+    {"layered", "random layers, operators that read a few of the layers before",
+     "operators seed precision", synthetic<generate_layered>},
     {"gnmt", "machine translation as the paper trains it, unrolled LSTM layers with attention",
      "batch length layers precision", gnmt},
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
      "batch precision", inception_v3},
+    {"transformer", "machine translation as the paper trains it, attention only",
+     "batch length layers precision", transformer},
 };
 
 bool listens(const GeneratorEntry& generator, std::string_view option) {
