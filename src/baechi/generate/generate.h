@@ -15,10 +15,13 @@ namespace baechi {
 // What a user may ask of a generator; absent: the generator's default. Asking for something that
 // the generator has not is an InputError.
 struct GenerateRequest {
-  std::optional<std::int64_t> batch, length, layers, operators;
-  std::optional<std::uint64_t> seed;
-  std::optional<Precision> precision;
-  std::optional<std::vector<CostedKind>> kinds;  // absent: gpu=rtx2080
+  std::optional<std::int64_t> batch = {};
+  std::optional<std::int64_t> length = {};
+  std::optional<std::int64_t> layers = {};
+  std::optional<std::int64_t> operators = {};
+  std::optional<std::uint64_t> seed = {};
+  std::optional<Precision> precision = {};
+  std::optional<std::vector<CostedKind>> kinds = {};  // absent: gpu=rtx2080
 };
 
 struct GeneratorEntry {

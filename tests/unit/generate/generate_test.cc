@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/generate/generate.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "baechi/base/error.h"
+#include "unit/generate/graph_sums.h"
+
+namespace baechi {
+namespace {
+
+std::string error_of(std::string_view name, const GenerateRequest& request) {
+  try {
+    generate_graph(name, request);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("generate: unknown graphs and options that a graph does not have are named") {
+  CHECK(error_of("resnet", {}).starts_with("unknown graph 'resnet'; known: chain, fork-join, "));
+  CHECK(error_of("chain", {.batch = 3}) ==
+        "'chain' has no option batch; it has: operators seed precision");
+  CHECK(error_of("inception-v3", {.length = 3}) ==
+        "'inception-v3' has no option length; it has: batch precision");
+  CHECK(error_of("gnmt", {.layers = 1}) == "gnmt: layers must be at least 2, not 1");
+}
+
+TEST_CASE("generate: every graph listens to the options it lists, and has costs for every kind") {
+  const std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080,cpu");
+  for (const GeneratorEntry& generator : all_generators()) {
+    CAPTURE(generator.name);
+    GenerateRequest request{.kinds = kinds};
+    const std::string options = " " + std::string(generator.options) + " ";
+    const auto listens = [&](const char* option) {
+      return options.find(" " + std::string(option) + " ") != std::string::npos;
+    };
+    if (listens("operators")) request.operators = 40;
+    if (listens("layers")) request.layers = 2;
+    if (listens("length")) request.length = 8;
+    if (listens("batch")) request.batch = 2;
+    const OpGraph graph = generate_graph(generator.name, request);
+    CHECK(graph.name() == generator.name);
+    CHECK(graph.num_kinds() == 2);
+    CHECK(testing::sums_of(graph, "cpu").one_device > testing::sums_of(graph, "gpu").one_device);
+    CHECK(graph.batch_size().has_value() == listens("batch"));
+    const std::uint64_t before = testing::checksum(graph);
+    CHECK(testing::checksum(generate_graph(generator.name, request)) == before);
+    const auto changed = [&](GenerateRequest other) {
+      return testing::checksum(generate_graph(generator.name, other)) != before;
+    };
+    GenerateRequest other = request;
+    if (listens("operators")) CHECK(changed((other.operators = 50, other)));
+    other = request;
+    if (listens("layers")) CHECK(changed((other.layers = 3, other)));
+    other = request;
+    if (listens("length")) CHECK(changed((other.length = 9, other)));
+    other = request;
+    if (listens("batch")) CHECK(changed((other.batch = 3, other)));
+    other = request;
+    if (listens("seed")) CHECK(changed((other.seed = 7, other)));
+    other = request;
+    CHECK(changed((other.precision = Precision::kFp16, other)));
+  }
+}
+
+TEST_CASE("generate: devices are kinds and presets, or presets alone") {
+  const std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080,a100");
+  REQUIRE(kinds.size() == 2);
+  CHECK(kinds[0].kind == "gpu");
+  CHECK(kinds[1].kind == "a100");
+  CHECK(kinds[1].preset == &device_preset("a100"));
+  for (const char* wrong : {"", "gpu=", "=a100", "gpu=rtx2080,", "gpu=a100,gpu=t4", "gpu=rtx1"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(parse_costed_kinds(wrong), InputError);
+  }
+}
+
+}  // namespace
+}  // namespace baechi
