@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/local_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "baechi/base/assert.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::size_t kHistory = 48;
+constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
+
+std::vector<OpId> by_start(const IdVector<OpId, OpSlot>& slots, const OpGraph& graph) {
+  IdVector<OpId, std::size_t> position(graph.num_ops());
+  std::vector<OpId> sequence(graph.topological_order().begin(), graph.topological_order().end());
+  for (std::size_t i = 0; i < sequence.size(); ++i) position[sequence[i]] = i;
+  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
+    return std::tie(slots[a].start, slots[a].end, position[a]) <
+           std::tie(slots[b].start, slots[b].end, position[b]);
+  });
+  return sequence;
+}
+
+}  // namespace
+
+LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
+                         std::uint64_t seed)
+    : costs_(&costs), units_(&units), simulator_(costs), random_(seed) {
+  restart(start);
+  best_ = now_;
+  best_makespan_ = makespan_;
+}
+
+void LocalSearch::restart(const PlacedGraph& placed) {
+  simulator_.run(placed);
+  now_.device = placed.device;
+  number_ranks(by_start(simulator_.slots(), costs_->graph()));
+  // Ordered by its starts a plan runs as it did.
+  const std::optional<Time> makespan = evaluate();
+  BAECHI_ASSERT(makespan.has_value(), "refine starts from a plan that fits");
+  accept(*makespan);
+  history_.assign(kHistory, makespan_);
+}
+
+void LocalSearch::number_ranks(const std::vector<OpId>& sequence) {
+  rank_.resize(sequence.size());
+  now_.order = DeviceOrder(costs_->cluster().num_devices());
+  for (std::size_t i = 0; i < sequence.size(); ++i) {
+    rank_[sequence[i]] = static_cast<Rank>(i + 1) * kRankGap;
+    (*now_.order)[now_.device[sequence[i]]].push_back(sequence[i]);
+  }
+}
+
+std::optional<Time> LocalSearch::evaluate() {
+  ++evaluations_;
+  const StepSummary& summary = simulator_.run(now_);
+  for (const DeviceId device : summary.peaks.keys())
+    if (summary.peaks[device] > costs_->cluster()[device].capacity) return std::nullopt;
+  return summary.makespan;
+}
+
+void LocalSearch::accept(Time makespan) {
+  makespan_ = makespan;
+  slots_ = simulator_.slots();
+  critical_.clear();
+  changes_.clear();
+}
+
+int LocalSearch::step() {
+  if (critical_.empty()) trace_critical_path();
+  ++step_;
+  if (!propose()) {
+    undo();
+    return 1;  // counted, so that a search without moves ends
+  }
+  const std::optional<Time> makespan = evaluate();
+  Time& memory = history_[step_ % kHistory];
+  if (!makespan.has_value() || (*makespan > makespan_ && *makespan > memory)) {
+    undo();
+  } else {
+    accept(*makespan);
+    if (makespan_ < best_makespan_) {
+      best_makespan_ = makespan_;
+      best_ = now_;
+    }
+  }
+  memory = makespan_;
+  return 1;
+}
+
+bool LocalSearch::propose() {
+  changes_.clear();
+  if (critical_.empty()) return false;
+  if (step_ % 256 == 0) return reorder();
+  if (random_.chance(0.85)) return propose_for(critical_[random_.below(critical_.size())]);
+  const UnitId unit(random_.below(units_->size()));
+  move_region(unit, other_device(unit), std::size_t{1} << random_.below(6));
+  return !changes_.empty();
+}
+
+bool LocalSearch::propose_for(const Blame& blame) {
+  const UnitId unit = units_->of(blame.op), cause = units_->of(blame.cause);
+  const DeviceId here = now_.device[blame.op], there = now_.device[blame.cause];
+  const std::size_t size = std::size_t{1} << random_.below(5);
+  switch (blame.reason) {
+    case Blame::Reason::kTransfer:  // bring the ends together, one way or the other
+      if (random_.chance(0.5))
+        move_region(unit, there, size);
+      else
+        move_region(cause, here, size);
+      break;
+    case Blame::Reason::kBusyDevice: {  // one of the two makes room, or waits
+      const std::uint64_t choice = random_.below(4);
+      if (choice == 0) return hoist(blame.op, blame.cause);
+      const UnitId mover = choice == 1 ? unit : cause;
+      move_region(mover, other_device(mover), choice == 3 ? size : 1);
+      break;
+    }
+    case Blame::Reason::kLocalInput: {  // a faster device, or an exchange
+      const DeviceId target = other_device(unit);
+      move_region(unit, target, size);
+      if (changes_.empty() || random_.chance(0.7)) break;
+      const std::vector<OpId>& row = (*now_.order)[target];
+      if (row.empty()) break;
+      const UnitId back = units_->of(row[random_.below(row.size())]);
+      if (back != unit && allowed(back, here)) move(back, here);
+      break;
+    }
+  }
+  return !changes_.empty();
+}
+
+bool LocalSearch::allowed(UnitId unit, DeviceId device) const {
+  const std::vector<DeviceId>& devices = (*units_)[unit].devices;
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
+DeviceId LocalSearch::other_device(UnitId unit) {
+  const std::vector<DeviceId>& devices = (*units_)[unit].devices;
+  const DeviceId here = now_.device[(*units_)[unit].ops.front()];
+  if (devices.size() < 2) return here;
+  const DeviceId other = devices[random_.below(devices.size() - 1)];
+  return other == here ? devices.back() : other;
+}
+
+void LocalSearch::move(UnitId unit, DeviceId device) {
+  for (const OpId op : (*units_)[unit].ops) {
+    if (now_.device[op] == device) continue;
+    changes_.push_back({op, now_.device[op], rank_[op]});
+    const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
+    std::vector<OpId>& from = (*now_.order)[now_.device[op]];
+    from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank));
+    std::vector<OpId>& to = (*now_.order)[device];
+    to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank), op);
+    now_.device[op] = device;
+  }
+}
+
+// Moves the unit, and with it neighbours on its device: the ones that exchange the most bytes with
+// what moves already.
+void LocalSearch::move_region(UnitId seed, DeviceId device, std::size_t size) {
+  const OpGraph& graph = costs_->graph();
+  const DeviceId home = now_.device[(*units_)[seed].ops.front()];
+  if (home == device || !allowed(seed, device)) return;
+  UnitId last = seed;
+  move(seed, device);
+  for (std::size_t moved = 1; moved < size; ++moved) {
+    std::optional<std::pair<Bytes, OpId>> heaviest;
+    const auto consider = [&](OpId neighbour, const Edge& edge) {
+      if (now_.device[neighbour] != home || !edge.tensor.has_value()) return;
+      const std::pair candidate(graph.size(*edge.tensor), neighbour);
+      if ((!heaviest.has_value() || candidate > *heaviest) && allowed(units_->of(neighbour), device))
+        heaviest = candidate;
+    };
+    constexpr std::size_t kLooked = 16;  // operators of a large unit, edges of a wide operator
+    const auto ops = (*units_)[last].ops;
+    for (const OpId op : ops.first(std::min(kLooked, ops.size()))) {
+      const auto out = graph.out_edges(op), in = graph.in_edges(op);
+      for (const Edge& edge : out.first(std::min(kLooked, out.size()))) consider(edge.to, edge);
+      for (const Edge& edge : in.first(std::min(kLooked, in.size()))) consider(edge.from, edge);
+    }
+    if (!heaviest.has_value()) return;
+    last = units_->of(heaviest->second);
+    move(last, device);
+  }
+}
+
+// Puts `op` before `before` in its device's order, if no dependency forbids it.
+bool LocalSearch::hoist(OpId op, OpId before) {
+  std::vector<OpId>& row = (*now_.order)[now_.device[op]];
+  const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
+  const auto target = std::lower_bound(row.begin(), row.end(), before, by_rank);
+  Rank low = target == row.begin() ? 0 : rank_[*(target - 1)];
+  for (const Edge& edge : costs_->graph().in_edges(op)) low = std::max(low, rank_[edge.from]);
+  const Rank high = rank_[before];
+  if (high - low < 2 || rank_[op] <= high) return false;
+  changes_.push_back({op, now_.device[op], rank_[op]});
+  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank));
+  rank_[op] = low + (high - low) / 2;
+  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank), op);
+  return true;
+}
+
+// Every device in the order of the longest path still ahead, transfers included.
+bool LocalSearch::reorder() {
+  const OpGraph& graph = costs_->graph();
+  IdVector<OpId, Time> ahead(graph.num_ops());
+  const auto order = graph.topological_order();
+  IdVector<OpId, std::size_t> position(graph.num_ops());
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const OpId op = order[i];
+    position[op] = i;
+    Time longest;
+    for (const Edge& edge : graph.out_edges(op)) {
+      Time path = ahead[edge.to];
+      if (edge.tensor.has_value() && now_.device[op] != now_.device[edge.to])
+        path += costs_->transfer_time(*edge.tensor, now_.device[op], now_.device[edge.to]);
+      longest = std::max(longest, path);
+    }
+    ahead[op] = longest + (slots_[op].end - slots_[op].start);
+  }
+  std::vector<OpId> sequence(order.begin(), order.end());
+  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
+    return std::tuple(ahead[b], position[a]) < std::tuple(ahead[a], position[b]);
+  });
+  for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
+  number_ranks(sequence);
+  return true;
+}
+
+void LocalSearch::undo() {
+  if (changes_.size() * 8 < rank_.size()) {
+    const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
+      std::vector<OpId>& from = (*now_.order)[now_.device[change->op]];
+      from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank));
+      now_.device[change->op] = change->device;
+      rank_[change->op] = change->rank;
+      std::vector<OpId>& to = (*now_.order)[change->device];
+      to.insert(std::lower_bound(to.begin(), to.end(), change->op, by_rank), change->op);
+    }
+  } else {
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
+      now_.device[change->op] = change->device;
+      rank_[change->op] = change->rank;
+    }
+    std::vector<OpId> sequence(costs_->graph().topological_order().begin(),
+                               costs_->graph().topological_order().end());
+    std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) { return rank_[a] < rank_[b]; });
+    for (std::vector<OpId>& row : *now_.order) row.clear();
+    for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
+  }
+  changes_.clear();
+}
+
+// Walks back from the last operator: what kept each from starting earlier?
+void LocalSearch::trace_critical_path() {
+  const OpGraph& graph = costs_->graph();
+  IdVector<OpId, std::optional<OpId>> previous(graph.num_ops());
+  for (const std::vector<OpId>& row : *now_.order)
+    for (std::size_t i = 1; i < row.size(); ++i) previous[row[i]] = row[i - 1];
+  OpId op(0);
+  for (const OpId other : graph.ops())
+    if (slots_[other].end > slots_[op].end) op = other;
+
+  constexpr std::size_t kLongest = 100'000;
+  while (slots_[op].start > Time(0) && critical_.size() < kLongest) {
+    std::optional<Blame> blame;
+    std::optional<std::pair<Time, OpId>> transfer;  // the remote input that came last
+    for (const Edge& edge : graph.in_edges(op)) {
+      const OpSlot& parent = slots_[edge.from];
+      if (!edge.tensor.has_value() || parent.device == slots_[op].device) {
+        if (parent.end == slots_[op].start)
+          blame = Blame{op, edge.from, Blame::Reason::kLocalInput};
+        continue;
+      }
+      const std::pair arrival(
+          parent.end + costs_->transfer_time(*edge.tensor, parent.device, slots_[op].device),
+          edge.from);
+      if (!transfer.has_value() || arrival > *transfer) transfer = arrival;
+    }
+    if (!blame.has_value() && previous[op].has_value() &&
+        slots_[*previous[op]].end == slots_[op].start)
+      blame = Blame{op, *previous[op], Blame::Reason::kBusyDevice};
+    if (!blame.has_value() && transfer.has_value())
+      blame = Blame{op, transfer->second, Blame::Reason::kTransfer};
+    if (!blame.has_value()) break;
+    critical_.push_back(*blame);
+    if (blame->cause == op) break;
+    op = blame->cause;
+  }
+  if (critical_.empty()) critical_.push_back({op, op, Blame::Reason::kLocalInput});
+}
+
+}  // namespace baechi

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// One stream of refine's local search: a placement with device orders, moves on it, and the memory
+// of the best one seen. Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/random.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/schedule.h"
+#include "baechi/simulate/simulator.h"
+
+namespace baechi {
+
+class LocalSearch {
+ public:
+  LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
+              std::uint64_t seed);
+
+  // Goes on for so many simulated operators, or until `stop` says so.
+  template <class Stop>
+  void run(std::int64_t work, const Stop& stop) {
+    for (std::int64_t done = 0; done < work && !stop();)
+      done += static_cast<std::int64_t>(costs_->graph().num_ops()) * step();
+  }
+
+  // Continues from `placed` (which fits) instead.
+  void restart(const PlacedGraph& placed);
+
+  Time best_makespan() const { return best_makespan_; }
+  const PlacedGraph& best() const { return best_; }
+  std::int64_t evaluations() const { return evaluations_; }
+
+ private:
+  using Rank = std::int64_t;
+  struct Blame {  // why an operator on the critical path started when it did
+    OpId op;
+    OpId cause;
+    enum class Reason : std::uint8_t { kLocalInput, kTransfer, kBusyDevice } reason;
+  };
+
+  int step();  // tries one move; how many simulations it took
+  bool propose();
+  bool propose_for(const Blame& blame);
+  void move(UnitId unit, DeviceId device);
+  void move_region(UnitId seed, DeviceId device, std::size_t size);
+  bool hoist(OpId op, OpId before);
+  bool reorder();
+  DeviceId other_device(UnitId unit);
+  bool allowed(UnitId unit, DeviceId device) const;
+
+  std::optional<Time> evaluate();  // nothing when it does not fit
+  void accept(Time makespan);
+  void undo();
+  void number_ranks(const std::vector<OpId>& sequence);
+  void trace_critical_path();
+
+  const CostModel* costs_;
+  const Units* units_;
+  Simulator simulator_;
+  Random random_;
+
+  PlacedGraph now_;                // where the search is, or a move away from it
+  IdVector<OpId, Rank> rank_;      // topological; every device order is sorted by it
+  Time makespan_;                  // of where the search is
+  std::vector<Time> history_;      // late acceptance: a move may be as bad as one some steps ago
+  std::size_t step_ = 0;
+  std::vector<Blame> critical_;    // of where the search is; empty: to be traced
+  IdVector<OpId, OpSlot> slots_;   // of where the search is
+
+  struct Change {  // of the last move, for undo()
+    OpId op;
+    DeviceId device;
+    Rank rank;
+  };
+  std::vector<Change> changes_;
+
+  PlacedGraph best_;
+  Time best_makespan_;
+  std::int64_t evaluations_ = 0;
+};
+
+}  // namespace baechi

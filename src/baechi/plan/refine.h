@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// refine: local search from any plan, guided by the critical path of its simulated schedule. Beyond
+// the paper.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+struct RefineOptions {
+  // How much to search, in simulated operators: the result depends on it and on the seed alone,
+  // not on the clock and not on the number of threads.
+  std::int64_t work = 5'000'000;
+  std::uint64_t seed = 1;
+  unsigned threads = 1;
+  // Emergency brakes: stop early, with the best so far.
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  const CancelFlag* cancel = nullptr;
+};
+
+struct Refined {
+  PlacedGraph placed;  // as good as the start or better, and it fits
+  Time makespan;
+  std::int64_t evaluations = 0;
+  bool stopped_early = false;  // by the deadline or by `cancel`
+};
+
+// Requires a start that fits. Never throws Cancelled: anytime means the best so far.
+Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
+               const RefineOptions& options);
+
+}  // namespace baechi
