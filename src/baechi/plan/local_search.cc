@@ -151,11 +151,10 @@ void LocalSearch::move(UnitId unit, DeviceId device) {
   for (const OpId op : (*units_)[unit].ops) {
     if (now_.device[op] == device) continue;
     changes_.push_back({op, now_.device[op], rank_[op]});
-    const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
-    std::vector<OpId>& from = (*now_.order)[now_.device[op]];
-    from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank));
+      std::vector<OpId>& from = (*now_.order)[now_.device[op]];
+    from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank()));
     std::vector<OpId>& to = (*now_.order)[device];
-    to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank), op);
+    to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank()), op);
     now_.device[op] = device;
   }
 }
@@ -192,16 +191,15 @@ void LocalSearch::move_region(UnitId seed, DeviceId device, std::size_t size) {
 // Puts `op` before `before` in its device's order, if no dependency forbids it.
 bool LocalSearch::hoist(OpId op, OpId before) {
   std::vector<OpId>& row = (*now_.order)[now_.device[op]];
-  const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
-  const auto target = std::lower_bound(row.begin(), row.end(), before, by_rank);
+  const auto target = std::lower_bound(row.begin(), row.end(), before, by_rank());
   Rank low = target == row.begin() ? 0 : rank_[*(target - 1)];
   for (const Edge& edge : costs_->graph().in_edges(op)) low = std::max(low, rank_[edge.from]);
   const Rank high = rank_[before];
   if (high - low < 2 || rank_[op] <= high) return false;
   changes_.push_back({op, now_.device[op], rank_[op]});
-  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank));
+  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
   rank_[op] = low + (high - low) / 2;
-  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank), op);
+  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
   return true;
 }
 
@@ -234,14 +232,13 @@ bool LocalSearch::reorder() {
 
 void LocalSearch::undo() {
   if (changes_.size() * 8 < rank_.size()) {
-    const auto by_rank = [&](OpId a, OpId b) { return rank_[a] < rank_[b]; };
-    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
+      for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
       std::vector<OpId>& from = (*now_.order)[now_.device[change->op]];
-      from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank));
+      from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank()));
       now_.device[change->op] = change->device;
       rank_[change->op] = change->rank;
       std::vector<OpId>& to = (*now_.order)[change->device];
-      to.insert(std::lower_bound(to.begin(), to.end(), change->op, by_rank), change->op);
+      to.insert(std::lower_bound(to.begin(), to.end(), change->op, by_rank()), change->op);
     }
   } else {
     for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
@@ -250,7 +247,7 @@ void LocalSearch::undo() {
     }
     std::vector<OpId> sequence(costs_->graph().topological_order().begin(),
                                costs_->graph().topological_order().end());
-    std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) { return rank_[a] < rank_[b]; });
+    std::sort(sequence.begin(), sequence.end(), by_rank());
     for (std::vector<OpId>& row : *now_.order) row.clear();
     for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
   }

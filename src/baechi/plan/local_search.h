@@ -43,6 +43,13 @@ class LocalSearch {
     enum class Reason : std::uint8_t { kLocalInput, kTransfer, kBusyDevice } reason;
   };
 
+  // Ranks of operators on different devices may be equal; ids tell them apart.
+  auto by_rank() const {
+    return [this](OpId a, OpId b) {
+      return rank_[a] != rank_[b] ? rank_[a] < rank_[b] : a < b;
+    };
+  }
+
   int step();  // tries one move; how many simulations it took
   bool propose();
   bool propose_for(const Blame& blame);
@@ -65,7 +72,7 @@ class LocalSearch {
   Random random_;
 
   PlacedGraph now_;                // where the search is, or a move away from it
-  IdVector<OpId, Rank> rank_;      // topological; every device order is sorted by it
+  IdVector<OpId, Rank> rank_;      // topological; every device order is sorted by it, then by id
   Time makespan_;                  // of where the search is
   std::vector<Time> history_;      // late acceptance: a move may be as bad as one some steps ago
   std::size_t step_ = 0;
