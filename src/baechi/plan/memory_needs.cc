@@ -7,12 +7,24 @@
 namespace baechi {
 namespace {
 
-// What is on the device beside permanent memory while `op` runs.
-Bytes running_need(const OpGraph& graph, OpId op) {
-  Bytes need = graph[op].temporary + graph.output_bytes(op);
-  for (const Edge& edge : graph.in_edges(op))
-    if (edge.tensor.has_value()) need += graph.size(*edge.tensor);
-  return need;
+bool may_take_no_time(const CostModel& costs, OpId op) {
+  for (const DeviceId device : costs.cluster().devices())
+    if (costs.compute_time(op, device) == Time(0)) return true;
+  return false;
+}
+
+// What is on the device beside permanent memory while `op` runs, at least. An operator that takes no
+// time frees its inputs at the moment it takes its outputs, so they need not be there together.
+Bytes running_need(const CostModel& costs, OpId op) {
+  const OpGraph& graph = costs.graph();
+  const Bytes made = graph[op].temporary + graph.output_bytes(op);
+  Bytes inputs, largest;
+  for (const Edge& edge : graph.in_edges(op)) {
+    if (!edge.tensor.has_value()) continue;
+    inputs += graph.size(*edge.tensor);
+    largest = std::max(largest, graph.size(*edge.tensor));
+  }
+  return may_take_no_time(costs, op) ? std::max(made, largest) : made + inputs;
 }
 
 std::string unit_name(const OpGraph& graph, const Unit& unit) {
@@ -56,7 +68,7 @@ Units::Units(const CostModel& costs) : unit_of_(costs.graph().num_ops(), UnitId(
     Bytes running;
     for (const OpId member : ops) {
       unit.permanent += graph[member].permanent;
-      running = std::max(running, running_need(graph, member));
+      running = std::max(running, running_need(costs, member));
       unit_of_[member] = UnitId(units_.size());
     }
     unit.need = unit.permanent + running;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory never surprises: where any placement fits, one is found; where none does, no one claims it.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "baechi/base/random.h"
+#include "baechi/plan/attempt.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/brute_force.h"
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+using testing::random_dag;
+
+// Two or three devices of a capacity around what the graph needs, so that about half do not fit.
+Cluster tight_cluster(const OpGraph& graph, std::uint64_t seed) {
+  Random random(seed * 7919 + 1);
+  Bytes total;
+  for (const OpId op : graph.ops()) total += graph[op].permanent + graph.output_bytes(op);
+  const std::size_t count = 2 + random.below(2);
+  ClusterSpec spec = uniform_cluster({.count = count,
+                                      .capacity = Bytes(1),
+                                      .latency = Time(random.between(0, 5)),
+                                      .communication = static_cast<CommunicationMode>(random.below(3))});
+  const Bytes share(total.count() / static_cast<std::int64_t>(count));
+  for (Device& device : spec.devices)
+    device.capacity = Bytes(random.between(std::max<std::int64_t>(1, share.count() * 7 / 10),
+                                           share.count() * 16 / 10 + 6));
+  return Cluster(std::move(spec));
+}
+
+TEST_CASE("memory: on 2000 tight instances m-etf, m-sct and m-topo fit whenever anything does") {
+  int feasible = 0, infeasible = 0;
+  std::map<std::string, int> last_fallback;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(
+        seed, {.min_ops = 3,
+               .max_ops = seed % 20 == 0 ? std::size_t{9} : std::size_t{7},
+               .group_chance = 0.15,
+               .backward_chance = 0.3,
+               .memory_mode = seed % 4 == 0 ? MemoryMode::kRetain : MemoryMode::kDataflow});
+    const Cluster cluster = tight_cluster(graph, seed);
+    const CostModel costs(graph, cluster);
+    const Units units(costs);
+    const bool fits = testing::feasible(graph, cluster);
+    (fits ? feasible : infeasible) += 1;
+    if (prove_cannot_fit(costs, units).has_value()) {
+      CHECK_FALSE(fits);
+      continue;
+    }
+    for (const char* method : {"m-topo", "m-etf"}) {
+      CAPTURE(method);
+      const Attempt result = attempt(costs, units, find_placer(method), {});
+      CHECK(result.placed.has_value() == fits);
+      if (!result.placed.has_value()) {
+        CHECK(result.proved);
+        continue;
+      }
+      if (!result.fallbacks.empty()) ++last_fallback[result.fallbacks.back()];
+      const Trace trace = simulate(costs, *result.placed);
+      CHECK(check_schedule(graph, cluster, trace.schedule) == std::vector<std::string>{});
+    }
+  }
+  // The instances are worth something: both answers occur, and every fall-back was needed.
+  CHECK(feasible > 300);
+  CHECK(infeasible > 300);
+  for (const char* fallback : {"reserve", "repair", "packing", "enumeration"}) {
+    CAPTURE(fallback);
+    CHECK(last_fallback[fallback] > 0);
+  }
+}
+
+}  // namespace
+}  // namespace baechi
