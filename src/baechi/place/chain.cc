@@ -26,7 +26,8 @@ namespace baechi {
 namespace {
 
 enum class Objective : std::uint8_t { kSum, kMaximum, kOverlappedMaximum };
-constexpr std::array kObjectives{Objective::kSum, Objective::kMaximum, Objective::kOverlappedMaximum};
+constexpr std::array kObjectives{Objective::kSum, Objective::kMaximum,
+                                 Objective::kOverlappedMaximum};
 
 // Devices that the program need not tell apart.
 struct DeviceType {

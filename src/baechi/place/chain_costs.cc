@@ -45,7 +45,8 @@ IdVector<OpId, std::uint32_t> items(const CostModel& costs) {
   const OpGraph& graph = costs.graph();
   UnionFind sets(graph.num_ops());
   for (const GroupId group : graph.groups())
-    for (const OpId op : graph.members(group)) sets.unite(op.value(), graph.members(group)[0].value());
+    for (const OpId op : graph.members(group))
+      sets.unite(op.value(), graph.members(group)[0].value());
   for (const OpId op : graph.ops())
     if (graph[op].forward.has_value() && costs.pin(op) == costs.pin(*graph[op].forward))
       sets.unite(op.value(), graph[op].forward->value());
@@ -61,8 +62,8 @@ Time any_time(const CostModel& costs, OpId op) {
 }
 
 bool kept_to_the_end(const OpGraph& graph, TensorId tensor) {
-  return graph.consumers(tensor).empty() || (graph.memory_mode() == MemoryMode::kRetain &&
-                                             !graph[graph.producer(tensor)].backward);
+  return graph.consumers(tensor).empty() ||
+         (graph.memory_mode() == MemoryMode::kRetain && !graph[graph.producer(tensor)].backward);
 }
 
 }  // namespace
@@ -273,7 +274,8 @@ void SegmentCosts::sum_memory(const CostModel& costs, const TopologicalSequence&
       fixed += Bytes(permanent[block]);
       scratch = std::max(scratch, Bytes(temporary[block]));
       for (const Life& life : lives[block]) {
-        if (std::exchange(held_since[life.tensor], static_cast<std::uint32_t>(first + 1)) == first + 1)
+        if (std::exchange(held_since[life.tensor], static_cast<std::uint32_t>(first + 1)) ==
+            first + 1)
           continue;
         change[life.begin] += life.bytes;
         change[life.end + 1] -= life.bytes;

@@ -35,17 +35,24 @@ class SegmentCosts {
 
   std::size_t num_blocks() const { return num_blocks_; }
   // All its operators, on a device of this class; absent when some operator cannot run there.
-  std::optional<Time> compute(std::size_t first, std::size_t last, DeviceClassId device_class) const;
+  std::optional<Time> compute(std::size_t first, std::size_t last,
+                              DeviceClassId device_class) const;
   // Some device may not hold some operator's pin: a segment may run only where all its pins allow.
   bool may_run(std::size_t first, std::size_t last, DeviceId device) const;
   // Every tensor that enters, once, over the mean link.
-  Time incoming(std::size_t first, std::size_t last) const { return Time(incoming_[at(first, last)]); }
+  Time incoming(std::size_t first, std::size_t last) const {
+    return Time(incoming_[at(first, last)]);
+  }
   // Peak on its device when the sequence runs without overlap: permanent memory, and at the worst
   // moment the largest sum of tensors made or read here that are alive, and temporary memory.
-  Bytes memory(std::size_t first, std::size_t last) const { return Bytes(memory_[at(first, last)]); }
+  Bytes memory(std::size_t first, std::size_t last) const {
+    return Bytes(memory_[at(first, last)]);
+  }
 
  private:
-  std::size_t at(std::size_t first, std::size_t last) const { return first * (num_blocks_ + 1) + last; }
+  std::size_t at(std::size_t first, std::size_t last) const {
+    return first * (num_blocks_ + 1) + last;
+  }
   void sum_times(const CostModel& costs, const BlockRow& row);
   void sum_incoming(const CostModel& costs, const BlockRow& row);
   void sum_memory(const CostModel& costs, const TopologicalSequence& sequence, const BlockRow& row);

@@ -11,6 +11,7 @@ namespace baechi {
 std::span<const PlacerEntry> all_placers() {
   static constexpr std::array kPlacers{
       PlacerEntry{"m-topo", place_m_topo, "fill devices in topological order up to an equal share"},
+      PlacerEntry{"m-sct", place_m_sct, "m-ETF that keeps favorite children together"},
       PlacerEntry{"m-etf", place_m_etf, "earliest schedulable time first"},
       PlacerEntry{"chain", place_chain, "cut a topological order into device segments, optimally"},
       PlacerEntry{"single", place_single, "everything on the fastest device that holds it"},

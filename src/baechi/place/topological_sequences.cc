@@ -11,7 +11,8 @@ namespace {
 
 IdVector<OpId, std::uint32_t> parent_counts(const OpGraph& graph) {
   IdVector<OpId, std::uint32_t> counts(graph.num_ops());
-  for (const OpId op : graph.ops()) counts[op] = static_cast<std::uint32_t>(graph.in_edges(op).size());
+  for (const OpId op : graph.ops())
+    counts[op] = static_cast<std::uint32_t>(graph.in_edges(op).size());
   return counts;
 }
 
@@ -82,7 +83,8 @@ TopologicalSequence memory_frugal_sequence(const OpGraph& graph) {
   const auto growth = [&](OpId op) {
     Bytes bytes = graph[op].temporary + graph.output_bytes(op);
     for (const Edge& edge : graph.in_edges(op))
-      if (edge.tensor.has_value() && readers_left[*edge.tensor] == 1) bytes -= graph.size(*edge.tensor);
+      if (edge.tensor.has_value() && readers_left[*edge.tensor] == 1)
+        bytes -= graph.size(*edge.tensor);
     return bytes.count();
   };
   // Growth only falls while an operator waits, so an entry is an upper bound: it is checked again

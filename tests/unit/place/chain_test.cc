@@ -93,7 +93,8 @@ TEST_CASE("chain: segment costs equal their definition on 200 random graphs") {
         for (const TensorId tensor : graph.tensors()) {
           const OpId maker = graph.producer(tensor);
           bool touches = inside(maker), reads = false;
-          std::size_t end = graph.consumers(tensor).empty() ? graph.num_ops() - 1 : at[maker.index()];
+          std::size_t end =
+              graph.consumers(tensor).empty() ? graph.num_ops() - 1 : at[maker.index()];
           for (const Edge& edge : graph.consumers(tensor)) {
             reads = reads || inside(edge.to);
             end = std::max(end, at[edge.to.index()]);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <variant>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/place/favorite_child.h"
+#include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "unit/graphs.h"
+#include "unit/place/naive_scan.h"
+#include "unit/place/random_instances.h"
+
+namespace baechi {
+namespace {
+
+Time makespan(const OpGraph& graph, const Cluster& cluster) {
+  const CostModel costs(graph, cluster);
+  return simulate(costs, std::get<PlacedGraph>(place_m_sct(costs, {}))).schedule.makespan;
+}
+
+TEST_CASE("m-sct: figure 1 takes 8 time units, and 9 when a device holds only 4 memory units") {
+  const OpGraph graph = testing::figure_1();
+  CHECK(makespan(graph, testing::unit_latency_cluster(2, Bytes(100))) == Time(8));
+  CHECK(makespan(graph, testing::unit_latency_cluster(2, Bytes(4))) == Time(9));
+}
+
+// Favorites a-d (d is the longest way on from a) and nothing for b, c. While a's device waits one
+// unit for nothing but d, b must not slip in; m-ETF lets it, and d starts late.
+//
+//   a(1) --+--> b(5)
+//          +--> d(6) --> e(6)
+TEST_CASE("m-sct: an awake device waits for the favorite child of its last operator") {
+  OpGraphBuilder builder;
+  const auto add = [&](const char* name, std::int64_t time) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(time));
+    return op;
+  };
+  const OpId a = add("a", 1), b = add("b", 5), d = add("d", 6), e = add("e", 6);
+  const TensorId out = builder.add_output(a, Bytes(0));
+  builder.connect(out, b);
+  builder.connect(out, d);
+  builder.connect(builder.add_output(d, Bytes(0)), e);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(100));
+  const CostModel costs(graph, cluster);
+
+  const FavoriteChildren favorites = find_favorite_children(costs, {});
+  CHECK(favorites.child[a] == d);
+  CHECK(favorites.child[d] == e);
+  CHECK(favorites.longest_path == Time(13));
+  const auto step_time = [&](const PlaceResult& result) {
+    return simulate(costs, std::get<PlacedGraph>(result)).schedule.makespan;
+  };
+  CHECK(step_time(place_m_etf(costs, {})) == Time(14));  // d waits for a's output elsewhere
+  CHECK(step_time(place_m_sct(costs, {})) == Time(13));
+}
+
+TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
+  for (const testing::RandomInstances& kind : testing::kRandomInstances) {
+    CAPTURE(kind.name);
+    int placed = 0;
+    for (std::uint64_t seed = 0; seed < 1200; ++seed) {
+      CAPTURE(seed);
+      const OpGraph graph = testing::random_dag(seed, kind.limits);
+      const Cluster cluster = testing::instance_cluster(seed, kind);
+      const CostModel costs(graph, cluster);
+      const PlaceOptions options = testing::instance_options(seed);
+      const FavoriteChildren favorites = find_favorite_children(costs, options);
+      const PlaceResult fast = place_m_sct(costs, options);
+      const PlaceResult naive = testing::naive_list_schedule(costs, options, &favorites.child);
+      REQUIRE(fast.index() == naive.index());
+      if (const auto* plan = std::get_if<PlacedGraph>(&fast)) {
+        ++placed;
+        REQUIRE(plan->device == std::get<PlacedGraph>(naive).device);
+        REQUIRE(plan->order == std::get<PlacedGraph>(naive).order);
+      } else {
+        REQUIRE(std::get<DoesNotFit>(fast).op == std::get<DoesNotFit>(naive).op);
+      }
+    }
+    CHECK(placed > 300);
+  }
+}
+
+}  // namespace
+}  // namespace baechi

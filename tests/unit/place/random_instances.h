@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The random graphs and clusters on which the list schedulers are held against a scan of all pairs.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "baechi/cluster/cluster.h"
+#include "baechi/place/placer.h"
+#include "unit/graphs.h"
+
+namespace baechi::testing {
+
+inline constexpr std::int64_t kAmple = 1'000'000;
+
+struct RandomInstances {
+  const char* name;
+  RandomDag limits;
+  std::int64_t capacity;
+};
+
+inline const RandomInstances kRandomInstances[] = {
+    {"plain", {.max_ops = 25}, kAmple},
+    {"wide", {.min_ops = 20, .max_ops = 40, .edge_chance = 0.06}, kAmple},
+    {"long transfers",
+     {.max_ops = 25, .edge_chance = 0.15, .max_time = 4, .max_tensor_bytes = 60},
+     kAmple},
+    {"equal times",
+     {.max_ops = 25, .edge_chance = 0.1, .max_time = 1, .max_tensor_bytes = 1},
+     kAmple},
+    {"groups and pins",
+     {.max_ops = 25,
+      .edge_chance = 0.15,
+      .group_chance = 0.6,
+      .backward_chance = 0.3,
+      .pin_chance = 0.05,
+      .cpu_chance = 0.8},
+     kAmple},
+    {"tight", {.max_ops = 20, .group_chance = 0.4, .cpu_chance = 0.9}, 90},
+    {"tighter",
+     {.max_ops = 20,
+      .edge_chance = 0.1,
+      .group_chance = 0.2,
+      .cpu_chance = 0.9,
+      .max_permanent_bytes = 2},
+     30},
+    {"tight, retained",
+     {.max_ops = 20, .backward_chance = 0.4, .cpu_chance = 0.9, .memory_mode = MemoryMode::kRetain},
+     110},
+};
+
+// Classes of several devices; random_cluster's are mostly alone in theirs.
+inline Cluster equal_devices(std::uint64_t seed, Bytes capacity) {
+  ClusterSpec spec = uniform_cluster({.count = 1 + seed / 2 % 5,
+                                      .capacity = capacity,
+                                      .latency = Time(static_cast<std::int64_t>(seed % 4)),
+                                      .bandwidth = Bandwidth(1'000'000'000),
+                                      .communication = static_cast<CommunicationMode>(seed % 3)});
+  if (seed % 5 == 0) spec.links[0].channels = {"bus"};
+  return Cluster(std::move(spec));
+}
+
+inline Cluster instance_cluster(std::uint64_t seed, const RandomInstances& kind) {
+  return seed % 2 == 0 ? random_cluster(seed * 7 + 1, Bytes(kind.capacity))
+                       : equal_devices(seed, Bytes(kind.capacity));
+}
+
+inline PlaceOptions instance_options(std::uint64_t seed) {
+  PlaceOptions options;
+  if (seed % 3 == 2) options.memory = MemoryPolicy::kReserve;
+  return options;
+}
+
+}  // namespace baechi::testing
