@@ -7,8 +7,11 @@
 #include "baechi/base/error.h"
 #include "baechi/generate/gnmt.h"
 #include "baechi/generate/inception_v3.h"
+#include "baechi/generate/llama.h"
 #include "baechi/generate/synthetic.h"
 #include "baechi/generate/transformer.h"
+#include "baechi/generate/two_tower.h"
+#include "baechi/generate/unet.h"
 
 namespace baechi {
 namespace {
@@ -48,6 +51,35 @@ OpGraph transformer(const GenerateRequest& request) {
   return generate_transformer(options);
 }
 
+OpGraph language_model(LlamaOptions options, const GenerateRequest& request) {
+  take_costing(options.costing, request);
+  take(options.batch, request.batch);
+  take(options.length, request.length);
+  take(options.layers, request.layers);
+  take(options.training, request.training);
+  return generate_llama(options);
+}
+OpGraph llama(const GenerateRequest& request) { return language_model({}, request); }
+OpGraph moe(const GenerateRequest& request) { return language_model(mixtral_options(), request); }
+
+OpGraph unet(const GenerateRequest& request) {
+  UnetOptions options;
+  take_costing(options.costing, request);
+  take(options.batch, request.batch);
+  take(options.layers, request.layers);
+  take(options.training, request.training);
+  return generate_unet(options);
+}
+
+OpGraph two_tower(const GenerateRequest& request) {
+  TwoTowerOptions options;
+  take_costing(options.costing, request);
+  take(options.batch, request.batch);
+  take(options.layers, request.layers);
+  take(options.training, request.training);
+  return generate_two_tower(options);
+}
+
 template <OpGraph (*kGenerate)(const SyntheticOptions&)>
 OpGraph synthetic(const GenerateRequest& request) {
   SyntheticOptions options;
@@ -70,6 +102,14 @@ constexpr GeneratorEntry kGenerators[] = {
      "batch precision", inception_v3},
     {"transformer", "machine translation as the paper trains it, attention only",
      "batch length layers precision", transformer},
+    {"llama", "decoder-only language model of Llama 3 8B's sizes, modules, fp16",
+     "batch length layers training precision", llama},
+    {"moe", "language model of Mixtral 8x7B's sizes: experts side by side, modules, fp16",
+     "batch length layers training precision", moe},
+    {"unet", "image segmentation: down and up again with connections across, modules",
+     "batch layers training precision", unet},
+    {"two-tower", "recommender: two branches, large embedding tables, modules",
+     "batch layers training precision", two_tower},
 };
 
 bool listens(const GeneratorEntry& generator, std::string_view option) {
@@ -97,6 +137,7 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     check_option(generator, "layers", request.layers.has_value());
     check_option(generator, "operators", request.operators.has_value());
     check_option(generator, "seed", request.seed.has_value());
+    check_option(generator, "training", request.training.has_value());
     check_option(generator, "precision", request.precision.has_value());
     return generator.generate(request);
   }

@@ -34,6 +34,8 @@ Value Backward::add(Operation operation) {
   return outputs.front();
 }
 
+OpId Backward::last_added() const { return OpId(tape_->names_.size() - 1); }
+
 void Backward::give(Value input, Value gradient) {
   BAECHI_ASSERT(elements(shape(input)) == elements(shape(gradient)),
                 "a gradient has as many elements as its tensor");
@@ -92,7 +94,7 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
   if (operation.colocate.has_value()) colocate(op, *operation.colocate);
 
   Bytes touched;
-  bool wants_gradient = false;
+  bool wants_gradient = operation.trainable;
   for (const Value input : operation.inputs) {
     builder_.connect(values_[input].tensor, op);
     touched += values_[input].bytes;
@@ -214,7 +216,7 @@ void Tape::gate(Backward& backward) {
       group.after.push_back(from);
   }
   backward.add_all(group);
-  const OpId gate(names_.size() - 1);
+  const OpId gate = backward.last_added();
   for (Backward::Given& given : backward.given_) {
     const Shape gradient_shape = shape(given.gradient);
     given.gradient = backward.add({.name = "tuple/control_dependency",

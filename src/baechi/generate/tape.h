@@ -40,6 +40,7 @@ struct Operation {
   std::vector<OpId> after = {};       // control edges from these
   std::optional<OpId> colocate = {};  // joins the colocation group of this operator
   std::optional<OpId> forward = {};   // it is a backward operator of this one, hence colocated
+  bool trainable = false;             // holds parameters: its outputs want gradients
   bool update = false;                // belongs to the update: backward, but of no operator
 };
 
@@ -52,6 +53,8 @@ class Backward {
   bool has_gradient(std::size_t output) const { return gradients_[output].has_value(); }
   Value gradient(std::size_t output = 0) const;
   Value output(std::size_t index = 0) const { return outputs_[index]; }
+  OpId forward() const { return forward_; }
+  OpId last_added() const;  // the operator that add() or add_all() added last
   const Shape& shape(Value value) const;
   Bytes bytes(Value value) const;
   bool wants(Value input) const;  // false: its gradient is not needed
