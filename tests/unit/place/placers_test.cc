@@ -2,7 +2,6 @@
 // What every placer must do, whatever its idea: the suite walks all_placers().
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,6 +10,9 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/brute_force.h"
 #include "unit/graphs.h"
 
 namespace baechi {
@@ -34,40 +36,9 @@ struct Expert {
   }
 };
 
-void check_placed(const CostModel& costs, const PlacedGraph& placed) {
-  const OpGraph& graph = costs.graph();
-  REQUIRE(placed.device.size() == graph.num_ops());
-  for (const OpId op : graph.ops()) {
-    CHECK(costs.may_run(op, placed.device[op]));
-    if (const auto group = graph[op].group)
-      CHECK(placed.device[graph.members(*group).front()] == placed.device[op]);
-  }
-  REQUIRE(placed.order.has_value());
-  REQUIRE(placed.order->size() == costs.cluster().num_devices());
-  // The order is a partition of the operators, and replaying it never waits for itself.
-  IdVector<OpId, int> seen(graph.num_ops());
-  for (const DeviceId device : placed.order->keys())
-    for (const OpId op : (*placed.order)[device]) {
-      CHECK(placed.device[op] == device);
-      ++seen[op];
-    }
-  CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
-  IdVector<OpId, bool> done(graph.num_ops());
-  IdVector<DeviceId, std::size_t> next(placed.order->size());
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (const DeviceId device : next.keys()) {
-      const std::vector<OpId>& ops = (*placed.order)[device];
-      while (next[device] < ops.size()) {
-        const auto in = graph.in_edges(ops[next[device]]);
-        if (!std::all_of(in.begin(), in.end(), [&](const Edge& e) { return bool(done[e.from]); }))
-          break;
-        done[ops[next[device]++]] = true;
-        progress = true;
-      }
-    }
-  }
-  CHECK(std::all_of(done.begin(), done.end(), [](bool is_done) { return is_done; }));
+// What `check_schedule` has to say about the simulated plan.
+std::vector<std::string> violations(const CostModel& costs, const PlacedGraph& placed) {
+  return check_schedule(costs.graph(), costs.cluster(), simulate(costs, placed).schedule);
 }
 
 TEST_CASE("all placers: random graphs are placed within the rules, and the same way twice") {
@@ -76,7 +47,9 @@ TEST_CASE("all placers: random graphs are placed within the rules, and the same 
     std::size_t placed_graphs = 0;
     for (std::uint64_t seed = 0; seed < 300; ++seed) {
       CAPTURE(seed);
-      const OpGraph graph = random_dag(seed, kMixed);
+      testing::RandomDag limits = kMixed;
+      if (seed % 4 == 3) limits.memory_mode = MemoryMode::kRetain;
+      const OpGraph graph = random_dag(seed, limits);
       const Cluster cluster = random_cluster(seed);
       const CostModel costs(graph, cluster);
       const Expert expert(graph);
@@ -85,12 +58,79 @@ TEST_CASE("all placers: random graphs are placed within the rules, and the same 
       REQUIRE(result.index() == again.index());
       if (const auto* placed = std::get_if<PlacedGraph>(&result)) {
         ++placed_graphs;
-        check_placed(costs, *placed);
+        CHECK(violations(costs, *placed) == std::vector<std::string>{});
         CHECK(placed->device == std::get<PlacedGraph>(again).device);
         CHECK(placed->order == std::get<PlacedGraph>(again).order);
       }
     }
     CHECK(placed_graphs > 250);  // memory is ample, and only gpu:0 is sure to run everything
+  }
+}
+
+TEST_CASE("all placers: on one device the step takes the sum of the operators' times") {
+  for (const PlacerEntry& placer : all_placers()) {
+    CAPTURE(placer.name);
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      CAPTURE(seed);
+      const OpGraph graph = random_dag(seed, {.group_chance = 0.3});
+      const Cluster cluster = testing::unit_latency_cluster(1, Bytes(100'000));
+      const CostModel costs(graph, cluster);
+      Time sum;
+      for (const OpId op : graph.ops()) sum += *costs.compute_time(op, DeviceId(0));
+      const Expert expert(graph);
+      const PlaceResult result = placer.place(costs, expert.options);
+      CHECK(simulate(costs, std::get<PlacedGraph>(result)).schedule.makespan == sum);
+    }
+  }
+}
+
+TEST_CASE("all placers: no plan that fits beats the best of all plans") {
+  std::size_t compared = 0, optimal = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.max_ops = 6, .group_chance = 0.2});
+    const Cluster cluster = random_cluster(seed, Bytes(seed % 2 == 0 ? 1000 : 60));
+    const CostModel costs(graph, cluster);
+    const auto optimum = testing::optimal_makespan(graph, cluster);
+    for (const PlacerEntry& placer : all_placers()) {
+      CAPTURE(placer.name);
+      const Expert expert(graph);
+      const PlaceResult result = placer.place(costs, expert.options);
+      const auto* placed = std::get_if<PlacedGraph>(&result);
+      if (placed == nullptr) continue;
+      const Trace trace = simulate(costs, *placed);
+      if (find_overflow(trace, cluster).has_value()) continue;  // the planner falls back
+      REQUIRE(optimum.has_value());
+      CHECK(trace.schedule.makespan >= optimum->makespan);
+      ++compared;
+      if (trace.schedule.makespan == optimum->makespan) ++optimal;
+    }
+  }
+  CHECK(compared > 700);
+  CHECK(optimal > compared / 4);
+}
+
+TEST_CASE("all placers: a plan that reserves everything keeps every capacity") {
+  for (const char* name : {"m-topo", "m-etf", "m-sct", "single"}) {
+    CAPTURE(name);
+    int plans = 0;
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
+      CAPTURE(seed);
+      testing::RandomDag limits = kMixed;
+      if (seed % 2 == 0) limits.memory_mode = MemoryMode::kRetain;
+      const OpGraph graph = random_dag(seed, limits);
+      const Cluster cluster = random_cluster(seed, Bytes(90));
+      const CostModel costs(graph, cluster);
+      PlaceOptions options;
+      options.memory = MemoryPolicy::kReserve;
+      const PlaceResult result = find_placer(name).place(costs, options);
+      if (const auto* placed = std::get_if<PlacedGraph>(&result)) {
+        ++plans;
+        CHECK(violations(costs, *placed) == std::vector<std::string>{});
+      }
+    }
+    CHECK(plans > 100);
+    CHECK(plans < 380);  // some do not fit: the test has seen both
   }
 }
 
