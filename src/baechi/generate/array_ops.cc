@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sources, shapes and pieces of tensors.
 #include "baechi/base/assert.h"
 #include "baechi/generate/dataflow_ops.h"
 

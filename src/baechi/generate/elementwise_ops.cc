@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Operators that compute element by element, and reductions.
 #include <algorithm>
 #include <string_view>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GNMT as the paper trains it (Paper 5.1): Google's neural machine translation, unrolled.
+// GNMT as the paper trains it (Paper 5): Google's neural machine translation, unrolled.
 #pragma once
 
 #include <cstdint>

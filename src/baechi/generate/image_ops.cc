@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Convolution, pooling and batch normalisation.
 #include <algorithm>
 
 #include "baechi/base/assert.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inception-V3 as the paper trains it (Paper 5.1): the image classifier with parallel branches.
+// Inception-V3 as the paper trains it (Paper 5): the image classifier with parallel branches.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Matrix products, lookups and the cross entropy.
 #include "baechi/base/assert.h"
 #include "baechi/generate/dataflow_ops.h"
 

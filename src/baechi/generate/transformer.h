@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Transformer, base size, as the paper trains it (Paper 5.1).
+// The Transformer, base size, as the paper trains it (Paper 5).
 #pragma once
 
 #include <cstdint>
