@@ -186,7 +186,8 @@ class Gnmt {
       losses.push_back(step_loss(t, x, labels[i], weights[i]));
     }
     const Tape::Scope scope(g_, "loss");
-    return multiply(g_, add_n(g_, losses), constant(g_, "scale"));
+    const Value sum = add_n(g_, losses);
+    return multiply(g_, sum, constant(g_, "scale"));
   }
 
   GnmtOptions options_;
