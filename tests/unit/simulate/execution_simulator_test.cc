@@ -315,6 +315,23 @@ TEST_CASE("simulate: times beyond 63 bits are the input's fault") {
   CHECK_THROWS_AS(replay(graph, cluster, in_order(graph, {{"a", "b"}})), InputError);
 }
 
+// The first placement fails while gpu:0 has c to start and gpu:1 is at work.
+TEST_CASE("simulate: a run that failed half way leaves nothing behind") {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  const OpGraph graph =
+      GraphSketch().op("a", kHuge).op("b", kHuge).op("c", 1).op("d", kHuge + 1).build();
+  const Cluster cluster = byte_per_ns(4, CommunicationMode::kParallel);
+  const CostModel costs(graph, cluster);
+  const PlacedGraph good = in_any_order(graph, {{"a", "c"}, {}, {"b"}, {"d"}});
+  const Trace fresh = simulate(costs, good);
+
+  Simulator simulator(costs);
+  CHECK_THROWS_AS(simulator.run(in_any_order(graph, {{"a", "b", "c"}, {"d"}, {}, {}})), InputError);
+  CHECK(simulator.trace(good) == fresh);
+  CHECK_THROWS_AS(simulator.run(in_any_order(graph, {{"a", "b", "c"}, {"d"}, {}, {}})), InputError);
+  CHECK(simulator.trace(in_order(graph, {{"a", "c"}, {}, {"b"}, {"d"}})) == fresh);
+}
+
 TEST_CASE("simulate: a request to stop is heard") {
   const OpGraph graph = chain(std::vector<Time>(26, Time(1)), Bytes(1));
   const Cluster cluster = byte_per_ns(1, CommunicationMode::kParallel);
