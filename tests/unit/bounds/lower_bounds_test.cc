@@ -91,7 +91,8 @@ TEST_CASE("bounds: a colocation group runs on one device, one operator after the
 TEST_CASE("bounds: a chain too large for one device pays for its cheapest cut") {
   const OpGraph graph = testing::chain({Time(5), Time(5), Time(5), Time(5)}, Bytes(0), Bytes(10));
   CHECK(bound(graph, cluster_of(2, 7, 40), "memory path") == 0);
-  CHECK(lower_bounds(CostModel(graph, cluster_of(2, 7, 40))).front().value == Time(20));
+  const Cluster roomy = cluster_of(2, 7, 40);
+  CHECK(lower_bounds(CostModel(graph, roomy)).front().value == Time(20));
   CHECK(bound(graph, cluster_of(2, 7, 39), "memory path") == 27);
   CHECK(bound(graph, cluster_of(4, 7, 19), "memory path") == 41);  // no two fit together
 }
@@ -114,8 +115,9 @@ TEST_CASE("bounds: there are none when an operator has no device that can run or
   const OpId op = builder.add_operator({.name = "op", .permanent = Bytes(11)});
   builder.set_time(op, "gpu", Time(5));
   const OpGraph graph = std::move(builder).build();
-  CHECK(lower_bounds(CostModel(graph, cluster_of(2, 0, 11))).front().value == Time(5));
-  CHECK(lower_bounds(CostModel(graph, cluster_of(2, 0, 10))).empty());
+  const Cluster enough = cluster_of(2, 0, 11), short_by_one = cluster_of(2, 0, 10);
+  CHECK(lower_bounds(CostModel(graph, enough)).front().value == Time(5));
+  CHECK(lower_bounds(CostModel(graph, short_by_one)).empty());
 }
 
 }  // namespace
