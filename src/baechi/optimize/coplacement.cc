@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/optimize/coplacement.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "baechi/optimize/grouping.h"
+#include "baechi/optimize/pass_clock.h"
+
+namespace baechi {
+namespace {
+
+GroupCaps caps_of(const CostModel& costs, const CoplacementOptions& options) {
+  const IdVector<OpId, Time> work = mean_work(costs);
+  const Time total = std::accumulate(work.begin(), work.end(), Time(0));
+  const double share =
+      static_cast<double>(total.count()) / static_cast<double>(costs.cluster().num_devices());
+  const auto capacity = static_cast<double>(costs.cluster().largest_capacity().count());
+  return {Time(static_cast<std::int64_t>(share * options.work_share)),
+          Bytes(static_cast<std::int64_t>(capacity * options.memory_share))};
+}
+
+// The one operator that reads what `op` produces, if there is exactly one.
+std::optional<OpId> only_consumer(const OpGraph& graph, OpId op) {
+  std::optional<OpId> only;
+  for (const Edge& edge : graph.out_edges(op)) {
+    if (!edge.tensor.has_value()) break;  // control edges come last
+    if (only.has_value() && *only != edge.to) return std::nullopt;
+    only = edge.to;
+  }
+  return only;
+}
+
+}  // namespace
+
+Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
+                              const CoplacementOptions& options) {
+  const OpGraph& graph = costs.graph();
+  Grouping grouping(costs, group, caps_of(costs, options));
+  Coplacement result;
+  const auto unite = [&](OpId a, OpId b, std::size_t& counter) {
+    if (grouping.together(a, b)) return;
+    ++(grouping.unite(a, b) ? counter : result.capped);
+  };
+  if (options.single_consumer)
+    for (const OpId op : graph.topological_order())
+      if (const std::optional<OpId> consumer = only_consumer(graph, op); consumer.has_value())
+        unite(op, *consumer, result.by_consumer);
+  if (options.backward_to_forward)
+    for (const OpId op : graph.topological_order())
+      if (graph[op].forward.has_value()) unite(op, *graph[op].forward, result.by_forward);
+  result.group = grouping.labels();
+  return result;
+}
+
+std::string describe(const Coplacement& found) {
+  return std::to_string(found.by_consumer) + " unions with a consumer, " +
+         std::to_string(found.by_forward) + " with a forward operator, " +
+         std::to_string(found.capped) + " forbidden by a cap";
+}
+
+Optimized coplace(const CostModel& costs, const CoplacementOptions& options) {
+  const OpGraph& graph = costs.graph();
+  const PassClock clock("coplace", graph);
+  const Coplacement found = find_coplacements(costs, group_labels(graph), options);
+  Contracted small = contract(graph, each_alone(graph), found.group);
+  PassStatistics statistics = clock.stop(small.graph, describe(found));
+  return {std::move(small.graph), std::move(small.expansion), {std::move(statistics)}};
+}
+
+}  // namespace baechi

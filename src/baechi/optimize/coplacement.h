@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Co-placement: operators that we prefer on one device, though nothing forces them there
+// (Paper 3.1.2).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/optimize/contraction.h"
+#include "baechi/optimize/optimized.h"
+
+namespace baechi {
+
+struct CoplacementOptions {
+  bool single_consumer = true;      // (i): with the one operator that reads all it produces
+  bool backward_to_forward = true;  // (ii): with the operator whose backward it is
+  // No union makes a group take more than this part of the largest device's memory, or of an even
+  // share of all work: groups beyond that leave no choice of devices.
+  double memory_share = 0.5;
+  double work_share = 0.3;
+};
+
+struct Coplacement {
+  OpLabels group;                               // equal for operators that are to share a device
+  std::size_t by_consumer = 0, by_forward = 0;  // unions
+  std::size_t capped = 0;                       // unions that a cap or a device kind forbade
+};
+
+// Joins the sets of operators with equal `group` labels, and takes none apart.
+Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
+                              const CoplacementOptions& options);
+std::string describe(const Coplacement& coplacement);
+
+// Starts from the graph's colocation groups.
+Optimized coplace(const CostModel& costs, const CoplacementOptions& options = {});
+
+}  // namespace baechi

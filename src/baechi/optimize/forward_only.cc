@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/optimize/forward_only.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/optimize/contraction.h"
+#include "baechi/optimize/grouping.h"
+#include "baechi/optimize/pass_clock.h"
+
+namespace baechi {
+namespace {
+
+using Leaders = IdVector<OpId, std::optional<OpId>>;
+
+// The forward operator that each operator follows; itself when it is one. Absent: there is none.
+Leaders find_leaders(const OpGraph& graph) {
+  Leaders leader(graph.num_ops());
+  IdVector<GroupId, std::optional<OpId>> forward_in(graph.num_groups());
+  for (const OpId op : graph.ops()) {
+    if (graph[op].backward) continue;
+    leader[op] = op;
+    if (const std::optional<GroupId> group = graph[op].group; group.has_value())
+      if (!forward_in[*group].has_value()) forward_in[*group] = op;
+  }
+  for (const OpId op : graph.ops()) {
+    if (leader[op].has_value()) continue;
+    std::optional<OpId> forward = graph[op].forward;
+    while (forward.has_value() && graph[*forward].backward && graph[*forward].forward != op)
+      forward = graph[*forward].forward;  // a second derivative follows its derivative
+    if (forward.has_value() && !graph[*forward].backward) leader[op] = forward;
+    if (!leader[op].has_value() && graph[op].group.has_value())
+      leader[op] = forward_in[*graph[op].group];
+  }
+  const auto follow = [&](OpId op, OpId neighbour) {
+    if (!leader[op].has_value()) leader[op] = leader[neighbour];
+  };
+  const std::span<const OpId> order = graph.topological_order();
+  for (const OpId op : order)
+    for (const Edge& edge : graph.in_edges(op)) follow(op, edge.from);
+  for (std::size_t i = order.size(); i-- > 0;)
+    for (const Edge& edge : graph.out_edges(order[i])) follow(order[i], edge.to);
+  return leader;
+}
+
+struct Crew {                 // a forward operator and who follows it
+  std::vector<OpId> members;  // the forward operator first
+  Bytes held;  // at the very most, besides the forward tensors: retained ones count by themselves
+};
+
+class ForwardGraph {
+ public:
+  ForwardGraph(const CostModel& costs, const Leaders& leader)
+      : costs_(costs), graph_(costs.graph()), leader_(leader), crew_(graph_.num_ops()) {
+    for (const OpId op : graph_.ops())
+      if (!graph_[op].backward) crew_[op].members.push_back(op);
+    for (const OpId op : graph_.ops())
+      if (graph_[op].backward) crew_[*leader_[op]].members.push_back(op);
+    for (Crew& crew : crew_) measure(crew);
+    for (const OpId op : graph_.ops()) temporary_ = std::max(temporary_, graph_[op].temporary);
+  }
+
+  // Why the pass must not be applied; empty when it may.
+  std::string objection(double memory_share) const {
+    Bytes total, capacity;
+    for (const OpId op : graph_.ops()) {
+      if (graph_[op].backward) continue;
+      const Crew& crew = crew_[op];
+      total += crew.held + graph_.output_bytes(op);
+      if (!can_run(crew)) return "no device can run '" + name(op) + "' and its backward operators";
+    }
+    for (const DeviceId device : costs_.cluster().devices())
+      capacity += costs_.cluster()[device].capacity;
+    if (static_cast<double>(total.count()) > memory_share * static_cast<double>(capacity.count()))
+      return "keeping everything would take " + std::to_string(total.count()) +
+             " bytes and the "
+             "cluster has " +
+             std::to_string(capacity.count());
+    return "";
+  }
+
+  Contracted build() const {
+    OpGraphBuilder builder(graph_.name());
+    builder.set_memory_mode(MemoryMode::kRetain);
+    if (graph_.batch_size().has_value()) builder.set_batch_size(*graph_.batch_size());
+    IdVector<OpId, std::optional<OpId>> number(graph_.num_ops());
+    std::vector<OpId> members;
+    std::vector<std::uint32_t> begin{0};
+    for (const OpId op : graph_.ops()) {
+      if (graph_[op].backward) continue;
+      const Crew& crew = crew_[op];
+      number[op] = add_operator(builder, op, crew);
+      members.insert(members.end(), crew.members.begin(), crew.members.end());
+      begin.push_back(static_cast<std::uint32_t>(members.size()));
+    }
+    for (const OpId op : graph_.ops())
+      if (number[op].has_value()) add_edges(builder, op, number);
+    return {std::move(builder).build(),
+            Expansion(std::move(members), std::move(begin), MemberOrder::kApart)};
+  }
+
+ private:
+  std::string name(OpId op) const { return std::string(graph_[op].name); }
+
+  void measure(Crew& crew) const {
+    if (crew.members.empty()) return;
+    const OpId forward = crew.members.front();
+    for (const OpId op : crew.members) {
+      crew.held += graph_[op].permanent;
+      if (graph_[op].backward) crew.held += graph_.output_bytes(op);
+      for (const Edge& edge : graph_.in_edges(op))
+        if (edge.tensor.has_value() && leader_[edge.from] != forward &&
+            (graph_[op].backward || graph_[edge.from].backward))
+          crew.held += graph_.size(*edge.tensor);
+    }
+  }
+
+  bool can_run(const Crew& crew) const {
+    const auto devices = costs_.cluster().devices();
+    return std::any_of(devices.begin(), devices.end(), [&](DeviceId device) {
+      return std::all_of(crew.members.begin(), crew.members.end(),
+                         [&](OpId op) { return costs_.may_run(op, device); });
+    });
+  }
+
+  OpId add_operator(OpGraphBuilder& builder, OpId op, const Crew& crew) const {
+    const OpId small = builder.add_operator({.name = graph_[op].name,
+                                             .kind = graph_[op].kind,
+                                             .permanent = crew.held,
+                                             .temporary = temporary_});
+    for (const auto& [kind, time] : summed_times(graph_, crew.members))
+      builder.set_time(small, graph_.kind_name(kind), time);
+    for (const OpId member : crew.members) {
+      if (graph_[member].pin.has_value()) builder.set_pin(small, *graph_[member].pin);
+      if (const std::optional<GroupId> group = graph_[member].group; group.has_value())
+        builder.add_to_group(small, graph_[graph_.members(*group).front()].name);
+    }
+    for (const TensorId tensor : graph_.outputs(op))
+      builder.add_output(small, 2 * graph_.size(tensor));
+    return small;
+  }
+
+  void add_edges(OpGraphBuilder& builder, OpId op,
+                 const IdVector<OpId, std::optional<OpId>>& number) const {
+    for (const Edge& edge : graph_.out_edges(op)) {
+      if (!number[edge.to].has_value()) continue;
+      if (!edge.tensor.has_value()) {
+        builder.add_control_edge(*number[op], *number[edge.to]);
+        continue;
+      }
+      const std::size_t port = edge.tensor->index() - (*graph_.outputs(op).begin()).index();
+      builder.connect(*builder.output(*number[op], port), *number[edge.to]);
+    }
+  }
+
+  const CostModel& costs_;
+  const OpGraph& graph_;
+  const Leaders& leader_;
+  IdVector<OpId, Crew> crew_;  // empty for those who follow
+  Bytes temporary_;            // the largest of all: it may fall into the moment when most is held
+};
+
+}  // namespace
+
+ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& options) {
+  const OpGraph& graph = costs.graph();
+  const auto no = [](const std::string& reason) {
+    return ForwardOnly{std::nullopt, "backward operators are placed too: " + reason};
+  };
+  if (std::none_of(graph.ops().begin(), graph.ops().end(),
+                   [&](OpId op) { return graph[op].backward; }))
+    return no("there are none");
+  const Leaders leader = find_leaders(graph);
+  for (const OpId op : graph.ops())
+    if (!leader[op].has_value())
+      return no("'" + std::string(graph[op].name) + "' has no forward operator to follow");
+  const ForwardGraph forward(costs, leader);
+  if (const std::string reason = forward.objection(options.memory_share); !reason.empty())
+    return no(reason);
+  return {forward.build(), "backward operators follow forward ones"};
+}
+
+Optimized forward_only(const CostModel& costs, const ForwardOnlyOptions& options) {
+  const OpGraph& graph = costs.graph();
+  const PassClock clock("forward", graph);
+  ForwardOnly found = find_forward_only(costs, options);
+  Contracted small = found.small.has_value()
+                         ? *std::move(found.small)
+                         : contract(graph, each_alone(graph), group_labels(graph));
+  PassStatistics statistics = clock.stop(small.graph, std::move(found.note));
+  return {std::move(small.graph), std::move(small.expansion), {std::move(statistics)}};
+}
+
+}  // namespace baechi

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimisation pass returns (Paper 3.1.1 - 3.1.3): a graph to place instead of the one
+// given, and the way back.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "baechi/base/units.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/optimize/expansion.h"
+
+namespace baechi {
+
+struct PassStatistics {
+  struct Size {
+    std::size_t ops = 0;
+    std::size_t edges = 0;
+    std::size_t groups = 0;  // of two or more operators that must share a device
+    friend bool operator==(const Size&, const Size&) = default;
+  };
+  std::string pass;  // "colocate", "coplace", "fuse", "forward"
+  Size before, after;
+  Time cpu_time;     // of this process; the one figure here that differs from run to run
+  std::string note;  // for people: what it did, or why it did nothing; may be empty
+};
+
+struct Optimized {
+  OpGraph graph;
+  Expansion expansion;
+  std::vector<PassStatistics> passes;  // in the order they ran
+};
+
+inline PassStatistics::Size size_of(const OpGraph& graph) {
+  PassStatistics::Size size{graph.num_ops(), graph.num_edges(), 0};
+  for (const GroupId group : graph.groups()) size.groups += graph.members(group).size() > 1;
+  return size;
+}
+
+}  // namespace baechi
