@@ -74,7 +74,7 @@ class Gnmt {
     const Value global_step = placeholder(g_, "global_step", {});
     encode();
     build_decoder();
-    const Value loss = decode();
+    const Value loss = loss_of(decode());
     const Value rate = learning_rate_schedule(g_, global_step, 4);
     g_.differentiate(loss);
     apply_adam(g_, variables_, rate, {.fused = false, .clip = true});
@@ -168,23 +168,30 @@ class Gnmt {
     return reduce(g_, multiply(g_, losses, weights), {.keep = false});
   }
 
-  Value decode() {
-    const std::vector<Value> target = inputs_by_step("target_in"),
-                             labels = inputs_by_step("target_out"),
-                             weights = inputs_by_step("target_weights");
+  // The decoder's outputs by step.
+  std::vector<Value> decode() {
+    const std::vector<Value> target = inputs_by_step("target_in");
     Value context = g_.add({.name = "dec/zeros_context",
                             .kind = "Fill",
                             .outputs = {{options_.batch, options_.hidden}}});
-    std::vector<Value> losses;
+    std::vector<Value> decoded;
     for (std::int64_t t = 0; t < options_.length; ++t) {
-      const auto i = static_cast<std::size_t>(t);
-      Value x = embed(*table_, target[i], "dec/embedding", t);
+      Value x = embed(*table_, target[static_cast<std::size_t>(t)], "dec/embedding", t);
       for (std::int64_t layer = 0; layer < options_.layers; ++layer) {
         x = run_cell(decoder_, layer, t, {x, context}, "dec");
         if (layer == 0) context = attend(t, x);
       }
-      losses.push_back(step_loss(t, x, labels[i], weights[i]));
+      decoded.push_back(x);
     }
+    return decoded;
+  }
+
+  Value loss_of(const std::vector<Value>& decoded) {
+    const std::vector<Value> labels = inputs_by_step("target_out"),
+                             weights = inputs_by_step("target_weights");
+    std::vector<Value> losses;
+    for (std::size_t t = 0; t < decoded.size(); ++t)
+      losses.push_back(step_loss(static_cast<std::int64_t>(t), decoded[t], labels[t], weights[t]));
     const Tape::Scope scope(g_, "loss");
     const Value sum = add_n(g_, losses);
     return multiply(g_, sum, constant(g_, "scale"));

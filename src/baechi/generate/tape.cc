@@ -111,6 +111,7 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
                                          .shape = shape,
                                          .bytes = bytes,
                                          .wants_gradient = wants_gradient,
+                                         .uses = 0,
                                          .partials = {},
                                          .gradient = {}}));
   }
@@ -124,7 +125,9 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
 std::vector<Value> Tape::add_all(const Operation& operation, Gradient gradient) {
   std::vector<Value> outputs = emit(scope_ + operation.name, operation);
   if (gradient) {
-    steps_.push_back({values_[outputs.front()].producer, outputs, std::move(gradient)});
+    for (const Value input : operation.inputs) ++values_[input].uses;
+    steps_.push_back(
+        {values_[outputs.front()].producer, operation.inputs, outputs, std::move(gradient)});
   } else {
     for (const Value output : outputs) values_[output].wants_gradient = false;
   }
@@ -143,10 +146,7 @@ OpId Tape::add_sink(const Operation& operation) {
   return OpId(names_.size() - 1);
 }
 
-void Tape::require_gradient(Value value) {
-  values_[value].wants_gradient = true;
-  steps_.push_back({values_[value].producer, {value}, {}});
-}
+void Tape::require_gradient(Value value) { values_[value].wants_gradient = true; }
 
 // The rows of all partials side by side, then added up into a tensor of the full shape.
 Value Tape::densify(Value value, const std::vector<Partial>& rows) {
@@ -228,30 +228,39 @@ void Tape::gate(Backward& backward) {
   }
 }
 
+// The last use gone, the gradient is complete: summing it now, not when its producer's turn comes,
+// frees its terms early.
+void Tape::drop_use(Value value) {
+  if (--values_[value].uses == 0) values_[value].gradient = sum_gradients(value);
+}
+
+void Tape::run_backward(const Step& step) {
+  Backward backward(*this, step.op, step.outputs);
+  bool reached = false;
+  for (const Value output : step.outputs) {
+    backward.gradients_.push_back(values_[output].gradient);
+    reached = reached || values_[output].gradient.has_value();
+  }
+  if (!reached) return;
+  step.gradient(backward);
+  if (options_.gate_gradients && backward.given_.size() > 1) gate(backward);
+  for (const Backward::Given& given : backward.given_)
+    values_[given.input].partials.push_back({given.gradient, given.indices});
+}
+
 void Tape::differentiate(Value loss) {
+  BAECHI_ASSERT(values_[loss].uses == 0, "the loss is the last operator");
   const Shape loss_shape = shape(loss);
-  values_[loss].partials.push_back({emit("gradients/Fill", {.name = {},
-                                                            .kind = "Fill",
-                                                            .inputs = {loss},
-                                                            .outputs = {loss_shape},
-                                                            .kernel = false,
-                                                            .forward = producer(loss)})
-                                        .front(),
-                                    std::nullopt});
+  values_[loss].gradient = emit("gradients/Fill", {.name = {},
+                                                   .kind = "Fill",
+                                                   .inputs = {loss},
+                                                   .outputs = {loss_shape},
+                                                   .kernel = false,
+                                                   .forward = producer(loss)})
+                               .front();
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    Backward backward(*this, step->op, step->outputs);
-    bool reached = false;
-    for (const Value output : step->outputs) {
-      const std::optional<Value> sum = sum_gradients(output);
-      values_[output].gradient = sum;
-      backward.gradients_.push_back(sum);
-      reached = reached || sum.has_value();
-    }
-    if (!reached || !step->gradient) continue;
-    step->gradient(backward);
-    if (options_.gate_gradients && backward.given_.size() > 1) gate(backward);
-    for (const Backward::Given& given : backward.given_)
-      values_[given.input].partials.push_back({given.gradient, given.indices});
+    run_backward(*step);
+    for (const Value input : step->inputs) drop_use(input);
   }
   steps_.clear();
 }

@@ -142,12 +142,13 @@ class Tape {
     Shape shape;
     Bytes bytes;
     bool wants_gradient;
+    std::uint32_t uses;  // forward operators whose gradient functions have not run yet
     std::vector<Partial> partials;
-    std::optional<Value> gradient;
+    std::optional<Value> gradient;  // their sum, once uses is 0
   };
   struct Step {  // of the forward pass
     OpId op;
-    std::vector<Value> outputs;
+    std::vector<Value> inputs, outputs;
     Gradient gradient;
   };
 
@@ -155,6 +156,8 @@ class Tape {
   std::vector<Value> emit(const std::string& name, const Operation& operation);
   void colocate(OpId op, OpId with);
   void gate(Backward& backward);
+  void run_backward(const Step& step);
+  void drop_use(Value value);
   std::optional<Value> sum_gradients(Value value);
   Value densify(Value value, const std::vector<Partial>& rows);
 
