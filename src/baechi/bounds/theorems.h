@@ -56,8 +56,8 @@ double favorite_child_ratio(double rho);
 // (4 + 3 rho)/(2 + rho) - (2 + 2 rho)/(n (2 + rho)). Requires 1 <= m <= n, 0 <= rho <= 1.
 double m_sct_bound(std::size_t n, std::size_t m, double rho, double w);
 
-// What holds for m-SCT under the SCT assumption whatever its favorite children are:
-// makespan <= (n/m + (1 + rho) (1 - 1/m)) w, by the argument of Appendix A.
+// What we can prove of m-SCT under the SCT assumption whatever its favorite children are, and of
+// m-ETF: Appendix A with C <= rho w, so makespan <= (1 + (n - 1) / m + rho) w.
 double any_favorites_bound(std::size_t n, std::size_t m, double rho, double w);
 
 }  // namespace baechi

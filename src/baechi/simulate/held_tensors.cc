@@ -67,6 +67,7 @@ void HeldTensors::clear(const Placement& placement, const IdVector<OpId, OpSlot>
                         bool record) {
   placement_ = &placement;
   slots_ = &slots;
+  overflowed_ = false;
   permanent_.assign(devices_.size(), Bytes(0));
   for (const OpId op : memory_.keys()) permanent_[placement[op]] += memory_[op].permanent;
   for (const DeviceId device : devices_.keys()) {
@@ -96,6 +97,7 @@ void HeldTensors::ran(OpId op, const OpSlot& slot) {
     account.run(std::nullopt);
   }
   account.give_back(memory.temporary, slot.start);
+  overflowed_ = overflowed_ || account.overflowed();
   read_inputs(account, op, slot.device);
 }
 
@@ -129,6 +131,7 @@ void HeldTensors::end_step(Time makespan) {
   for (HoldingDevice& device : devices_) {
     advance(device, makespan);
     device.account.end_step(makespan);
+    overflowed_ = overflowed_ || device.account.overflowed();
   }
 }
 

@@ -49,6 +49,7 @@ class HeldTensors {
   void sent(TensorId tensor, DeviceId device, std::uint32_t local_readers);
   void end_step(Time makespan);
 
+  bool overflowed() const { return overflowed_; }  // some device, as far as its account goes
   const MemoryAccount& account(DeviceId device) const { return devices_[device].account; }
   // Held until the step ends, and so are its copies.
   bool keeps_outputs(OpId op) const { return memory_[op].keeps_outputs; }
@@ -83,6 +84,7 @@ class HeldTensors {
   IdVector<TensorId, std::uint32_t> readers_;  // on the producer's device
   IdVector<DeviceId, HoldingDevice> devices_;
   IdVector<DeviceId, Bytes> permanent_;
+  bool overflowed_ = false;
 };
 
 }  // namespace baechi::simulation

@@ -56,6 +56,8 @@ class MemoryAccount {
     BAECHI_ASSERT(held_ == permanent_, "a step gives back all that it took");
   }
 
+  bool overflowed() const { return overflow_at_.has_value(); }  // before this moment
+
   // After end_step().
   Bytes peak() const { return peak_; }
   void tell(DeviceTrace& trace) const {

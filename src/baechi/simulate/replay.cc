@@ -20,16 +20,27 @@ Replay::Replay(const CostModel& costs)
       workers_(costs.cluster().num_devices()),
       destinations_(costs.cluster().num_devices()) {}
 
-Time Replay::run(const PlacedGraph& placed, const Options& options, IdVector<OpId, OpSlot>& slots) {
+std::optional<Time> Replay::run(const PlacedGraph& placed, const Options& options,
+                                IdVector<OpId, OpSlot>& slots) {
   throw_if_cancelled(options.cancel);
   check_sizes(*costs_, placed);
   placed_ = &placed;
   slots_ = &slots;
   memory_ = options.memory;
+  limit_ = options.limit;
+  too_long_ = false;
+  if (limit_.has_value() && tails_.empty()) find_tails();
   slots.resize(graph_->num_ops());
   prepare(placed);
   if (memory_) held_.clear(placed.device, slots, options.record_memory);
 
+  const std::optional<Time> makespan = replay(options.cancel);
+  if (!makespan.has_value()) return std::nullopt;
+  if (memory_) held_.end_step(*makespan);
+  return gave_up() ? std::nullopt : makespan;
+}
+
+std::optional<Time> Replay::replay(const CancelFlag* cancel) {
   for (const OpId op : graph_->ops())
     if (nodes_[op].waits_for == 0) become_startable(op);
 
@@ -44,22 +55,44 @@ Time Replay::run(const PlacedGraph& placed, const Options& options, IdVector<OpI
     }
     makespan = event.when().at;
     finish(event.op(), event.when());
-    if (++finished % kOpsPerPoll == 0) throw_if_cancelled(options.cancel);
+    if (gave_up()) return std::nullopt;
+    if (++finished % kOpsPerPoll == 0) throw_if_cancelled(cancel);
   }
+  if (finished == graph_->num_ops()) return makespan;
 
-  if (finished < graph_->num_ops()) {
-    BAECHI_ASSERT(placed.order.has_value(), "only an order can keep an operator from running");
-    IdVector<DeviceId, std::size_t> done(workers_.size());
+  BAECHI_ASSERT(placed_->order.has_value(), "only an order can keep an operator from running");
+  IdVector<DeviceId, std::size_t> done(workers_.size());
+  for (const DeviceId device : workers_.keys())
+    done[device] =
+        static_cast<std::size_t>(workers_[device].next - (*placed_->order)[device].data());
+  throw_stuck(*costs_, *placed_, done);
+}
+
+// The longest path that follows each operator, without transfers.
+void Replay::find_tails() {
+  tails_.resize(graph_->num_ops());
+  const std::span<const OpId> order = graph_->topological_order();
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const OpId op = order[i];
+    std::optional<Time> fastest;
     for (const DeviceId device : workers_.keys())
-      done[device] =
-          static_cast<std::size_t>(workers_[device].next - (*placed.order)[device].data());
-    throw_stuck(*costs_, placed, done);
+      if (const std::optional<Time> time = costs_->compute_time(op, device))
+        fastest = std::min(fastest.value_or(*time), *time);
+    const Time path = tails_[op] + fastest.value_or(Time(0));
+    for (const Edge& edge : graph_->in_edges(op))
+      tails_[edge.from] = std::max(tails_[edge.from], path);
   }
-  if (memory_) held_.end_step(makespan);
-  return makespan;
 }
 
 void Replay::prepare(const PlacedGraph& placed) {
+  for (Worker& worker : workers_) {
+    worker.free = {};
+    worker.busy = false;
+    worker.next = worker.last = nullptr;
+    worker.startable.clear();
+    worker.computing = worker.work_left = Time(0);
+    worker.sent = worker.received = Bytes(0);
+  }
   for (const OpId op : graph_->ops()) {
     const DeviceId device = placed.device[op];
     if (!workers_.contains(device)) throw_cannot_run(*costs_, op, device);
@@ -70,14 +103,7 @@ void Replay::prepare(const PlacedGraph& placed) {
                   .waits_for = static_cast<std::uint32_t>(graph_->in_edges(op).size()),
                   .device = device,
                   .listed = false};
-  }
-  for (Worker& worker : workers_) {
-    worker.free = {};
-    worker.busy = false;
-    worker.next = worker.last = nullptr;
-    worker.startable.clear();
-    worker.computing = Time(0);
-    worker.sent = worker.received = Bytes(0);
+    workers_[device].work_left += *duration;
   }
   if (placed.order.has_value()) take_order(*placed.order);
   copies_.clear();
@@ -211,7 +237,11 @@ void Replay::start(OpId op, DeviceId device, Instant at) {
   const Time duration = nodes_[op].duration;
   const Time end = at.at + duration;
   (*slots_)[op] = {device, at.at, end};
-  workers_[device].busy = true;
+  Worker& worker = workers_[device];
+  worker.busy = true;
+  worker.work_left -= duration;
+  if (limit_.has_value() && std::max(tails_[op], worker.work_left) > *limit_ - end)
+    too_long_ = true;
   const Instant finish = duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
   events_.set(device, Event::finish(finish, op));
 }

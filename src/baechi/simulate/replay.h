@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/cancel.h"
@@ -28,13 +29,15 @@ class Replay {
   struct Options {
     bool memory = true;  // keep the devices' accounts
     bool record_memory = false;
+    std::optional<Time> limit = {};  // give up when it takes longer, or when memory runs out
     const CancelFlag* cancel = nullptr;
   };
 
   explicit Replay(const CostModel& costs);
 
-  // Fills `slots` and returns the makespan.
-  Time run(const PlacedGraph& placed, const Options& options, IdVector<OpId, OpSlot>& slots);
+  // Fills `slots` and returns the makespan, or nothing when it gave up.
+  std::optional<Time> run(const PlacedGraph& placed, const Options& options,
+                          IdVector<OpId, OpSlot>& slots);
 
   // Of the last run, with memory.
   Bytes peak(DeviceId device) const { return held_.account(device).peak(); }
@@ -60,10 +63,12 @@ class Replay {
     bool busy = false;
     const OpId *next = nullptr, *last = nullptr;  // with an order: what is left of it
     std::vector<Startable> startable;             // without: a heap, the first to start on top
-    Time computing;
+    Time computing, work_left;  // of operators that finished; that have not started
     Bytes sent, received;
   };
 
+  void find_tails();
+  std::optional<Time> replay(const CancelFlag* cancel);
   void prepare(const PlacedGraph& placed);
   void take_order(const DeviceOrder& order);
   void finish(OpId op, Instant now);
@@ -73,6 +78,7 @@ class Replay {
   void occupy(DeviceId device);
   void await_choice(DeviceId device);
   void choose(DeviceId device, Instant now);
+  bool gave_up() const { return limit_.has_value() && (too_long_ || held_.overflowed()); }
   void start(OpId op, DeviceId device, Instant at);
 
   const CostModel* costs_;
@@ -85,6 +91,10 @@ class Replay {
   const PlacedGraph* placed_ = nullptr;
   IdVector<OpId, OpSlot>* slots_ = nullptr;
   bool memory_ = true;
+  std::optional<Time> limit_;
+  bool too_long_ = false;  // the limit will be exceeded
+  // What must run after an operator, on the fastest devices; found when first needed.
+  IdVector<OpId, Time> tails_;
   IdVector<OpId, Node> nodes_;
   IdVector<DeviceId, Worker> workers_;
 

@@ -315,6 +315,30 @@ TEST_CASE("simulate: times beyond 63 bits are the input's fault") {
   CHECK_THROWS_AS(replay(graph, cluster, in_order(graph, {{"a", "b"}})), InputError);
 }
 
+// On gpu:0, b's memory on top of what a leaves is beyond 63 bits. That shows at 3, when c could
+// start there and d is running.
+TEST_CASE("simulate: a run that failed half way leaves nothing behind") {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  const OpGraph graph = GraphSketch()
+                            .op("a", 2)
+                            .op("b", 1, kHuge)
+                            .op("c", 1)
+                            .op("d", 9)
+                            .tensor("a", kHuge, {})
+                            .build();
+  const Cluster cluster = byte_per_ns(4, CommunicationMode::kParallel);
+  const CostModel costs(graph, cluster);
+  const PlacedGraph bad = in_any_order(graph, {{"a", "b", "c"}, {"d"}, {}, {}});
+  const DeviceLists lists{{"a", "c"}, {}, {"b"}, {"d"}};
+  const Trace fresh = simulate(costs, in_order(graph, lists));
+
+  Simulator simulator(costs);
+  CHECK_THROWS_AS(simulator.run(bad), InputError);
+  CHECK(simulator.trace(in_any_order(graph, lists)) == fresh);
+  CHECK_THROWS_AS(simulator.run(bad), InputError);
+  CHECK(simulator.trace(in_order(graph, lists)) == fresh);
+}
+
 TEST_CASE("simulate: a request to stop is heard") {
   const OpGraph graph = chain(std::vector<Time>(26, Time(1)), Bytes(1));
   const Cluster cluster = byte_per_ns(1, CommunicationMode::kParallel);

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/bounds/cut.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "baechi/bounds/load.h"
+#include "baechi/bounds/one_machine.h"
+
+namespace baechi::bounds {
+namespace {
+
+class Hypothesis {
+ public:
+  Hypothesis(const Relaxation& relaxed, const HeadsTails& ends, std::size_t rounds)
+      : base_(relaxed),
+        ends_(ends),
+        pairs_(cut_pairs(relaxed, ends)),
+        forced_(forced_together(relaxed)),
+        rounds_(rounds) {}
+
+  // The longest that a cut of one pair can make a step: beyond it nothing is forced together.
+  Ns longest_cut() const {
+    Ns longest = 0;
+    for (const CutPair& pair : pairs_)
+      if (pair.least < kNever) longest = std::max(longest, pair.least);
+    return longest;
+  }
+
+  // Whether no step is shorter than `limit`.
+  bool refuted(Ns limit) const {
+    UnionFind sets = forced_;
+    std::optional<Relaxation> narrowed;
+    const Relaxation* relaxed = &base_;
+    std::optional<HeadsTails> sharper;
+    for (std::size_t round = 0; round < rounds_; ++round) {
+      bool changed = false;
+      for (const CutPair& pair : sharper ? cut_pairs(*relaxed, *sharper) : pairs_)
+        if (pair.least >= limit) changed |= sets.unite(pair.from.value(), pair.to.value());
+      if (round > 0 && !changed) return false;
+      const Components components = number(base_, sets);
+      const Lumps regions = lumps(*relaxed, components.of, components.count);
+      if (!may_pack(base_, regions, limit)) return true;
+      if (base_.num_types() > 1 && load(base_, regions, balance(base_, regions)) >= limit)
+        return true;
+      if (round + 1 == rounds_) return false;
+
+      if (base_.num_types() > 1) relaxed = &narrow(narrowed, regions, components);
+      sharper = star(*relaxed, components.of);
+      if (longest(*relaxed, *sharper) >= limit ||
+          one_device_each(*relaxed, *sharper, components.of, components.count) >= limit ||
+          window(*relaxed, *sharper, balance(*relaxed, regions)) >= limit)
+        return true;
+    }
+    return false;
+  }
+
+ private:
+  // A region may only be where all of it can be and fits.
+  const Relaxation& narrow(std::optional<Relaxation>& narrowed, const Lumps& regions,
+                           const Components& components) const {
+    if (!narrowed.has_value()) narrowed = base_;
+    const std::size_t num_types = base_.num_types();
+    for (const OpId op : components.of.keys()) {
+      const std::size_t region = components.of[op].index();
+      for (std::size_t type = 0; type < num_types; ++type)
+        if (regions.k[region * num_types + type] >= kNever ||
+            regions.held[region] > base_.types[type].capacity)
+          narrowed->k[op.index() * num_types + type] = kNever;
+    }
+    return *narrowed;
+  }
+
+  const Relaxation& base_;
+  const HeadsTails& ends_;
+  const std::vector<CutPair> pairs_;
+  const UnionFind forced_;
+  const std::size_t rounds_;
+};
+
+}  // namespace
+
+Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known) {
+  if (relaxed.num_devices == 1) return known;
+  // What one hypothesis costs, about, in operators and edges looked at; and what we would spend.
+  constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kMostSteps = 40, kFewestSteps = 6;
+  const std::size_t size = (relaxed.unit.size() + relaxed.graph->num_edges()) *
+                           relaxed.num_types() * relaxed.num_types();
+  const std::size_t rounds = size * kManyRounds * 8 <= kBudget ? kManyRounds : 1;
+  const std::size_t steps = std::clamp(kBudget / (size * rounds + 1), kFewestSteps, kMostSteps);
+  const Hypothesis hypothesis(relaxed, ends, rounds);
+
+  // Gallops up from the known bound while hypotheses fall, then bisects.
+  Ns proved = known;
+  std::optional<Ns> open;  // a limit that could not be refuted
+  Ns stride = 1 + known / 64;
+  for (std::size_t step = 0; step < steps; ++step) {
+    if (open.has_value() && *open <= proved + 1) break;
+    const Ns limit =
+        open.has_value() ? proved + (*open - proved) / 2 : proved + (step == 0 ? 1 : stride);
+    if (limit >= kNever) break;
+    if (hypothesis.refuted(limit)) {
+      proved = limit;
+      if (step > 0) stride *= 2;
+    } else {
+      open = limit;
+      if (step == 0) break;
+    }
+  }
+  return proved;
+}
+
+}  // namespace baechi::bounds

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cut bound: suppose a step took less than v. Then no pair of neighbors whose separation costs
+// v may be apart, so whole regions of the graph share a device; if they cannot, the step takes v.
+#pragma once
+
+#include "baechi/bounds/components.h"
+#include "baechi/bounds/heads_tails.h"
+#include "baechi/bounds/relaxation.h"
+
+namespace baechi::bounds {
+
+// At least `known`, a valid bound already; `ends` come from star() with the components of
+// forced_together(). Searches by bisection, and on graphs of up to a few thousand operators lets
+// each hypothesis sharpen heads and tails, and so itself.
+Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known);
+
+}  // namespace baechi::bounds

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds from the work that the devices share, by weighted duality: for any weights y of a
+// nanosecond and prices u of a byte per device,
+//   makespan >= (sum over units of min over devices (y k + u held) - sum of u capacity) / sum of y.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "baechi/bounds/heads_tails.h"
+#include "baechi/bounds/relaxation.h"
+
+namespace baechi::bounds {
+
+struct LoadWeights {                // by type; integers, so that the bound is exact
+  std::vector<std::int64_t> y;      // at most 2^20
+  std::vector<std::int64_t> price;  // of 2^20 bytes
+};
+
+// What goes to one device as a whole.
+struct Lumps {
+  std::size_t size = 0;
+  std::vector<Ns> k;               // [lump * types + type]
+  std::vector<std::int64_t> held;  // [lump]
+};
+Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
+            std::size_t num_components);
+
+// Good weights, found by ascending the dual; any would do.
+LoadWeights balance(const Relaxation& relaxed, const Lumps& lumps);
+
+Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weights);
+
+// For every set S of operators that start at r or later and leave s behind them:
+// makespan >= r + work(S) / devices + s, over the sets {b >= r, q >= s}.
+Ns window(const Relaxation& relaxed, const HeadsTails& ends, const LoadWeights& weights);
+
+}  // namespace baechi::bounds

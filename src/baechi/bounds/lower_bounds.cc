@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/bounds/lower_bounds.h"
+
+#include <algorithm>
+
+#include "baechi/bounds/components.h"
+#include "baechi/bounds/cut.h"
+#include "baechi/bounds/heads_tails.h"
+#include "baechi/bounds/load.h"
+#include "baechi/bounds/memory_path.h"
+#include "baechi/bounds/one_machine.h"
+#include "baechi/bounds/relaxation.h"
+
+namespace baechi {
+
+std::vector<NamedBound> lower_bounds(const CostModel& costs) {
+  const std::optional<bounds::Relaxation> relaxed = bounds::relax(costs);
+  if (!relaxed.has_value()) return {};
+  UnionFind forced = bounds::forced_together(*relaxed);
+  const bounds::Components together = bounds::number(*relaxed, forced);
+  const bounds::Lumps lumps = bounds::lumps(*relaxed, together.of, together.count);
+  const bounds::LoadWeights weights = bounds::balance(*relaxed, lumps);
+  const bounds::HeadsTails ends = bounds::star(*relaxed, together.of);
+
+  std::vector<NamedBound> found;
+  const auto add = [&](const char* name, bounds::Ns value) {
+    // A value of kNever says that no plan is feasible: then bounds mean nothing.
+    if (value < bounds::kNever) found.push_back({name, Time(value)});
+  };
+  add("longest path", bounds::longest_path(*relaxed));
+  add("load", bounds::load(*relaxed, lumps, weights));
+  add("star", bounds::longest(*relaxed, ends));
+  add("window", bounds::window(*relaxed, ends, weights));
+  add("one device", bounds::one_device_each(*relaxed, ends, together.of, together.count));
+  add("memory path", bounds::memory_path(*relaxed));
+  Time strongest;
+  for (const NamedBound& bound : found) strongest = std::max(strongest, bound.value);
+  // It starts from the strongest and is told only where it gets further.
+  if (const bounds::Ns cut = bounds::cut(*relaxed, ends, strongest.count());
+      cut > strongest.count())
+    add("cut", cut);
+
+  std::ranges::sort(found, [](const NamedBound& a, const NamedBound& b) {
+    return a.value != b.value ? a.value > b.value : a.name < b.name;
+  });
+  return found;
+}
+
+}  // namespace baechi

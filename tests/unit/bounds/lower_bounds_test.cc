@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/bounds/lower_bounds.h"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string_view>
+
+#include "baechi/graph/op_graph_builder.h"
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+std::optional<std::int64_t> bound(const OpGraph& graph, const Cluster& cluster,
+                                  std::string_view name) {
+  for (const NamedBound& bound : lower_bounds(CostModel(graph, cluster)))
+    if (bound.name == name) return bound.value.count();
+  return std::nullopt;
+}
+
+Cluster cluster_of(std::size_t count, std::int64_t latency, std::int64_t capacity = 1000) {
+  return Cluster(uniform_cluster({.count = count,
+                                  .capacity = Bytes(capacity),
+                                  .latency = Time(latency),
+                                  .communication = CommunicationMode::kParallel}));
+}
+
+TEST_CASE("bounds: figure 1 has its longest path, and its work shared by two") {
+  const OpGraph graph = testing::figure_1();
+  CHECK(bound(graph, cluster_of(2, 1), "longest path") == 8);
+  CHECK(bound(graph, cluster_of(2, 1), "load") == 6);
+  CHECK(bound(graph, cluster_of(1, 1), "load") == 12);
+}
+
+// A fork-join of three times 10: the sink either waits for a transfer or the middles queue up.
+TEST_CASE("bounds: star weighs sending an input against computing it in the same place") {
+  const OpGraph graph = testing::fork_join(3, Time(10), Bytes(1));
+  CHECK(bound(graph, cluster_of(4, 0), "star") == 30);
+  CHECK(bound(graph, cluster_of(4, 3), "star") == 33);   // from or to two of the middles
+  CHECK(bound(graph, cluster_of(4, 99), "star") == 50);  // all parents of the sink on its device
+}
+
+TEST_CASE("bounds: unequal devices share the work by their speeds") {
+  OpGraphBuilder builder;
+  for (int i = 0; i < 4; ++i) {
+    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
+    builder.set_time(op, "gpu", Time(30));
+    if (i < 2) builder.set_time(op, "cpu", Time(60));
+  }
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = cluster_of(2, 0).spec();
+  // Half the speed: 120 ns of work on 1.5 devices.
+  spec.devices[1].speed = Speed(500'000);
+  CHECK(bound(graph, Cluster(spec), "load") == 80);
+  // Two operators cannot go to the slow one: 60 + 30 x against 60 (2 - x), so x = 2/3.
+  spec.devices[1].speed = kFullSpeed;
+  spec.devices[1].kind = "cpu";
+  CHECK(*bound(graph, Cluster(spec), "load") >= 79);
+  CHECK(*bound(graph, Cluster(spec), "load") <= 80);
+}
+
+TEST_CASE("bounds: a fast device without room for the weights leaves work to the slow one") {
+  OpGraphBuilder builder;
+  for (int i = 0; i < 10; ++i) {
+    const OpId op =
+        builder.add_operator({.name = "op" + std::to_string(i), .permanent = Bytes(10)});
+    builder.set_time(op, "*", Time(10));
+  }
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = cluster_of(2, 0).spec();
+  spec.devices[1].speed = Speed(100'000);
+  CHECK(bound(graph, Cluster(spec), "load") == 91);  // 100 / 1.1
+  spec.devices[0].capacity = Bytes(50);              // so five of ten must take 100 ns each
+  CHECK(*bound(graph, Cluster(spec), "load") >= 490);
+  CHECK(*bound(graph, Cluster(spec), "load") <= 500);
+}
+
+TEST_CASE("bounds: a colocation group runs on one device, one operator after the other") {
+  OpGraphBuilder builder;
+  for (int i = 0; i < 4; ++i) {
+    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
+    builder.set_time(op, "gpu", Time(10));
+    if (i < 3) builder.add_to_group(op, "g");
+  }
+  const OpGraph graph = std::move(builder).build();
+  CHECK(bound(graph, cluster_of(4, 0), "one device") == 30);
+  CHECK(bound(graph, cluster_of(4, 0), "load") == 10);
+}
+
+TEST_CASE("bounds: a chain too large for one device pays for its cheapest cut") {
+  const OpGraph graph = testing::chain({Time(5), Time(5), Time(5), Time(5)}, Bytes(0), Bytes(10));
+  CHECK(bound(graph, cluster_of(2, 7, 40), "memory path") == 0);
+  const Cluster roomy = cluster_of(2, 7, 40);
+  CHECK(lower_bounds(CostModel(graph, roomy)).front().value == Time(20));
+  CHECK(bound(graph, cluster_of(2, 7, 39), "memory path") == 27);
+  CHECK(bound(graph, cluster_of(4, 7, 19), "memory path") == 41);  // no two fit together
+}
+
+TEST_CASE("bounds: pins make transfers unavoidable") {
+  OpGraphBuilder builder;
+  const OpId a = builder.add_operator({.name = "a", .pin = "gpu:0"});
+  const OpId b = builder.add_operator({.name = "b", .pin = "gpu:1"});
+  builder.set_time(a, "gpu", Time(5));
+  builder.set_time(b, "gpu", Time(5));
+  builder.connect(builder.add_output(a, Bytes(1)), b);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = cluster_of(2, 7);
+  CHECK(bound(graph, cluster, "star") == 17);
+  CHECK(bound(graph, cluster, "longest path") == 10);
+}
+
+TEST_CASE("bounds: there are none when an operator has no device that can run or hold it") {
+  OpGraphBuilder builder;
+  const OpId op = builder.add_operator({.name = "op", .permanent = Bytes(11)});
+  builder.set_time(op, "gpu", Time(5));
+  const OpGraph graph = std::move(builder).build();
+  const Cluster enough = cluster_of(2, 0, 11), short_by_one = cluster_of(2, 0, 10);
+  CHECK(lower_bounds(CostModel(graph, enough)).front().value == Time(5));
+  CHECK(lower_bounds(CostModel(graph, short_by_one)).empty());
+}
+
+}  // namespace
+}  // namespace baechi
