@@ -38,6 +38,8 @@ struct Benchmark {
   void (*run)();
 };
 
+void bench_bounds();
 void bench_simulate();
+void bench_verify();
 
 }  // namespace baechi::bench

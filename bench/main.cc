@@ -14,7 +14,9 @@ namespace baechi::bench {
 namespace {
 
 constexpr std::array kBenchmarks{
+    Benchmark{"bounds", bench_bounds},
     Benchmark{"simulate", bench_simulate},
+    Benchmark{"verify", bench_verify},
 };
 
 }  // namespace
