@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory never surprises: where any placement fits, one is found; where none does, no one claims it.
+// Memory never surprises: where any placement fits, one is found; where none does, no one claims
+// it.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -23,10 +24,11 @@ Cluster tight_cluster(const OpGraph& graph, std::uint64_t seed) {
   Bytes total;
   for (const OpId op : graph.ops()) total += graph[op].permanent + graph.output_bytes(op);
   const std::size_t count = 2 + random.below(2);
-  ClusterSpec spec = uniform_cluster({.count = count,
-                                      .capacity = Bytes(1),
-                                      .latency = Time(random.between(0, 5)),
-                                      .communication = static_cast<CommunicationMode>(random.below(3))});
+  ClusterSpec spec =
+      uniform_cluster({.count = count,
+                       .capacity = Bytes(1),
+                       .latency = Time(random.between(0, 5)),
+                       .communication = static_cast<CommunicationMode>(random.below(3))});
   const Bytes share(total.count() / static_cast<std::int64_t>(count));
   for (Device& device : spec.devices)
     device.capacity = Bytes(random.between(std::max<std::int64_t>(1, share.count() * 7 / 10),

@@ -6,6 +6,7 @@
 
 #include "baechi/bounds/load.h"
 #include "baechi/bounds/one_machine.h"
+#include "baechi/bounds/window.h"
 
 namespace baechi::bounds {
 namespace {

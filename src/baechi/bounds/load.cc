@@ -11,18 +11,6 @@ namespace {
 
 constexpr std::int64_t kScale = std::int64_t{1} << 20;
 
-Ns ceil_divide(WideInt dividend, WideInt divisor) {
-  if (dividend <= 0 || divisor <= 0) return 0;
-  return static_cast<Ns>((dividend + divisor - 1) / divisor);
-}
-
-std::int64_t total_weight(const Relaxation& relaxed, const LoadWeights& weights) {
-  std::int64_t total = 0;
-  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
-    total += static_cast<std::int64_t>(relaxed.types[type].count) * weights.y[type];
-  return total;
-}
-
 // Looks for good weights. First those of time: a device that gets more than its share becomes
 // dearer; who gets what is decided softly at first and ever more sharply, since lumps with equal
 // costs would all change sides at once. Then prices of memory, one device type at a time, and a
@@ -207,89 +195,19 @@ class WeightSearch {
   double held_ = 0.0;                     // by the sample
 };
 
-// The sums of the `count` smallest values from each position of an ascending list on.
-std::vector<Ns> sums_of_next(const std::vector<Ns>& ascending, std::size_t count) {
-  std::vector<Ns> sums(ascending.size(), 0);
-  Ns sum = 0;
-  for (std::size_t i = ascending.size(); i-- > 0;) {
-    sum += ascending[i];
-    if (i + count < ascending.size()) sum -= ascending[i + count];
-    sums[i] = sum;
-  }
-  return sums;
+}  // namespace
+
+Ns ceil_divide(WideInt dividend, WideInt divisor) {
+  if (dividend <= 0 || divisor <= 0) return 0;
+  return static_cast<Ns>((dividend + divisor - 1) / divisor);
 }
 
-struct Job {
-  Ns b, q;
-  std::int64_t work;  // weighted, so that a device of weight 1 would take that long
-};
-
-// Sweeps the sets {b >= r, q >= s} for some r and all s.
-class Windows {
- public:
-  Windows(std::vector<Job> jobs, std::int64_t weight, std::size_t equal_devices)
-      : jobs_(std::move(jobs)), weight_(weight), devices_(equal_devices) {
-    std::sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.q > b.q; });
-    for (const Job& job : jobs_) heads_.push_back(job.b);
-    std::sort(heads_.begin(), heads_.end());
-    head_sums_ = sums_of_next(heads_, devices_);
-  }
-
-  Ns strongest() {
-    Ns best = 0;
-    const std::size_t stride = std::max<std::size_t>(1, jobs_.size() / kThresholds);
-    for (std::size_t i = 0; i < jobs_.size(); i += stride) {
-      const auto first = static_cast<std::size_t>(
-          std::lower_bound(heads_.begin(), heads_.end(), heads_[i]) - heads_.begin());
-      best = std::max(best, sweep(first));
-    }
-    return best;
-  }
-
- private:
-  static constexpr std::size_t kThresholds = 48;
-
-  Ns sweep(std::size_t first) const {
-    const Ns r = heads_[first];
-    WideInt work = 0, best = 0;
-    for (const Job& job : jobs_) {
-      if (job.b < r) continue;
-      work += job.work;
-      best = std::max(best, work + static_cast<WideInt>(r + job.q) * weight_);
-    }
-    if (devices_ > 0) best = std::max(best, sweep_equal(first));
-    return ceil_divide(best, weight_);
-  }
-
-  // On n equal devices the first and the last operators of all devices differ: the n smallest heads
-  // and the n smallest tails count, not n times the smallest.
-  WideInt sweep_equal(std::size_t first) const {
-    const Ns r = heads_[first];
-    WideInt work = 0, best = 0;
-    Ns tails = 0;  // of the last n jobs: the smallest so far
-    std::size_t count = 0;
-    ring_.assign(devices_, 0);
-    for (const Job& job : jobs_) {
-      if (job.b < r) continue;
-      work += job.work;
-      Ns& oldest = ring_[count++ % devices_];
-      tails += job.q - oldest;
-      oldest = job.q;
-      if (count >= devices_)
-        best = std::max(best, work * 1 + (static_cast<WideInt>(head_sums_[first]) + tails) *
-                                             (weight_ / static_cast<std::int64_t>(devices_)));
-    }
-    return best;
-  }
-
-  std::vector<Job> jobs_;  // by tail, longest first
-  const std::int64_t weight_;
-  const std::size_t devices_;  // 0 when they are unequal
-  std::vector<Ns> heads_, head_sums_;
-  mutable std::vector<Ns> ring_;
-};
-
-}  // namespace
+std::int64_t total_weight(const Relaxation& relaxed, const LoadWeights& weights) {
+  std::int64_t total = 0;
+  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
+    total += static_cast<std::int64_t>(relaxed.types[type].count) * weights.y[type];
+  return total;
+}
 
 Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
             std::size_t num_components) {
@@ -336,32 +254,6 @@ Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weight
     total -= static_cast<WideInt>(weights.price[type]) * relaxed.types[type].capacity *
              static_cast<std::int64_t>(relaxed.types[type].count);
   return ceil_divide(total, static_cast<WideInt>(total_weight(relaxed, weights)) * kScale);
-}
-
-Ns window(const Relaxation& relaxed, const HeadsTails& ends, const LoadWeights& weights) {
-  const std::size_t num_types = relaxed.num_types();
-  std::vector<Job> jobs;
-  jobs.reserve(relaxed.k_min.size());
-  for (std::size_t op = 0; op < relaxed.k_min.size(); ++op) {
-    Job job{kNever, kNever, 0};
-    std::optional<WideInt> work;
-    for (std::size_t type = 0; type < num_types; ++type) {
-      const std::size_t at = op * num_types + type;
-      if (relaxed.k[at] >= kNever || ends.b[at] >= kNever || ends.q[at] >= kNever) continue;
-      job.b = std::min(job.b, ends.b[at]);
-      job.q = std::min(job.q, ends.q[at]);
-      const WideInt weighted = static_cast<WideInt>(weights.y[type]) * relaxed.k[at];
-      if (!work.has_value() || weighted < *work) work = weighted;
-    }
-    if (!work.has_value()) return kNever;
-    // Totals stay below 2^60 nanoseconds, weights below 2^20: what does not fit is left out.
-    job.work = static_cast<std::int64_t>(std::min(*work, static_cast<WideInt>(kNever)));
-    jobs.push_back(job);
-  }
-  if (jobs.empty()) return 0;
-  return Windows(std::move(jobs), total_weight(relaxed, weights),
-                 num_types == 1 ? relaxed.num_devices : 0)
-      .strongest();
 }
 
 }  // namespace baechi::bounds

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "baechi/bounds/heads_tails.h"
+#include "baechi/base/wide.h"
 #include "baechi/bounds/relaxation.h"
 
 namespace baechi::bounds {
@@ -28,13 +28,13 @@ struct Lumps {
 Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
             std::size_t num_components);
 
+// Of a device of each type, summed up; and a quotient rounded up, 0 when not positive.
+std::int64_t total_weight(const Relaxation& relaxed, const LoadWeights& weights);
+Ns ceil_divide(WideInt dividend, WideInt divisor);
+
 // Good weights, found by ascending the dual; any would do.
 LoadWeights balance(const Relaxation& relaxed, const Lumps& lumps);
 
 Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weights);
-
-// For every set S of operators that start at r or later and leave s behind them:
-// makespan >= r + work(S) / devices + s, over the sets {b >= r, q >= s}.
-Ns window(const Relaxation& relaxed, const HeadsTails& ends, const LoadWeights& weights);
 
 }  // namespace baechi::bounds

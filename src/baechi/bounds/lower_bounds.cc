@@ -10,6 +10,7 @@
 #include "baechi/bounds/memory_path.h"
 #include "baechi/bounds/one_machine.h"
 #include "baechi/bounds/relaxation.h"
+#include "baechi/bounds/window.h"
 
 namespace baechi {
 

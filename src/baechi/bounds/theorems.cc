@@ -123,7 +123,7 @@ MemorySufficiency memory_sufficiency(const CostModel& costs) {
   MemorySufficiency result;
   result.n = costs.cluster().num_devices();
   result.K = result.n;
-  if (sum_d == Bytes(0)) {
+  if (sum_d <= M) {
     result.K = 0;
   } else if (max_d < M) {
     // Each of K devices holds more than M - max d: K (M - max d) < sum d.

@@ -38,7 +38,7 @@ struct MemorySufficiency {
 };
 // d_i is all an operator can ever add to a device: permanent, temporary, outputs and copies of its
 // inputs. A device lacks room only once it holds more than M - max d, so
-// K = ceil(sum d / (M - max d)) - 1, and K = n when max d >= M.
+// K = ceil(sum d / (M - max d)) - 1; and none does when sum d <= M, all may when max d >= M.
 MemorySufficiency memory_sufficiency(const CostModel& costs);
 
 // Appendix A. Any schedule in which no memory-sufficient device stands idle while an operator
