@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+
+#include "baechi/graph/union_find.h"
 
 namespace baechi {
 namespace {
@@ -54,29 +57,75 @@ std::string in_words(Bytes bytes) {
   return std::string(text) + " (" + exact + ")";
 }
 
-Units::Units(const CostModel& costs) : unit_of_(costs.graph().num_ops(), UnitId(0)) {
+Units::Units(const CostModel& costs)
+    : Units(costs, [&] {
+        IdVector<OpId, std::uint32_t> alone;
+        for (const OpId op : costs.graph().ops()) alone.push_back(op.value());
+        return alone;
+      }()) {}
+
+Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels)
+    : unit_of_(costs.graph().num_ops(), UnitId(0)) {
   const OpGraph& graph = costs.graph();
-  singles_.reserve(graph.num_ops());
-  for (const OpId op : graph.ops()) singles_.push_back(op);
+  const std::size_t n = graph.num_ops();
+  UnionFind sets(n);
+  for (const GroupId group : graph.groups())
+    for (const OpId op : graph.members(group)) sets.unite(op.value(), graph.members(group)[0].value());
+
+  // Where each set may run, to refuse unions that leave nothing.
+  std::vector<std::vector<bool>> may(n);
+  const auto places = [&](std::uint32_t op) -> std::vector<bool>& {
+    if (may[op].empty())
+      for (const DeviceId device : costs.cluster().devices())
+        may[op].push_back(costs.may_run(OpId(op), device));
+    return may[op];
+  };
+  const auto intersect = [&](std::vector<bool> a, const std::vector<bool>& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] = a[i] && b[i];
+    return a;
+  };
+  for (const OpId op : graph.ops())
+    if (const std::uint32_t set = sets.find(op.value()); set != op.value())
+      places(set) = intersect(places(set), places(op.value()));
+  std::vector<std::optional<std::uint32_t>> of_label(n);
   for (const OpId op : graph.ops()) {
-    std::span<const OpId> ops(&singles_[op.index()], 1);
-    if (const std::optional<GroupId> group = graph[op].group; group.has_value()) {
-      ops = graph.members(*group);
-      if (ops.front() != op) continue;
+    std::optional<std::uint32_t>& other = of_label[labels[op]];
+    if (!other.has_value()) {
+      other = op.value();
+      continue;
     }
-    Unit unit{ops, {}, {}, {}};
+    const std::uint32_t a = sets.find(*other), b = sets.find(op.value());
+    std::vector<bool> both = intersect(places(a), places(b));
+    if (a == b || std::find(both.begin(), both.end(), true) == both.end()) continue;
+    sets.unite(a, b);
+    may[std::min(a, b)] = std::move(both);
+  }
+
+  std::vector<std::uint32_t> count(n, 0);
+  for (const OpId op : graph.ops()) ++count[sets.find(op.value())];
+  std::vector<std::size_t> next(n, 0);
+  members_.assign(n, OpId(0));
+  std::size_t filled = 0;
+  for (const OpId op : graph.ops()) {
+    const std::uint32_t set = sets.find(op.value());
+    if (set == op.value()) {  // its smallest member comes first
+      next[set] = filled;
+      units_.push_back({std::span<const OpId>(&members_[filled], count[set]), {}, {}, {}});
+      filled += count[set];
+      for (const DeviceId device : costs.cluster().devices())
+        if (places(set)[device.index()]) units_.back().devices.push_back(device);
+      unit_of_[op] = UnitId(units_.size() - 1);
+    }
+    unit_of_[op] = unit_of_[OpId(set)];
+    members_[next[set]++] = op;
+  }
+  for (Unit& unit : units_) {
     Bytes running;
-    for (const OpId member : ops) {
+    for (const OpId member : unit.ops) {
       unit.permanent += graph[member].permanent;
       running = std::max(running, running_need(costs, member));
-      unit_of_[member] = UnitId(units_.size());
     }
     unit.need = unit.permanent + running;
-    for (const DeviceId device : costs.cluster().devices())
-      if (std::all_of(ops.begin(), ops.end(),
-                      [&](OpId member) { return costs.may_run(member, device); }))
-        unit.devices.push_back(device);
-    units_.push_back(std::move(unit));
   }
 }
 

@@ -2,6 +2,7 @@
 // What memory an operator needs wherever it runs, and proofs that nothing can fit.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ struct Unit {
 class Units {
  public:
   explicit Units(const CostModel& costs);
+  // Coarser units: operators with equal labels go together as well, unless no device may run both.
+  // Labels are any numbers below the number of operators.
+  Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels);
   Units(const Units&) = delete;  // Unit::ops points into this object
   Units& operator=(const Units&) = delete;
 
@@ -36,7 +40,7 @@ class Units {
   UnitId of(OpId op) const { return unit_of_[op]; }
 
  private:
-  std::vector<OpId> singles_;  // 0, 1, 2, ...: what the spans of units of one operator point to
+  std::vector<OpId> members_;  // of all units, one after the other: what the spans point to
   IdVector<UnitId, Unit> units_;
   IdVector<OpId, UnitId> unit_of_;
 };
