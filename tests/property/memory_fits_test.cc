@@ -58,7 +58,7 @@ TEST_CASE("memory: on 2000 tight instances m-etf, m-sct and m-topo fit whenever 
     }
     for (const char* method : {"m-topo", "m-etf", "m-sct"}) {
       CAPTURE(method);
-      const Attempt result = attempt(costs, units, find_placer(method), {});
+      const Attempt result = attempt({costs, units}, find_placer(method), {});
       CHECK(result.placed.has_value() == fits);
       if (!result.placed.has_value()) {
         CHECK(result.proved);

@@ -60,6 +60,7 @@ struct PlacerEntry {
   Placer place;
   std::string_view summary;  // one line for --help
   bool baseline = false;     // a yardstick: shown as it is, never helped to fit
+  bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this
 const PlacerEntry& find_placer(std::string_view name);  // InputError lists the known names

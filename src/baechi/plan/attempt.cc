@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "baechi/optimize/plan_order.h"
+#include "baechi/place/topological_sequences.h"
 #include "baechi/plan/fit_search.h"
 
 namespace baechi {
@@ -12,85 +14,169 @@ namespace {
 
 constexpr std::size_t kEnumerable = 12;  // operators; beyond it the space is hopeless
 
-// Keeps `placed` if it fits; remembers the device that runs over if not.
-bool accept(const CostModel& costs, PlacedGraph placed, const CancelFlag* cancel, Attempt& attempt) {
-  const Trace trace = simulate(costs, placed, {.cancel = cancel});
-  if (const std::optional<Overflow> overflow = find_overflow(trace, costs.cluster())) {
-    const Device& device = costs.cluster()[overflow->device];
-    attempt.reason = "device '" + device.name + "' would peak at " +
-                     in_words(trace.devices[overflow->device].peak) + ", " +
-                     in_words(overflow->over) + " more than it has";
-    if (!attempt.misfit.has_value() && trace.devices[overflow->device].peak_op.has_value())
-      attempt.misfit = DoesNotFit{*trace.devices[overflow->device].peak_op, overflow->over};
-    return false;
+// A plan of the optimised graph in the orders worth trying on the original one: the expanded order,
+// the order of the longest path ahead, and whatever becomes ready first.
+std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& small) {
+  std::vector<PlacedGraph> result{expand(problem.shrunk->optimized.expansion, small)};
+  const Placement placement = result.front().device;
+  result.push_back({placement, device_order(critical_path_first_sequence(problem.costs), placement,
+                                            problem.costs.cluster().num_devices())});
+  if (result.front().order.has_value()) result.push_back({placement, std::nullopt});
+  return result;
+}
+
+// The first candidate that runs over, if one does, and where.
+struct Misfit {
+  PlacedGraph placed;
+  Trace trace;
+  Overflow overflow;
+};
+
+// Keeps in `attempt` the fastest that fits, if it beats what is there. True if so.
+bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt& attempt,
+           std::optional<Misfit>* misfit = nullptr) {
+  const CostModel& costs = problem.costs;
+  bool better = false;
+  for (PlacedGraph& candidate : candidates) {
+    Trace trace = simulate(costs, candidate);
+    if (const std::optional<Overflow> overflow = find_overflow(trace, costs.cluster())) {
+      if (misfit != nullptr && !misfit->has_value())
+        misfit->emplace(Misfit{std::move(candidate), std::move(trace), *overflow});
+      continue;
+    }
+    if (attempt.placed.has_value() && trace.schedule.makespan >= attempt.makespan) continue;
+    attempt.makespan = trace.schedule.makespan;
+    attempt.peaks.clear();
+    for (const DeviceTrace& device : trace.devices) attempt.peaks.push_back(device.peak);
+    attempt.placed = std::move(candidate);
+    better = true;
   }
-  attempt.makespan = trace.schedule.makespan;
-  for (const DeviceTrace& device : trace.devices) attempt.peaks.push_back(device.peak);
-  attempt.placed = std::move(placed);
-  attempt.reason.clear();
-  return true;
+  return better;
 }
 
-// A start for repair when the placer gave none: everything where it may run, memory ignored.
-PlacedGraph anywhere(const Units& units, const CostModel& costs) {
-  PlacedGraph placed{Placement(costs.graph().num_ops(), DeviceId(0)), std::nullopt};
-  for (const UnitId unit : units.keys())
-    for (const OpId op : units[unit].ops) placed.device[op] = units[unit].devices.front();
-  return placed;
-}
+class Try {
+ public:
+  Try(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options,
+      Attempt& attempt)
+      : problem_(problem), placer_(placer), options_(options), attempt_(attempt) {}
 
-void run_attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
-                 const PlaceOptions& options, Attempt& attempt) {
-  std::optional<PlacedGraph> live;
-  const auto run = [&](MemoryPolicy memory) {
-    PlaceOptions with_memory = options;
-    with_memory.memory = memory;
-    PlaceResult result = placer.place(costs, with_memory);
+  void run() {
+    const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
+    if (place(shrink, MemoryPolicy::kLive) || placer_.baseline) return;
+    fall_back("reserve");
+    if (place(shrink, MemoryPolicy::kReserve)) return;
+    if (shrink) {
+      fall_back("unoptimized");
+      if (place(false, MemoryPolicy::kLive) || place(false, MemoryPolicy::kReserve)) return;
+    }
+    search();
+  }
+
+ private:
+  void fall_back(const char* name) { attempt_.fallbacks.emplace_back(name); }
+
+  bool place(bool shrink, MemoryPolicy memory) {
+    const CostModel& costs = shrink ? problem_.shrunk->costs : problem_.costs;
+    PlaceOptions options = options_;
+    options.memory = memory;
+    PlaceResult result = placer_.place(costs, options);
     if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
-      if (!attempt.misfit.has_value()) attempt.misfit = *misfit;
-      attempt.reason = "operator '" + std::string(costs.graph()[misfit->op].name) +
-                       "' found no room: the device with the most lacked " +
-                       in_words(misfit->short_by);
+      explain(costs.graph(), *misfit, shrink);
       return false;
     }
     PlacedGraph placed = std::get<PlacedGraph>(std::move(result));
-    if (memory == MemoryPolicy::kLive) live = placed;
-    return accept(costs, std::move(placed), options.cancel, attempt);
-  };
-
-  if (run(MemoryPolicy::kLive) || placer.baseline) return;
-  const std::string reason = attempt.reason;
-  attempt.fallbacks.push_back("reserve");
-  if (run(MemoryPolicy::kReserve)) return;
-
-  FitSearch search(costs, units, {.cancel = options.cancel});
-  const auto take = [&](std::optional<PlacedGraph> found) {
-    return found.has_value() && accept(costs, *std::move(found), options.cancel, attempt);
-  };
-  attempt.fallbacks.push_back("repair");
-  if (take(search.repair(live.has_value() ? *live : anywhere(units, costs)))) return;
-  attempt.fallbacks.push_back("packing");
-  if (take(search.pack())) return;
-  if (costs.graph().num_ops() <= kEnumerable) {
-    attempt.fallbacks.push_back("enumeration");
-    if (take(search.enumerate())) return;
-    attempt.proved = search.complete();
+    attempt_.optimized = shrink;
+    if (!shrink) return offer({std::move(placed)});
+    if (!offer(expansions(problem_, placed))) return false;
+    attempt_.small = std::move(placed);
+    return true;
   }
-  attempt.reason = reason;
-}
+
+  bool offer(std::vector<PlacedGraph> candidates) {
+    throw_if_cancelled(options_.cancel);
+    std::optional<Misfit> misfit;
+    if (baechi::offer(problem_, std::move(candidates), attempt_, &misfit)) {
+      attempt_.reason.clear();
+      attempt_.misfit.reset();
+      return true;
+    }
+    if (misfit.has_value()) {
+      if (attempt_.reason.empty()) explain(misfit->trace, misfit->overflow);
+      if (!start_.has_value()) start_ = std::move(misfit->placed);
+    }
+    return false;
+  }
+
+  void explain(const OpGraph& graph, const DoesNotFit& misfit, bool shrunk) {
+    if (!attempt_.reason.empty()) return;
+    attempt_.reason = "operator '" + std::string(graph[misfit.op].name) +
+                      "' found no room: the device with the most lacked " +
+                      in_words(misfit.short_by);
+    attempt_.misfit = misfit;
+    if (shrunk)
+      attempt_.misfit->op = problem_.shrunk->optimized.expansion.members(misfit.op).front();
+  }
+
+  void explain(const Trace& trace, const Overflow& overflow) {
+    const DeviceTrace& device = trace.devices[overflow.device];
+    attempt_.reason = "device '" + problem_.costs.cluster()[overflow.device].name +
+                      "' would peak at " + in_words(device.peak) + ", " + in_words(overflow.over) +
+                      " more than it has";
+    if (device.peak_op.has_value()) attempt_.misfit = DoesNotFit{*device.peak_op, overflow.over};
+  }
+
+  void search() {
+    attempt_.optimized = false;
+    FitSearch search(problem_.costs, problem_.units, {.cancel = options_.cancel});
+    const auto take = [&](std::optional<PlacedGraph> found) {
+      return found.has_value() && offer({*std::move(found)});
+    };
+    fall_back("repair");
+    if (take(search.repair(start_.has_value() ? *start_ : anywhere()))) return;
+    fall_back("packing");
+    if (take(search.pack()) || problem_.costs.graph().num_ops() > kEnumerable) return;
+    fall_back("enumeration");
+    if (!take(search.enumerate())) attempt_.proved = search.complete();
+  }
+
+  // A start for repair when the placer gave none: everything where it may run, memory ignored.
+  PlacedGraph anywhere() const {
+    PlacedGraph placed{Placement(problem_.costs.graph().num_ops(), DeviceId(0)), std::nullopt};
+    for (const UnitId unit : problem_.units.keys())
+      for (const OpId op : problem_.units[unit].ops)
+        placed.device[op] = problem_.units[unit].devices.front();
+    return placed;
+  }
+
+  const Problem& problem_;
+  const PlacerEntry& placer_;
+  const PlaceOptions& options_;
+  Attempt& attempt_;
+  std::optional<PlacedGraph> start_;
+};
 
 }  // namespace
 
-Attempt attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
-                const PlaceOptions& options) {
+Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
+    : optimized(optimize(original, options)), costs(optimized.graph, original.cluster()) {}
+
+Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options) {
   Attempt attempt;
   attempt.method = std::string(placer.name);
   const auto begin = std::chrono::steady_clock::now();
-  run_attempt(costs, units, placer, options, attempt);
+  Try(problem, placer, options, attempt).run();
   attempt.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
                             std::chrono::steady_clock::now() - begin)
                             .count();
   return attempt;
+}
+
+bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt) {
+  return offer(problem, {placed}, attempt);
+}
+
+bool offer_expansions(const Problem& problem, const PlacedGraph& small, Attempt& attempt) {
+  return offer(problem, expansions(problem, small), attempt);
 }
 
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

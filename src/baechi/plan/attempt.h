@@ -8,6 +8,7 @@
 
 #include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/schedule/plan.h"
@@ -15,8 +16,27 @@
 
 namespace baechi {
 
+// The graph as the Graph Optimizer made it, with what placing it needs.
+struct Shrunk {
+  Shrunk(const CostModel& costs, const OptimizeOptions& options);
+  Shrunk(const Shrunk&) = delete;  // `costs` refers to `optimized`
+  Shrunk& operator=(const Shrunk&) = delete;
+
+  Optimized optimized;
+  CostModel costs;
+};
+
+// What an attempt works on. All refer to one graph on one cluster and must outlive it.
+struct Problem {
+  const CostModel& costs;
+  const Units& units;
+  const Shrunk* shrunk = nullptr;  // absent: methods place the graph as it is
+};
+
 struct Attempt {
   std::string method;
+  bool optimized = false;             // placed on the optimised graph and expanded
+  std::optional<PlacedGraph> small;   // if so: the plan of the optimised graph
   std::optional<PlacedGraph> placed;  // it fits, by simulation
   Time makespan;                      // of `placed`
   IdVector<DeviceId, Bytes> peaks;    // of `placed`
@@ -27,11 +47,17 @@ struct Attempt {
   bool proved = false;                // all placements were tried
 };
 
-// Runs `placer`; when its plan does not fit (and it is no baseline), falls back in this order:
-// "reserve" sets memory aside for every output, "repair" moves operators off the devices that run
-// over, "packing" places by memory alone, "enumeration" tries everything (small graphs only).
-Attempt attempt(const CostModel& costs, const Units& units, const PlacerEntry& placer,
-                const PlaceOptions& options);
+// Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's. When
+// its plan does not fit (and it is no baseline), falls back in this order: "reserve" sets memory
+// aside for every output, "unoptimized" places the graph as it is, "repair" moves operators off the
+// devices that run over, "packing" places by memory alone, "enumeration" tries everything (small
+// graphs only).
+Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
+
+// Takes the placement, or the plan of the optimised graph expanded in the orders worth trying, if
+// it fits and is faster than what `attempt` has. True if so.
+bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt);
+bool offer_expansions(const Problem& problem, const PlacedGraph& small, Attempt& attempt);
 
 // Any placement that fits, as cheaply as one can be found; nothing if none was.
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

@@ -144,7 +144,8 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
                     .more_devices = {},
                     .methods = {}});
 
-  const std::vector<Attempt> attempts = run_portfolio(costs, units, request);
+  PortfolioResult portfolio = run_portfolio(costs, units, request);
+  const std::vector<Attempt>& attempts = portfolio.attempts;
   const Attempt* best = nullptr;
   for (const Attempt& attempt : attempts)
     if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
@@ -170,6 +171,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds);
   plan.fallbacks = best->fallbacks;
   plan.methods = std::move(methods);
+  plan.notes = std::move(portfolio.notes);
   return plan;
 }
 

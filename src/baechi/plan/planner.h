@@ -11,6 +11,7 @@
 
 #include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
 #include "baechi/schedule/plan.h"
 
@@ -19,6 +20,12 @@ namespace baechi {
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
   PlaceOptions place;
+  OptimizeOptions optimize;     // for the paper's methods
+  // How long `auto` and `refine` may search, in seconds of one core of a current machine. It sets
+  // an amount of work, not a clock, so that equal input gives an equal plan; the clock only stops
+  // it after several times as long, and then a note in the plan says so.
+  double budget = 1.0;
+  unsigned threads = 1;         // changes how long it takes, never the plan
   bool bounds = true;           // also compute the lower bounds
   bool suggest = true;          // when nothing fits, search for what would
 };

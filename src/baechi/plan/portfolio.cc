@@ -1,34 +1,160 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/portfolio.h"
 
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/plan/refine.h"
+
 namespace baechi {
 namespace {
 
 constexpr PortfolioEntry kMethods[] = {
-    {"auto", "every method that can win, the best simulated step time"},
-    {"all", "every method and baseline, to compare"},
+    {"auto", "every method that can win, then a search from the best of them"},
+    {"refine", "the paper's methods and chain, then a search from the best of them"},
+    {"all", "auto, and every baseline to compare with"},
+};
+
+// Operators that the simulator replays in a second of one core, about: what a second of budget buys.
+constexpr double kWorkPerSecond = 5e6;
+// The clock stops a search that takes so many times its budget.
+constexpr double kPatience = 5;
+
+class Portfolio {
+ public:
+  Portfolio(const CostModel& costs, const Units& units, const PlanRequest& request)
+      : costs_(costs), units_(units), request_(request) {
+    if (request.optimize.level != OptimizeLevel::kNone)
+      shrunk_ = std::make_unique<Shrunk>(costs, request.optimize);
+  }
+
+  void place(const PlacerEntry& placer) {
+    if (placer.name == "expert" && request_.place.expert == nullptr) return;
+    Attempt optimized = attempt({costs_, units_, shrunk_.get()}, placer, request_.place);
+    if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
+    // Fewer operators to place is no promise of a shorter step: keep the better plan.
+    Attempt plain = attempt({costs_, units_}, placer, request_.place);
+    optimized.nanoseconds += plain.nanoseconds;
+    if (!plain.placed.has_value() ||
+        (optimized.placed.has_value() && optimized.makespan <= plain.makespan))
+      return keep(std::move(optimized));
+    plain.nanoseconds = optimized.nanoseconds;
+    if (optimized.placed.has_value())
+      result_.notes.push_back(std::string(placer.name) +
+                              ": the plan of the unoptimised graph was better and replaced the "
+                              "optimised one");
+    keep(std::move(plain));
+  }
+
+  // From the best plan so far: on the optimised graph where moves are cheap, then on the graph
+  // itself, group by group and at last operator by operator.
+  void search() {
+    const Attempt* start = best();
+    if (start == nullptr) return;
+    const auto begin = std::chrono::steady_clock::now();
+    deadline_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                            std::chrono::duration<double>(request_.budget * kPatience));
+    Attempt refined = *start;
+    refined.method = "refine";
+    refined.fallbacks.clear();
+    if (shrunk_ != nullptr) {
+      search_optimized(refined, 0.4);
+      search_original(refined, Units(costs_, labels()), 0.4);
+      search_original(refined, units_, 0.2);
+    } else {
+      search_original(refined, units_, 1.0);
+    }
+    refined.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                              std::chrono::steady_clock::now() - begin)
+                              .count();
+    if (stopped_early_)
+      result_.notes.push_back(
+          "the search was stopped by the clock or by you: another run may find another plan");
+    keep(std::move(refined));
+  }
+
+  PortfolioResult take() { return std::move(result_); }
+
+ private:
+  void keep(Attempt attempt) { result_.attempts.push_back(std::move(attempt)); }
+
+  const Attempt* best() const {
+    const Attempt* best = nullptr;
+    for (const Attempt& attempt : result_.attempts)
+      if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
+        best = &attempt;
+    return best;
+  }
+
+  RefineOptions options(double share) const {
+    return {.work = static_cast<std::int64_t>(request_.budget * share * kWorkPerSecond),
+            .seed = request_.place.seed,
+            .threads = request_.threads,
+            .deadline = deadline_,
+            .cancel = request_.place.cancel};
+  }
+
+  // Which operator of the optimised graph each operator belongs to.
+  IdVector<OpId, std::uint32_t> labels() const {
+    IdVector<OpId, std::uint32_t> labels(costs_.graph().num_ops());
+    for (const OpId small : shrunk_->optimized.graph.ops())
+      for (const OpId op : shrunk_->optimized.expansion.members(small)) labels[op] = small.value();
+    return labels;
+  }
+
+  void search_optimized(Attempt& refined, double share) {
+    const Attempt* start = nullptr;
+    for (const Attempt& attempt : result_.attempts)
+      if (attempt.small.has_value() && attempt.placed.has_value() &&
+          (start == nullptr || attempt.makespan < start->makespan))
+        start = &attempt;
+    if (start == nullptr) return;
+    const Units units(shrunk_->costs);
+    if (find_overflow(simulate(shrunk_->costs, *start->small), costs_.cluster())) return;
+    const Refined small = refine(shrunk_->costs, units, *start->small, options(share));
+    stopped_early_ = stopped_early_ || small.stopped_early;
+    offer_expansions(problem(), small.placed, refined);
+  }
+
+  void search_original(Attempt& refined, const Units& units, double share) {
+    const Refined found = refine(costs_, units, *refined.placed, options(share));
+    stopped_early_ = stopped_early_ || found.stopped_early;
+    offer_placement(problem(), found.placed, refined);
+  }
+
+  Problem problem() const { return {costs_, units_, shrunk_.get()}; }
+
+  const CostModel& costs_;
+  const Units& units_;
+  const PlanRequest& request_;
+  std::unique_ptr<Shrunk> shrunk_;
+  PortfolioResult result_;
+  std::chrono::steady_clock::time_point deadline_;
+  bool stopped_early_ = false;
 };
 
 }  // namespace
 
 std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
 
-std::vector<Attempt> run_portfolio(const CostModel& costs, const Units& units,
-                                   const PlanRequest& request) {
-  std::vector<Attempt> attempts;
-  const auto run = [&](const PlacerEntry& placer) {
-    if (placer.name == "expert" && request.place.expert == nullptr) return;
-    attempts.push_back(attempt(costs, units, placer, request.place));
-  };
-  if (request.method == "all") {
-    for (const PlacerEntry& placer : all_placers()) run(placer);
-  } else if (request.method == "auto") {
+PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
+                              const PlanRequest& request) {
+  constexpr double kLongestBudget = 1e6;
+  if (!(request.budget > 0) || request.budget > kLongestBudget)
+    throw InputError("the budget must be a positive number of seconds, at most a million");
+  Portfolio portfolio(costs, units, request);
+  const bool everything = request.method == "all";
+  if (everything || request.method == "auto" || request.method == "refine") {
     for (const PlacerEntry& placer : all_placers())
-      if (placer.name != "random" && placer.name != "expert") run(placer);
+      if (everything || (placer.name != "random" && placer.name != "expert")) portfolio.place(placer);
+    portfolio.search();
   } else {
-    run(find_placer(request.method));
+    portfolio.place(find_placer(request.method));
   }
-  return attempts;
+  return portfolio.take();
 }
 
 }  // namespace baechi

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods that run other methods: `auto`, which keeps the best plan, and `all`, which shows the lot.
+// Methods that run other methods: `auto`, which searches on from the best of them and keeps the best
+// plan, and `all`, which also shows the baselines.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,9 +20,14 @@ struct PortfolioEntry {
 };
 std::span<const PortfolioEntry> portfolio_methods();
 
-// The attempts that the request's method stands for, in the order they were made; at least one.
-// Throws InputError for a name that nobody knows.
-std::vector<Attempt> run_portfolio(const CostModel& costs, const Units& units,
-                                   const PlanRequest& request);
+struct PortfolioResult {
+  std::vector<Attempt> attempts;  // in the order they were made; at least one
+  std::vector<std::string> notes;
+};
+
+// What the request's method stands for. Throws InputError for a name that nobody knows, or a budget
+// that is not positive and finite.
+PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
+                              const PlanRequest& request);
 
 }  // namespace baechi
