@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/planner.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "baechi/base/error.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+using testing::chain;
+using testing::figure_1;
+using testing::random_cluster;
+using testing::random_dag;
+using testing::unit_latency_cluster;
+
+PlanRequest request_for(std::string method) {
+  PlanRequest request;
+  request.method = std::move(method);
+  request.budget = 0.01;
+  return request;
+}
+
+// Paper Figure 1.
+TEST_CASE("planner: figure 1 takes 8 time units by m-sct, and 9 on devices of 4 memory units") {
+  const OpGraph graph = figure_1();
+  const Cluster roomy = unit_latency_cluster(2, Bytes(100)), tight = unit_latency_cluster(2, Bytes(4));
+  const CostModel roomy_costs(graph, roomy), tight_costs(graph, tight);
+  CHECK(std::get<Plan>(make_plan(roomy_costs, request_for("m-sct"))).makespan() == Time(8));
+  CHECK(std::get<Plan>(make_plan(tight_costs, request_for("m-sct"))).makespan() == Time(9));
+  CHECK(std::get<Plan>(make_plan(tight_costs, request_for("auto"))).makespan() == Time(9));
+}
+
+TEST_CASE("planner: auto is at least as good as every other method, and says what each reached") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(
+        seed, {.max_ops = 30, .group_chance = 0.2, .backward_chance = 0.3, .cpu_chance = 0.7});
+    const Cluster cluster = random_cluster(seed, Bytes(400));
+    const CostModel costs(graph, cluster);
+    const PlanResult best = make_plan(costs, request_for("auto"));
+    const auto* plan = std::get_if<Plan>(&best);
+    for (const PlacerEntry& placer : all_placers()) {
+      if (placer.name == "expert") continue;
+      CAPTURE(placer.name);
+      const PlanResult other = make_plan(costs, request_for(std::string(placer.name)));
+      if (const auto* other_plan = std::get_if<Plan>(&other)) {
+        REQUIRE(plan != nullptr);
+        if (placer.name == "random") continue;  // auto does not try it
+        CHECK(plan->makespan() <= other_plan->makespan());
+      }
+    }
+    if (plan == nullptr) continue;
+    CHECK(check_schedule(graph, cluster, plan->schedule).empty());
+    CHECK(std::any_of(plan->methods.begin(), plan->methods.end(), [&](const MethodOutcome& method) {
+      return method.method == plan->method && method.makespan == plan->makespan();
+    }));
+    for (const NamedBound& bound : plan->bounds) CHECK(bound.value <= plan->makespan());
+    CHECK(std::get<Plan>(make_plan(costs, request_for("auto"))) == *plan);  // and again the same
+  }
+}
+
+// Four operators of 10 bytes on two devices of 15: two devices hold one each.
+TEST_CASE("planner: what does not fit is named, with the bytes and with what would do") {
+  const OpGraph graph = chain(std::vector<Time>(4, Time(1)), Bytes(0), Bytes(10));
+  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(15), .latency = Time(1)}));
+  const CostModel costs(graph, cluster);
+  const PlanResult result = make_plan(costs, request_for("auto"));
+  REQUIRE(std::holds_alternative<Unplaceable>(result));
+  const auto& answer = std::get<Unplaceable>(result);
+  CHECK(answer.proved);
+  CHECK(answer.short_by == Bytes(10));
+  CHECK(answer.smallest_capacity == Bytes(20));
+  CHECK(answer.more_devices == std::size_t{4});
+  CHECK(answer.in_words() ==
+        "the graph's permanent memory is 40 bytes, and all devices together have 30 bytes: 10 bytes "
+        "short; it fits when every device has 20 bytes; it fits on 4 devices like the largest");
+}
+
+TEST_CASE("planner: an operator larger than every device is named") {
+  const OpGraph graph = chain({Time(1), Time(1)}, Bytes(3), Bytes(10));
+  const Cluster cluster(uniform_cluster({.count = 3, .capacity = Bytes(12), .latency = Time(1)}));
+  const CostModel costs(graph, cluster);
+  const PlanResult result = make_plan(costs, request_for("m-etf"));
+  REQUIRE(std::holds_alternative<Unplaceable>(result));
+  const auto& answer = std::get<Unplaceable>(result);
+  CHECK(answer.op == OpId(1));  // it reads 3 bytes and writes 3
+  CHECK(answer.short_by == Bytes(4));
+  CHECK(answer.smallest_capacity == Bytes(16));
+  CHECK_FALSE(answer.more_devices.has_value());  // more small devices do not help
+}
+
+TEST_CASE("planner: unknown methods and impossible budgets are refused") {
+  const OpGraph graph = figure_1();
+  const Cluster cluster = unit_latency_cluster(2, Bytes(100));
+  const CostModel costs(graph, cluster);
+  CHECK_THROWS_AS(make_plan(costs, request_for("m-magic")), InputError);
+  PlanRequest request;
+  for (const double budget : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), 1e300}) {
+    request.budget = budget;
+    CHECK_THROWS_AS(make_plan(costs, request), InputError);
+  }
+}
+
+TEST_CASE("planner: cancelling before the search is cancelling; the flag is seen") {
+  const OpGraph graph = figure_1();
+  const Cluster cluster = unit_latency_cluster(2, Bytes(100));
+  const CostModel costs(graph, cluster);
+  CancelFlag cancel;
+  cancel.request();
+  PlanRequest request = request_for("auto");
+  request.place.cancel = &cancel;
+  CHECK_THROWS_AS(make_plan(costs, request), Cancelled);
+}
+
+}  // namespace
+}  // namespace baechi
