@@ -134,6 +134,7 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
   const Cluster& cluster = costs.cluster();
   Bytes total, capacity;
   for (const DeviceId device : cluster.devices()) capacity += cluster[device].capacity;
+  std::optional<CannotFit> worst;
   for (const UnitId id : units.keys()) {
     const Unit& unit = units[id];
     total += unit.permanent;
@@ -144,12 +145,13 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
     Bytes largest;
     for (const DeviceId device : unit.devices)
       largest = std::max(largest, cluster[device].capacity);
-    if (unit.need > largest)
-      return CannotFit{unit.ops.front(), unit.need - largest,
-                       unit_name(graph, unit) + " needs " + in_words(unit.need) +
-                           " while it runs, and the largest device that may run it has " +
-                           in_words(largest) + ": " + in_words(unit.need - largest) + " short"};
+    if (unit.need <= largest || (worst.has_value() && unit.need - largest <= worst->short_by)) continue;
+    worst = CannotFit{unit.ops.front(), unit.need - largest,
+                      unit_name(graph, unit) + " needs " + in_words(unit.need) +
+                          " while it runs, and the largest device that may run it has " +
+                          in_words(largest) + ": " + in_words(unit.need - largest) + " short"};
   }
+  if (worst.has_value()) return worst;
   if (total > capacity)
     return CannotFit{std::nullopt, total - capacity,
                      "the graph's permanent memory is " + in_words(total) +
