@@ -70,15 +70,16 @@ OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
       static_cast<std::int64_t>(limits.min_ops), static_cast<std::int64_t>(limits.max_ops)));
   for (std::size_t i = 0; i < num_ops; ++i) {
     const std::string name = "op" + std::to_string(i);
-    const OpId op = builder.add_operator(
-        {.name = name,
-         .kind = i % 2 == 0 ? "MatMul" : "Add",
-         .permanent = Bytes(random.between(0, limits.max_permanent_bytes)),
-         .temporary = Bytes(random.between(0, limits.max_temporary_bytes))});
+    const OpId op =
+        builder.add_operator({.name = name,
+                              .kind = i % 2 == 0 ? "MatMul" : "Add",
+                              .permanent = Bytes(random.between(0, limits.max_permanent_bytes)),
+                              .temporary = Bytes(random.between(0, limits.max_temporary_bytes))});
     const Time time(random.between(0, limits.max_time));
     builder.set_time(op, "gpu", time);
     if (random.chance(limits.cpu_chance)) builder.set_time(op, "cpu", time * 3);
-    if (i > 0 && random.chance(limits.backward_chance)) builder.set_forward(op, OpId(random.below(i)));
+    if (i > 0 && random.chance(limits.backward_chance))
+      builder.set_forward(op, OpId(random.below(i)));
     if (random.chance(limits.pin_chance)) builder.set_pin(op, "gpu:0");
     if (random.chance(limits.group_chance))
       builder.add_to_group(op, "group" + std::to_string(random.below(1 + num_ops / 4)));
@@ -106,11 +107,12 @@ Cluster random_cluster(std::uint64_t seed, Bytes max_capacity) {
   const std::size_t count = 1 + random.below(4);
   for (std::size_t i = 0; i < count; ++i) {
     const bool cpu = i > 0 && random.chance(0.25);
-    spec.devices.push_back({.name = (cpu ? "cpu:" : "gpu:") + std::to_string(i),
-                            .kind = cpu ? "cpu" : "gpu",
-                            .capacity = Bytes(random.between(max_capacity.count() / 2, max_capacity.count())),
-                            .host = random.chance(0.5) ? "east" : "west",
-                            .speed = random.chance(0.5) ? kFullSpeed : Speed(random.between(300'000, 2'000'000))});
+    spec.devices.push_back(
+        {.name = (cpu ? "cpu:" : "gpu:") + std::to_string(i),
+         .kind = cpu ? "cpu" : "gpu",
+         .capacity = Bytes(random.between(max_capacity.count() / 2, max_capacity.count())),
+         .host = random.chance(0.5) ? "east" : "west",
+         .speed = random.chance(0.5) ? kFullSpeed : Speed(random.between(300'000, 2'000'000))});
   }
   const auto link = [&](LinkScope scope) {
     LinkRule rule;

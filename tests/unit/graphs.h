@@ -32,14 +32,14 @@ OpGraph fork_join(std::size_t width, Time time, Bytes bytes);
 
 struct RandomDag {  // what random_dag may draw; every limit is inclusive
   std::size_t min_ops = 1, max_ops = 12;
-  double edge_chance = 0.3;        // of each earlier operator being a parent
-  double control_chance = 0.1;     // of an edge being a control edge
-  double group_chance = 0.0;       // of an operator joining one of a few groups
-  double backward_chance = 0.0;    // of an operator being the backward of an earlier one
+  double edge_chance = 0.3;      // of each earlier operator being a parent
+  double control_chance = 0.1;   // of an edge being a control edge
+  double group_chance = 0.0;     // of an operator joining one of a few groups
+  double backward_chance = 0.0;  // of an operator being the backward of an earlier one
   double second_output_chance = 0.2;
-  double pin_chance = 0.0;         // to "gpu:0"
-  double cpu_chance = 0.0;         // of also having a time for kind "cpu"
-  std::int64_t max_time = 20;      // zero times occur
+  double pin_chance = 0.0;     // to "gpu:0"
+  double cpu_chance = 0.0;     // of also having a time for kind "cpu"
+  std::int64_t max_time = 20;  // zero times occur
   std::int64_t max_tensor_bytes = 8;
   std::int64_t max_permanent_bytes = 8;
   std::int64_t max_temporary_bytes = 4;

@@ -26,8 +26,8 @@ Order by_start(const Schedule& schedule, const OpGraph& graph) {
 }
 
 bool kept_to_the_end(const OpGraph& graph, TensorId tensor) {
-  return graph.consumers(tensor).empty() || (graph.memory_mode() == MemoryMode::kRetain &&
-                                             !graph[graph.producer(tensor)].backward);
+  return graph.consumers(tensor).empty() ||
+         (graph.memory_mode() == MemoryMode::kRetain && !graph[graph.producer(tensor)].backward);
 }
 
 // Roughly what each unit adds to the memory of `device` at its peak.
@@ -95,7 +95,8 @@ std::optional<FitSearch::Outcome> FitSearch::evaluate(const Assignment& assignme
   trace_ = simulate(costs_, placed_by(assignment, sequence), {.cancel = options_.cancel});
   Outcome outcome{{}, trace_.schedule.makespan};
   for (const DeviceId device : costs_.cluster().devices())
-    outcome.over += std::max(Bytes(0), trace_.devices[device].peak - costs_.cluster()[device].capacity);
+    outcome.over +=
+        std::max(Bytes(0), trace_.devices[device].peak - costs_.cluster()[device].capacity);
   return outcome;
 }
 
@@ -115,7 +116,8 @@ bool FitSearch::may_hold(const Assignment& assignment) const {
 std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
   const OpGraph& graph = costs_.graph();
   Assignment assignment(units_.size(), DeviceId(0));
-  for (const UnitId unit : units_.keys()) assignment[unit] = placed.device[units_[unit].ops.front()];
+  for (const UnitId unit : units_.keys())
+    assignment[unit] = placed.device[units_[unit].ops.front()];
   const Trace trace = simulate(costs_, placed, {.cancel = options_.cancel});
   for (const Sequence& sequence :
        {by_start(trace.schedule, graph),
@@ -127,7 +129,8 @@ std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
 
 std::optional<PlacedGraph> FitSearch::pack() {
   const OpGraph& graph = costs_.graph();
-  std::vector<DeviceId> devices(costs_.cluster().devices().begin(), costs_.cluster().devices().end());
+  std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
+                                costs_.cluster().devices().end());
   for (const Sequence& sequence :
        {depth_first_sequence(graph),
         Sequence(graph.topological_order().begin(), graph.topological_order().end())}) {
@@ -237,12 +240,14 @@ FitSearch::Assignment FitSearch::segments(const Sequence& sequence,
   };
   double total = 0, capacity = 0;
   for (const OpId op : sequence) total += weight(op);
-  for (const DeviceId device : devices) capacity += static_cast<double>(cluster[device].capacity.count());
+  for (const DeviceId device : devices)
+    capacity += static_cast<double>(cluster[device].capacity.count());
 
   Assignment assignment(units_.size(), devices.front());
   IdVector<UnitId, char> seen(units_.size());
   std::size_t at = 0;
-  double filled = 0, share = static_cast<double>(cluster[devices[0]].capacity.count()) / capacity * total;
+  double filled = 0,
+         share = static_cast<double>(cluster[devices[0]].capacity.count()) / capacity * total;
   for (const OpId op : sequence) {
     filled += weight(op);
     while (filled > share && at + 1 < devices.size())
@@ -267,8 +272,8 @@ FitSearch::Assignment FitSearch::largest_first() const {
   Assignment assignment(units_.size(), DeviceId(0));
   for (const UnitId unit : by_need) {
     const auto& allowed = units_[unit].devices;
-    assignment[unit] = *std::max_element(
-        allowed.begin(), allowed.end(), [&](DeviceId a, DeviceId b) { return left[a] < left[b]; });
+    assignment[unit] = *std::max_element(allowed.begin(), allowed.end(),
+                                         [&](DeviceId a, DeviceId b) { return left[a] < left[b]; });
     left[assignment[unit]] -= units_[unit].permanent;
   }
   return assignment;
@@ -290,11 +295,10 @@ FitSearch::Assignment FitSearch::frugal(const Sequence& sequence) const {
     if (!current.has_value() || !has_room(*current) ||
         std::find(allowed.begin(), allowed.end(), *current) == allowed.end()) {
       const auto first = std::find_if(allowed.begin(), allowed.end(), has_room);
-      current = first != allowed.end() ? *first
-                                       : *std::max_element(allowed.begin(), allowed.end(),
-                                                           [&](DeviceId a, DeviceId b) {
-                                                             return left[a] < left[b];
-                                                           });
+      current = first != allowed.end()
+                    ? *first
+                    : *std::max_element(allowed.begin(), allowed.end(),
+                                        [&](DeviceId a, DeviceId b) { return left[a] < left[b]; });
     }
     assignment[unit] = *current;
     left[*current] -= units_[unit].permanent;

@@ -45,7 +45,7 @@ class FitSearch {
   using Sequence = std::vector<OpId>;  // topological; device orders are restrictions of it
 
   struct Outcome {
-    Bytes over;      // sum of all devices' excess
+    Bytes over;  // sum of all devices' excess
     Time makespan;
     friend auto operator<=>(const Outcome&, const Outcome&) = default;
   };

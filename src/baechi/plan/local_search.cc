@@ -151,7 +151,7 @@ void LocalSearch::move(UnitId unit, DeviceId device) {
   for (const OpId op : (*units_)[unit].ops) {
     if (now_.device[op] == device) continue;
     changes_.push_back({op, now_.device[op], rank_[op]});
-      std::vector<OpId>& from = (*now_.order)[now_.device[op]];
+    std::vector<OpId>& from = (*now_.order)[now_.device[op]];
     from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank()));
     std::vector<OpId>& to = (*now_.order)[device];
     to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank()), op);
@@ -172,7 +172,8 @@ void LocalSearch::move_region(UnitId seed, DeviceId device, std::size_t size) {
     const auto consider = [&](OpId neighbour, const Edge& edge) {
       if (now_.device[neighbour] != home || !edge.tensor.has_value()) return;
       const std::pair candidate(graph.size(*edge.tensor), neighbour);
-      if ((!heaviest.has_value() || candidate > *heaviest) && allowed(units_->of(neighbour), device))
+      if ((!heaviest.has_value() || candidate > *heaviest) &&
+          allowed(units_->of(neighbour), device))
         heaviest = candidate;
     };
     constexpr std::size_t kLooked = 16;  // operators of a large unit, edges of a wide operator
@@ -232,7 +233,7 @@ bool LocalSearch::reorder() {
 
 void LocalSearch::undo() {
   if (changes_.size() * 8 < rank_.size()) {
-      for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
       std::vector<OpId>& from = (*now_.order)[now_.device[change->op]];
       from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank()));
       now_.device[change->op] = change->device;

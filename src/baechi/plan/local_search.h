@@ -45,9 +45,7 @@ class LocalSearch {
 
   // Ranks of operators on different devices may be equal; ids tell them apart.
   auto by_rank() const {
-    return [this](OpId a, OpId b) {
-      return rank_[a] != rank_[b] ? rank_[a] < rank_[b] : a < b;
-    };
+    return [this](OpId a, OpId b) { return rank_[a] != rank_[b] ? rank_[a] < rank_[b] : a < b; };
   }
 
   int step();  // tries one move; how many simulations it took
@@ -71,13 +69,13 @@ class LocalSearch {
   Simulator simulator_;
   Random random_;
 
-  PlacedGraph now_;                // where the search is, or a move away from it
-  IdVector<OpId, Rank> rank_;      // topological; every device order is sorted by it, then by id
-  Time makespan_;                  // of where the search is
-  std::vector<Time> history_;      // late acceptance: a move may be as bad as one some steps ago
+  PlacedGraph now_;            // where the search is, or a move away from it
+  IdVector<OpId, Rank> rank_;  // topological; every device order is sorted by it, then by id
+  Time makespan_;              // of where the search is
+  std::vector<Time> history_;  // late acceptance: a move may be as bad as one some steps ago
   std::size_t step_ = 0;
-  std::vector<Blame> critical_;    // of where the search is; empty: to be traced
-  IdVector<OpId, OpSlot> slots_;   // of where the search is
+  std::vector<Blame> critical_;   // of where the search is; empty: to be traced
+  IdVector<OpId, OpSlot> slots_;  // of where the search is
 
   struct Change {  // of the last move, for undo()
     OpId op;

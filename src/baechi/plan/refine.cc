@@ -48,9 +48,10 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
     streams[i] = std::make_unique<LocalSearch>(costs, units, start, options.seed * kStreams + i);
   });
   const auto best = [&] {
-    return std::min_element(streams.begin(), streams.end(), [](const auto& a, const auto& b) {
-      return a->best_makespan() < b->best_makespan();
-    })->get();
+    return std::min_element(
+               streams.begin(), streams.end(),
+               [](const auto& a, const auto& b) { return a->best_makespan() < b->best_makespan(); })
+        ->get();
   };
   const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(kStreams));
   for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {

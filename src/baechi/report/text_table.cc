@@ -50,7 +50,8 @@ std::string TextTable::text() const {
   std::vector<std::string> rules;
   for (const std::size_t width : widths) rules.emplace_back(width, '-');
   add_line([&](std::size_t c) -> const std::string& { return rules[c]; });
-  for (const auto& row : rows_) add_line([&](std::size_t c) -> const std::string& { return row[c]; });
+  for (const auto& row : rows_)
+    add_line([&](std::size_t c) -> const std::string& { return row[c]; });
   return text;
 }
 

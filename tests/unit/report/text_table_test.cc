@@ -6,7 +6,8 @@
 namespace baechi {
 namespace {
 
-TEST_CASE("text table: columns line up, also with non-ASCII cells, and lines have no trailing space") {
+TEST_CASE(
+    "text table: columns line up, also with non-ASCII cells, and lines have no trailing space") {
   TextTable table({{"name"}, {"time", Align::kRight}, {"note"}});
   table.add_row({"a", "12 ms", "größer"});
   table.add_row({"größer", "1 s", ""});
