@@ -6,10 +6,12 @@
 
 namespace baechi::cli {
 
+extern const Command kConvertCommand;     // convert.cc
 extern const Command kCompletionCommand;  // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
+      kConvertCommand,
       kCompletionCommand,
   };
   return commands;

@@ -110,6 +110,10 @@ OpGraphBuilder::~OpGraphBuilder() = default;
 OpGraphBuilder::OpGraphBuilder(OpGraphBuilder&&) noexcept = default;
 OpGraphBuilder& OpGraphBuilder::operator=(OpGraphBuilder&&) noexcept = default;
 
+void OpGraphBuilder::set_name(std::string_view name) {
+  state_->graph.name_ = std::string(name);
+}
+
 void OpGraphBuilder::set_memory_mode(MemoryMode mode) { state_->graph.memory_mode_ = mode; }
 
 void OpGraphBuilder::set_batch_size(std::int64_t size) {

@@ -34,6 +34,7 @@ class OpGraphBuilder {
   OpGraphBuilder(OpGraphBuilder&&) noexcept;
   OpGraphBuilder& operator=(OpGraphBuilder&&) noexcept;
 
+  void set_name(std::string_view name);  // of the graph
   void set_memory_mode(MemoryMode mode);
   void set_batch_size(std::int64_t size);
   void reserve(std::size_t ops, std::size_t edges);

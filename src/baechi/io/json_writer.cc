@@ -72,6 +72,11 @@ void JsonWriter::null() {
   out_ += "null";
 }
 
+void JsonWriter::number(std::string_view digits) {
+  separate();
+  out_ += digits;
+}
+
 void JsonWriter::finish() {
   BAECHI_ASSERT(open_.empty(), "JSON document ends inside a container");
   out_ += '\n';

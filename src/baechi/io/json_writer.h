@@ -38,6 +38,7 @@ class JsonWriter {
     out_.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
   }
   void null();
+  void number(std::string_view digits);  // as they stand; they must be a JSON number
 
   template <class Value>
   void field(std::string_view name, const Value& content) {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi convert: any graph or cluster that we read, as one of our files or as DOT.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/arguments.h"
+#include "apps/console.h"
+#include "baechi/base/error.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/write_cluster.h"
+#include "baechi/io/write_dot.h"
+#include "baechi/io/write_graph.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string input;
+  std::string output;
+  std::string to;
+};
+
+std::string target_format(const Options& options) {
+  if (!options.to.empty()) return options.to;
+  const std::string extension = std::filesystem::path(options.output).extension().string();
+  if (extension == ".dot" || extension == ".gv") return "dot";
+  if (extension == ".json" || options.output == "-") return "graph";
+  throw InputError(options.output,
+                   "cannot tell the format from the extension: use .json, .dot or --to");
+}
+
+struct Converted {
+  std::string text;
+  std::size_t items;
+};
+
+Converted convert(const Options& options, const std::string& format, const RunContext& context) {
+  if (format == "cluster") {
+    const Cluster cluster =
+        load_cluster({.cluster = options.input, .link = {}, .communication = {}});
+    return {cluster_to_json(cluster.spec()), cluster.num_devices()};
+  }
+  const OpGraph graph = load_graph(options.input, context);
+  return {format == "dot" ? graph_to_dot(graph) : graph_to_json(graph), graph.num_ops()};
+}
+
+void report(const Options& options, const std::string& format, const Converted& converted) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("output", options.output);
+  json.field("format", format);
+  json.field(format == "cluster" ? "devices" : "operators", converted.items);
+  json.field("bytes", converted.text.size());
+  json.end_object();
+  json.finish();
+  print_result(text);
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("input", options->input,
+                 "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt), or with --to "
+                 "cluster a cluster file or line")
+      ->required()
+      ->type_name("IN");
+  app.add_option("output", options->output, "File to write; - is standard output")
+      ->required()
+      ->type_name("OUT");
+  app.add_option("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
+      ->check(CLI::IsMember({"graph", "dot", "cluster"}));
+  return [options](const RunContext& context) {
+    const std::string format = target_format(*options);
+    const bool to_stdout = options->output == "-";
+    if (context.json && to_stdout)
+      throw InputError("convert", "--json and OUT - both want standard output");
+    const Converted converted = convert(*options, format, context);
+    write_result(options->output, converted.text);
+    if (context.json) report(*options, format, converted);
+    return ExitCode::kOk;
+  };
+}
+
+}  // namespace
+
+extern const Command kConvertCommand{
+    .name = "convert",
+    .summary = "Convert a graph or a cluster to graph.json, DOT or cluster.json",
+    .examples =
+        "baechi convert graph.txt graph.json\n"
+        "baechi convert graph.json graph.dot && dot -Tsvg graph.dot > graph.svg\n"
+        "baechi convert --to cluster 2x24GiB+2x8GiB@0.6 cluster.json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

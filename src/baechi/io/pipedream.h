@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// PipeDream's graph.txt, the profile of a PyTorch model. Private to io/: callers use read_graph.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "baechi/graph/op_graph.h"
+
+namespace baechi {
+
+// Every node becomes a forward operator and its backward (docs/file_formats.md). Throws InputError
+// "file:line:column: reason".
+OpGraph parse_pipedream(std::string_view text, const std::string& place,
+                        std::string_view graph_name);
+
+}  // namespace baechi

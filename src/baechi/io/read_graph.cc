@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/read_graph.h"
+
+#include <algorithm>
+
+#include "baechi/base/error.h"
+#include "baechi/io/dnn_partitioning.h"
+#include "baechi/io/graph_json.h"
+#include "baechi/io/json_reader.h"
+#include "baechi/io/json_values.h"
+#include "baechi/io/pipedream.h"
+#include "baechi/io/text_file.h"
+
+namespace baechi {
+namespace {
+
+constexpr const char* kKnownFormats =
+    "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
+    "dnn-partitioning JSON or PipeDream's graph.txt";
+
+// "name" without folders and the last extension: "model" for "graphs/model.json".
+std::string stem(const std::string& place) { return std::filesystem::path(place).stem().string(); }
+
+}  // namespace
+
+GraphFormat detect_graph_format(std::string_view text, const std::string& place) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos) throw InputError(place, "the file is empty");
+  // Byte order marks and compressed files are JsonReader's to explain.
+  if (static_cast<unsigned char>(text[begin]) < 0x80 && text[begin] != 0x1F && text[begin] != '{') {
+    if (text.find(" -- ") != text.npos && text.substr(begin, 4096).find('\0') == text.npos)
+      return GraphFormat::kPipeDream;
+    throw InputError(place, kKnownFormats);
+  }
+  const DocumentKind kind = document_kind(text, place);
+  if (kind.format.has_value()) {
+    if (*kind.format == "baechi-cluster" || *kind.format == "baechi-plan")
+      throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a graph");
+    return GraphFormat::kBaechi;
+  }
+  const auto has = [&](const char* field) {
+    return std::find(kind.fields.begin(), kind.fields.end(), field) != kind.fields.end();
+  };
+  if (has("nodes") && has("edges")) return GraphFormat::kDnnPartitioning;
+  throw InputError(place, kKnownFormats);
+}
+
+OpGraph parse_graph(std::string_view text, const std::string& place, const CancelFlag* cancel) {
+  switch (detect_graph_format(text, place)) {
+    case GraphFormat::kBaechi:
+      return parse_graph_json(text, place, cancel);
+    case GraphFormat::kPipeDream:
+      return parse_pipedream(text, place, stem(place));
+    case GraphFormat::kDnnPartitioning:
+      break;
+  }
+  return graph_of(parse_dnn_partitioning(text, place), place, stem(place));
+}
+
+OpGraph read_graph(const std::filesystem::path& path, const CancelFlag* cancel) {
+  const SourceText source = read_text_file(path);
+  return parse_graph(source.text, source.name, cancel);
+}
+
+}  // namespace baechi
