@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi check: is this a valid graph, cluster or plan?
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/console.h"
+#include "apps/progress.h"
+#include "baechi/base/error.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/io/read_cluster.h"
+#include "baechi/io/read_document.h"
+#include "baechi/io/read_graph.h"
+#include "baechi/io/text_file.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  std::string graph;
+};
+
+struct Verdict {
+  std::string file;
+  std::string content;  // "graph, 12 operators, 15 edges"; empty when it is not valid
+  std::string error;
+};
+
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string check_file(const std::string& path, const OpGraph* graph, const RunContext& context) {
+  const Progress progress("checking " + path);
+  const SourceText source = read_text_file(path);
+  switch (detect_document(source.text, source.name)) {
+    case DocumentType::kCluster:
+      return "cluster, " +
+             counted(parse_cluster(source.text, source.name).devices.size(), "device");
+    case DocumentType::kPlan:
+      if (graph == nullptr)
+        check_plan_text(source.text, source.name);
+      else
+        parse_plan(source.text, source.name, *graph);
+      return "plan";
+    case DocumentType::kGraph:
+      break;
+  }
+  const OpGraph found = parse_graph(source.text, source.name, context.cancel);
+  return "graph, " + counted(found.num_ops(), "operator") + ", " +
+         counted(found.num_edges(), "edge");
+}
+
+void print_json(const std::vector<Verdict>& verdicts) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("files");
+  json.begin_array();
+  for (const Verdict& verdict : verdicts) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("file", verdict.file);
+    json.field("valid", verdict.error.empty());
+    if (verdict.error.empty())
+      json.field("content", verdict.content);
+    else
+      json.field("error", verdict.error);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  print_result(text);
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("files", options->files, "Graphs, clusters and plans, in any order")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--graph", options->graph, "Also check that the plans are plans of this graph")
+      ->type_name("GRAPH");
+  return [options](const RunContext& context) {
+    std::optional<OpGraph> graph;
+    if (!options->graph.empty()) graph = load_graph(options->graph, context);
+    std::vector<Verdict> verdicts;
+    ExitCode code = ExitCode::kOk;
+    for (const std::string& file : options->files) {
+      Verdict verdict{file, {}, {}};
+      try {
+        verdict.content = check_file(file, graph.has_value() ? &*graph : nullptr, context);
+        if (!context.json) print_result(file + ": " + verdict.content + "\n");
+      } catch (const InputError& error) {
+        verdict.error = error.what();
+        print_words("baechi: " + verdict.error);
+        code = ExitCode::kBadInput;
+      }
+      verdicts.push_back(verdict);
+    }
+    if (context.json) print_json(verdicts);
+    return code;
+  };
+}
+
+}  // namespace
+
+extern const Command kCheckCommand{
+    .name = "check",
+    .summary = "Validate graph, cluster and plan files",
+    .examples =
+        "baechi check graph.json cluster.json plan.json\n"
+        "baechi check --graph graph.json plan.json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

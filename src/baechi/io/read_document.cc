@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/read_document.h"
+
+#include "baechi/base/error.h"
+#include "baechi/io/json_values.h"
+#include "baechi/io/read_graph.h"
+
+namespace baechi {
+
+DocumentType detect_document(std::string_view text, const std::string& place) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin != text.npos && text[begin] == '{') {
+    const DocumentKind kind = document_kind(text, place);
+    if (kind.format == "baechi-cluster") return DocumentType::kCluster;
+    if (kind.format == "baechi-plan") return DocumentType::kPlan;
+    if (kind.format.has_value() && kind.format != "baechi-graph")
+      throw InputError(place,
+                       "the \"format\" is neither \"baechi-graph\", \"baechi-cluster\" nor "
+                       "\"baechi-plan\"");
+  }
+  detect_graph_format(text, place);
+  return DocumentType::kGraph;
+}
+
+}  // namespace baechi
