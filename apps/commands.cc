@@ -6,12 +6,20 @@
 
 namespace baechi::cli {
 
+extern const Command kPlaceCommand;       // place.cc
+extern const Command kSimulateCommand;    // simulate.cc
+extern const Command kVerifyCommand;      // verify.cc
+extern const Command kBoundsCommand;      // bounds.cc
 extern const Command kConvertCommand;     // convert.cc
 extern const Command kCheckCommand;       // check.cc
 extern const Command kCompletionCommand;  // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
+      kPlaceCommand,
+      kSimulateCommand,
+      kVerifyCommand,
+      kBoundsCommand,
       kConvertCommand,
       kCheckCommand,
       kCompletionCommand,

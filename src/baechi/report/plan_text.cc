@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "baechi/io/quantity_text.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi {
@@ -27,7 +28,7 @@ std::string methods_table(const std::vector<MethodOutcome>& methods,
                    {"remarks"}});
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const MethodOutcome& method = methods[i];
-    const std::string placed_in = i < times.size() ? time_text(Time(times[i].nanoseconds)) : "";
+    const std::string placed_in = i < times.size() ? short_text(Time(times[i].nanoseconds)) : "";
     const std::string mark = winner == i ? "*" : "";
     if (!method.makespan.has_value()) {
       table.add_row({mark, method.method, "does not fit", "", "", "", placed_in, method.reason});
@@ -40,7 +41,7 @@ std::string methods_table(const std::vector<MethodOutcome>& methods,
                          1.0);
     Bytes peak;
     for (const Bytes bytes : method.peaks) peak = std::max(peak, bytes);
-    table.add_row({mark, method.method, time_text(*method.makespan), gap, bytes_text(peak),
+    table.add_row({mark, method.method, short_text(*method.makespan), gap, short_text(peak),
                    std::to_string(method.devices_used), placed_in,
                    method.fallbacks.empty() ? "" : "fell back: " + joined(method.fallbacks, ", ")});
   }
@@ -86,19 +87,19 @@ std::string devices_text(const Plan& plan, const OpGraph& graph) {
     const PlanDevice& device = plan.devices[id];
     const Device& spec = plan.cluster.devices[id.index()];
     table.add_row({spec.name, std::to_string(ops[id]),
-                   share(device.busy.count(), plan.makespan().count()), bytes_text(device.peak),
-                   bytes_text(spec.capacity), share(device.peak.count(), spec.capacity.count()),
-                   bytes_text(device.sent), bytes_text(device.received),
+                   share(device.busy.count(), plan.makespan().count()), short_text(device.peak),
+                   short_text(spec.capacity), share(device.peak.count(), spec.capacity.count()),
+                   short_text(device.sent), short_text(device.received),
                    device.peak_op.has_value() ? std::string(graph[*device.peak_op].name) : ""});
   }
   return table.text();
 }
 
 std::string headline(const Plan& plan) {
-  std::string text = "step " + time_text(plan.makespan()) + " by " + plan.method;
+  std::string text = "step " + short_text(plan.makespan()) + " by " + plan.method;
   if (!plan.bounds.empty() && plan.gap().has_value())
     text += ", at most " + percent_text(*plan.gap()).substr(1) + " above the best possible (" +
-            plan.bounds.front().name + " bound " + time_text(plan.bounds.front().value) + ")";
+            plan.bounds.front().name + " bound " + short_text(plan.bounds.front().value) + ")";
   return text;
 }
 

@@ -15,12 +15,6 @@ std::size_t width_of(std::string_view text) {
   }));
 }
 
-std::string with_unit(double value, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
-  return text;
-}
-
 }  // namespace
 
 void TextTable::add_row(std::vector<std::string> cells) {
@@ -53,23 +47,6 @@ std::string TextTable::text() const {
   for (const auto& row : rows_)
     add_line([&](std::size_t c) -> const std::string& { return row[c]; });
   return text;
-}
-
-std::string time_text(Time time) {
-  const auto ns = static_cast<double>(time.count());
-  if (time < Time(1'000)) return std::to_string(time.count()) + " ns";
-  if (time < milliseconds(1)) return with_unit(ns / 1e3, "us");
-  if (time < milliseconds(1'000)) return with_unit(ns / 1e6, "ms");
-  return with_unit(ns / 1e9, "s");
-}
-
-std::string bytes_text(Bytes bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < Bytes(1024)) return std::to_string(bytes.count()) + " B";
-  double value = static_cast<double>(bytes.count()) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) value /= 1024, ++unit;
-  return with_unit(value, kUnits[unit]);
 }
 
 std::string percent_text(double fraction) {

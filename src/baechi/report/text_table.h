@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Aligned columns of text, and quantities as people write them.
+// Aligned columns of text.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "baechi/base/units.h"
 
 namespace baechi {
 
@@ -31,10 +29,6 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "12.35 ms", "980 ns": at most four significant digits, for eyes; files carry integers.
-std::string time_text(Time time);
-// "1.50 GiB", "17 B".
-std::string bytes_text(Bytes bytes);
 // "+3.2%"; digits after the point grow for small values.
 std::string percent_text(double fraction);
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi place: the main job. Which operator runs where and when, how long a step takes, and how
+// far that is from the best possible.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/plan/planner.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/report/plan_text.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, output, favorites = "matching", budget = "1s";
+  ClusterArgument cluster;
+  PlanRequest request;
+};
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const PortfolioEntry& method : portfolio_methods()) names.emplace_back(method.name);
+  for (const PlacerEntry& placer : all_placers())
+    if (placer.name != "expert") names.emplace_back(placer.name);
+  return names;
+}
+
+std::string method_help() {
+  std::string text = "How to place:";
+  for (const PortfolioEntry& method : portfolio_methods())
+    text += "\n" + std::string(method.name) + ": " + std::string(method.summary);
+  for (const PlacerEntry& placer : all_placers())
+    if (placer.name != "expert")
+      text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
+  return text;
+}
+
+std::string optimize_help() {
+  std::string text = "What the Graph Optimizer does first, for the paper's methods:";
+  for (const OptimizeLevelName& level : optimize_levels())
+    text += "\n" + std::string(level.name) + ": " + std::string(level.summary);
+  return text;
+}
+
+std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("fits", false);
+  json.field("proved", answer.proved);
+  json.field("reason", answer.reason);
+  if (answer.op.has_value()) json.field("operator", graph[*answer.op].name);
+  json.field("short_by", answer.short_by.count());
+  if (answer.smallest_capacity.has_value())
+    json.field("smallest_equal_capacity", answer.smallest_capacity->count());
+  if (answer.more_devices.has_value()) json.field("smallest_device_count", *answer.more_devices);
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+ExitCode place(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Cluster cluster = load_cluster(options.cluster);
+  const CostModel costs(graph, cluster);
+  PlanRequest request = options.request;
+  request.place.cancel = context.cancel;
+  request.budget = static_cast<double>(parse_time(options.budget).count()) / 1e9;
+  request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
+                            : options.favorites == "exact" ? FavoriteMethod::kLpExact
+                                                           : FavoriteMethod::kMatching;
+
+  std::vector<MethodTime> times;
+  const PlanResult result = make_plan(costs, request, &times);
+  if (const auto* answer = std::get_if<Unplaceable>(&result)) {
+    if (context.json)
+      print_result(unplaceable_json(*answer, graph));
+    else if (answer->methods.size() > 1)
+      print_result(methods_text(answer->methods, times));
+    print_words("baechi: " + options.graph + " does not fit: " + answer->in_words());
+    return ExitCode::kDoesNotFit;
+  }
+  const Plan& plan = std::get<Plan>(result);
+  const std::string text = plan_to_json(plan, graph);
+  if (!options.output.empty()) write_result(options.output, text);
+  if (context.json) {
+    if (options.output != "-") print_result(text);
+    return ExitCode::kOk;
+  }
+  if (options.output == "-") return ExitCode::kOk;
+  print_result(headline(plan) + "\n\n" + methods_text(plan, times) + "\n" +
+               devices_text(plan, graph));
+  for (const std::string& note : plan.notes) print_words(note);
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_option("-m,--method", options->request.method, method_help())
+      ->check(CLI::IsMember(method_names()))
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--optimize",
+         [options](const std::string& level) {
+           options->request.optimize.level = find_optimize_level(level);
+         },
+         optimize_help())
+      ->default_str("all");
+  app.add_option("--budget", options->budget, "How long auto and refine may search, e.g. 500ms or 10s")
+      ->capture_default_str();
+  app.add_option("--threads", options->request.threads,
+                 "Threads of the search; they change how long it takes, not the plan")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--lp", options->favorites, "How m-sct finds favorite children")
+      ->check(CLI::IsMember({"matching", "approx", "exact"}))
+      ->capture_default_str();
+  app.add_option("--lp-threshold", options->request.place.lp_threshold,
+                 "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1)")
+      ->check(CLI::Range(0.0, 0.5))
+      ->capture_default_str();
+  app.add_flag("!--no-completion", options->request.place.complete_matching,
+               "With --lp approx|exact: leave pairs unmatched that rounding left over");
+  app.add_option("--seed", options->request.place.seed, "For every random choice")
+      ->capture_default_str();
+  app.add_flag("!--no-bounds", options->request.bounds, "Do not compute lower bounds");
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return place(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kPlaceCommand{
+    .name = "place",
+    .summary = "Decide which operator runs where, so that a step is short and memory suffices",
+    .examples =
+        "baechi place model.json --cluster 4x8GiB\n"
+        "baechi place model.json --cluster 2x24GiB+2x8GiB@0.6 --link 50us,6GB/s -o plan.json\n"
+        "baechi place model.json --cluster cluster.json --method all\n"
+        "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

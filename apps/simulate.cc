@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi simulate: replays a plan's placement, on its own cluster or on another one.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/base/error.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/plan_text.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/report/text_table.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, plan, output;
+  ClusterArgument cluster;
+  bool free_order = false;
+};
+
+// The plan's placement with what this replay saw in place of what the plan said.
+Plan replayed(const Plan& plan, const Cluster& cluster, Trace trace) {
+  Plan result = plan;
+  result.cluster = cluster.spec();
+  result.schedule = std::move(trace.schedule);
+  result.bounds.clear();
+  result.methods.clear();
+  result.devices.clear();
+  for (const DeviceTrace& device : trace.devices)
+    result.devices.push_back({device.peak, device.peak_at, device.peak_op, device.busy, device.sent,
+                              device.received});
+  return result;
+}
+
+ExitCode simulate_plan(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Plan plan = read_plan(options.plan, graph);
+  const Cluster cluster =
+      options.cluster.cluster.empty() ? Cluster(plan.cluster) : load_cluster(options.cluster);
+  if (cluster.num_devices() != plan.cluster.devices.size())
+    throw InputError(options.plan, "the plan is for " + std::to_string(plan.cluster.devices.size()) +
+                                       " devices, the cluster has " +
+                                       std::to_string(cluster.num_devices()));
+  const CostModel costs(graph, cluster);
+  PlacedGraph placed{placement_of(plan.schedule), std::nullopt};
+  if (!options.free_order) placed.order = order_of(plan.schedule, graph, cluster.num_devices());
+  Trace trace = simulate(costs, placed, {.cancel = context.cancel});
+  const std::optional<Overflow> overflow = find_overflow(trace, cluster);
+  const Plan result = replayed(plan, cluster, std::move(trace));
+
+  if (!options.output.empty() && !overflow.has_value())
+    write_result(options.output, plan_to_json(result, graph));
+  if (context.json)
+    print_result(plan_to_json(result, graph));
+  else if (options.output != "-")
+    print_result("step " + short_text(result.makespan()) + "\n\n" + devices_text(result, graph));
+  if (!overflow.has_value()) return ExitCode::kOk;
+  print_words("baechi: " + options.plan + ": device '" + cluster[overflow->device].name +
+              "' runs out of memory: " + short_text(overflow->over) + " over its capacity");
+  return ExitCode::kDoesNotFit;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plan, "The plan file")->required();
+  add_cluster_options(app, options->cluster, /*required=*/false);
+  app.add_flag("--free-order", options->free_order,
+               "Run operators as they become ready instead of in the plan's order");
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return simulate_plan(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kSimulateCommand{
+    .name = "simulate",
+    .summary = "Replay a plan: when everything happens and what memory it takes",
+    .examples =
+        "baechi simulate model.json plan.json\n"
+        "baechi simulate model.json plan.json --free-order\n"
+        "baechi simulate model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli
