@@ -41,5 +41,7 @@ struct Benchmark {
 void bench_bounds();
 void bench_simulate();
 void bench_verify();
+void bench_io();
+void bench_io_large();
 
 }  // namespace baechi::bench

@@ -17,6 +17,8 @@ constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
+    Benchmark{"io", bench_io},
+    Benchmark{"io_large", bench_io_large},
 };
 
 }  // namespace

@@ -58,6 +58,8 @@ JsonReader::JsonReader(std::string_view text, std::string place)
     : text_(text), place_(std::move(place)), at_(text.data()), end_(text.data() + text.size()) {
   if (text.starts_with("\xEF\xBB\xBF"))
     fail("starts with a byte order mark: save it as plain UTF-8");
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
+    fail("is UTF-16: save it as plain UTF-8");
   if (text.starts_with("\x1F\x8B")) fail("is compressed (gzip): unpack it first");
 }
 

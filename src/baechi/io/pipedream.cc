@@ -84,15 +84,12 @@ class GraphTextReader {
   void read_node(std::string_view line) {
     const std::size_t name_end = line.find(kSeparator);
     const std::size_t costs_begin = line.rfind(" -- forward_compute_time=");
-    if (name_end == line.npos || costs_begin == line.npos || costs_begin < name_end)
+    if (name_end == line.npos || costs_begin == line.npos || costs_begin <= name_end)
       fail(line,
            "expected 'node -- description -- forward_compute_time=...', or an edge after a tab");
     const std::string name(line.substr(0, name_end));
-    std::string_view description;
-    if (costs_begin > name_end) {
-      description = line.substr(name_end + kSeparator.size());
-      description = description.substr(0, costs_begin - name_end - kSeparator.size());
-    }
+    std::string_view description = line.substr(name_end + kSeparator.size());
+    description = description.substr(0, costs_begin - (line.size() - description.size()));
     std::string_view costs_text = line.substr(costs_begin + kSeparator.size());
     costs_text = costs_text.substr(0, costs_text.find(kSeparator));  // PipeDream adds a stage there
     const Costs costs = read_costs(costs_text);

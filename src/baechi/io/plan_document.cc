@@ -78,7 +78,7 @@ PlanDocument PlanReader::read() {
 void PlanReader::read_field(std::size_t field) {
   if ((field == kDevices || field == kOperators || field == kTransfers || field == kMethods) &&
       devices_.empty())
-    json_.fail("comes before \"cluster\", whose devices it names");
+    json_.fail("needs \"cluster\" before it, whose devices it names");
   switch (field) {
     case kFormat:
       read_format(json_, "baechi-plan");

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""convert, check and completion, by exit code and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+GRAPHS = [
+    "graph_small.json",
+    "graph_forward_references.json",
+    "dnn_partitioning.json",
+    "pipedream.txt",
+]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_convert_writes_what_it_reads_back_unchanged(
+    run: Run, data: Path, tmp_path: Path, name: str
+) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert run("convert", data / "good" / name, first).returncode == 0
+    assert run("convert", first, second).returncode == 0
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_convert_by_extension_and_by_option(run: Run, data: Path, tmp_path: Path) -> None:
+    graph = data / "good" / "graph_small.json"
+    assert run("convert", graph, tmp_path / "g.dot").returncode == 0
+    assert (tmp_path / "g.dot").read_text().startswith("digraph ")
+    assert run("convert", graph, "-", "--to", "dot").stdout == (tmp_path / "g.dot").read_text()
+    result = run("convert", graph, tmp_path / "g.png")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "cannot tell the format" in result.stderr
+    assert not (tmp_path / "g.png").exists()
+
+
+def test_convert_reads_standard_input(run: Run, data: Path) -> None:
+    graph = data / "good" / "graph_small.json"
+    result = run("convert", "-", "-", stdin=graph.read_text())
+    assert result.stdout == run("convert", graph, "-").stdout
+
+
+def test_convert_says_in_json_what_it_wrote(run: Run, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "g.json"
+    result = run("convert", data / "good" / "pipedream.txt", output, "--json")
+    assert json.loads(result.stdout) == {
+        "output": str(output),
+        "format": "graph",
+        "operators": 6,
+        "bytes": output.stat().st_size,
+    }
+
+
+def test_convert_onto_its_own_input_is_atomic(run: Run, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "g.json"
+    shutil.copy(data / "good" / "graph_small.json", file)
+    assert run("convert", file, file).returncode == 0
+    assert run("check", file).returncode == 0
+    file.write_text("{")
+    assert run("convert", file, file).returncode == 2
+    assert file.read_text() == "{"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_cluster_line_becomes_a_cluster_file(run: Run) -> None:
+    result = run("convert", "--to", "cluster", "1x24GiB+2xcpu:8GB@0.6", "-")
+    cluster = json.loads(result.stdout)
+    assert [device["name"] for device in cluster["devices"]] == ["gpu:0", "cpu:0", "cpu:1"]
+    assert cluster["devices"][1] == {
+        "name": "cpu:0",
+        "kind": "cpu",
+        "capacity": "8GB",
+        "speed": 0.6,
+    }
+
+
+def test_check_json_lists_every_file(run: Run, data: Path) -> None:
+    good, bad = data / "good" / "cluster_two_hosts.json", data / "bad" / "nan.json"
+    result = run("check", "--json", good, bad)
+    assert result.returncode == 2
+    files = json.loads(result.stdout)["files"]
+    assert files[0] == {"file": str(good), "valid": True, "content": "cluster, 4 devices"}
+    assert files[1]["valid"] is False
+    assert files[1]["error"] in result.stderr
+
+
+def test_check_holds_a_plan_against_its_graph(run: Run, data: Path, tmp_path: Path) -> None:
+    plan = data / "good" / "plan_small.json"
+    graph = tmp_path / "g.json"
+    operators = [{"name": "a", "time": 1, "outputs": [1, 1]}, {"name": "b", "time": 1}]
+    document = {"format": "baechi-graph", "version": 1, "operators": operators}
+    graph.write_text(json.dumps(document))
+    assert run("check", "--graph", graph, plan).returncode == 0
+    del operators[0]["outputs"]
+    graph.write_text(json.dumps(document))
+    result = run("check", "--graph", graph, plan)
+    assert result.returncode == 2
+    assert "operator 'a' has no output" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["check"],
+        ["convert", "one"],
+        ["convert", "a", "b", "c"],
+        ["check", "x", "--bogus"],
+        ["convert", "a", "b", "--to", "png"],
+        ["check", "no/such/file"],
+        ["completion", "tcsh"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_exit_code_2_and_one_line(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("baechi: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_noticed(command: str, data: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [command, "convert", str(data / "good" / "graph_small.json"), "-"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 2
+    assert "standard output: cannot write: No space left on device" in result.stderr
+
+
+def test_every_subcommand_has_help_with_examples_and_json(run: Run) -> None:
+    listing = run("--help").stdout.split("Subcommands:")[1].split("Exit codes")[0]
+    names = [
+        line.split()[0] for line in listing.splitlines() if line.startswith("  ") and line[2] != " "
+    ]
+    assert {"check", "convert", "completion"} <= set(names)
+    for name in names:
+        result = run(name, "--help")
+        assert result.returncode == 0, name
+        assert "Examples:" in result.stdout, name
+        assert f"baechi {name}" in result.stdout.split("Examples:")[1], name
+        assert "--json" in result.stdout, name
+
+
+def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    script = run("completion", "bash").stdout
+    script += (
+        'complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _baechi;'
+        ' echo "${COMPREPLY[@]}"; }\n'
+        "complete_words baechi conv\ncomplete_words baechi check --gr\n"
+        "complete_words baechi check g\n"
+    )
+    (tmp_path / "graph.json").touch()
+    result = subprocess.run(
+        [bash, "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert result.stdout.splitlines() == ["convert", "--graph", "graph.json"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_names_every_subcommand(run: Run, shell: str) -> None:
+    script = run("completion", shell).stdout
+    for name in ("check", "convert", "completion"):
+        assert name in script
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr

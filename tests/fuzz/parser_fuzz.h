@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every parser promises, as fuzz bodies: any bytes give a value or an InputError of one short
+// line, and a value survives being written and read again. libFuzzer runs them (NAME_main.cc), the
+// unit tests replay tests/fuzz/corpus/NAME through them.
+#pragma once
+
+#include <array>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/dnn_partitioning.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/io/read_cluster.h"
+#include "baechi/io/read_graph.h"
+#include "baechi/io/write_cluster.h"
+#include "baechi/io/write_dot.h"
+#include "baechi/io/write_graph.h"
+
+namespace baechi::fuzz {
+
+inline void require(bool condition, const char* promise) {
+  if (!condition) throw std::logic_error(promise);
+}
+
+template <class Parse>
+void refuse_in_one_line(const Parse& parse) {
+  try {
+    parse();
+  } catch (const InputError& error) {
+    const std::string_view words = error.what();
+    require(!words.empty() && words.size() < 2000, "an error is short");
+    for (const char c : words)
+      require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7F, "an error is one line of text");
+  }
+}
+
+inline void graph_round_trip(const OpGraph& graph) {
+  const std::string text = graph_to_json(graph);
+  require(graph_to_json(parse_graph(text, "again")) == text, "a graph survives its file");
+  require(!graph_to_dot(graph).empty(), "a graph can be drawn");
+}
+
+// graph.json, or whatever the bytes look like.
+inline void graph_json(std::string_view input) {
+  refuse_in_one_line([&] { graph_round_trip(parse_graph(input, "input")); });
+}
+
+inline void dnn_partitioning(std::string_view input) {
+  refuse_in_one_line([&] {
+    const DnnPartitioning instance = parse_dnn_partitioning(input, "input");
+    cluster_of(instance, "input");
+    graph_round_trip(graph_of(instance, "input", "graph"));
+  });
+}
+
+inline void pipedream(std::string_view input) {
+  // Two node lines in front let short inputs reach the edges.
+  std::string text =
+      "a -- X -- forward_compute_time=1, backward_compute_time=2, activation_size=3, "
+      "parameter_size=4\nb -- Y(1) -- forward_compute_time=1.5, backward_compute_time=2, "
+      "activation_size=[3; 4], parameter_size=0\n";
+  text += input;
+  refuse_in_one_line([&] { graph_round_trip(parse_graph(text, "input")); });
+}
+
+inline void cluster_round_trip(const ClusterSpec& spec) {
+  const std::string text = cluster_to_json(spec);
+  require(parse_cluster(text, "again") == spec, "a cluster survives its file");
+}
+
+inline void cluster_json(std::string_view input) {
+  refuse_in_one_line([&] { cluster_round_trip(parse_cluster(input, "input")); });
+}
+
+inline void cluster_line(std::string_view input) {
+  refuse_in_one_line([&] { cluster_round_trip(parse_cluster_line(input)); });
+  refuse_in_one_line([&] { parse_link(input); });
+  refuse_in_one_line([&] { parse_communication(input); });
+}
+
+inline void plan_json(std::string_view input) {
+  static const OpGraph graph = [] {  // "a" feeds "b", from its second output too
+    OpGraphBuilder builder("g");
+    for (const char* name : {"a", "b"})
+      builder.set_time(builder.add_operator({.name = name}), kAnyKind, Time(1));
+    builder.connect(builder.add_output(OpId(0), Bytes(4)), OpId(1));
+    builder.connect(builder.add_output(OpId(0), Bytes(8)), OpId(1));
+    return std::move(builder).build();
+  }();
+  refuse_in_one_line([&] { check_plan_text(input, "input"); });
+  refuse_in_one_line([&] {
+    const Plan plan = parse_plan(input, "input", graph);
+    const std::string text = plan_to_json(plan, graph);
+    require(parse_plan(text, "again", graph) == plan, "a plan survives its file");
+  });
+}
+
+inline void quantity(std::string_view input) {
+  refuse_in_one_line([&] {
+    const Time time = parse_time(input);
+    require(parse_time(exact_text(time)) == time, "a time survives its text");
+    require(!short_text(time).empty(), "a time has a short text");
+  });
+  refuse_in_one_line([&] {
+    const Bytes bytes = parse_bytes(input);
+    require(parse_bytes(exact_text(bytes)) == bytes, "an amount of memory survives its text");
+    require(!short_text(bytes).empty(), "an amount of memory has a short text");
+  });
+  refuse_in_one_line([&] {
+    const Bandwidth bandwidth = parse_bandwidth(input);
+    require(parse_bandwidth(exact_text(bandwidth)) == bandwidth, "a bandwidth survives its text");
+  });
+  refuse_in_one_line([&] {
+    const Speed speed = parse_speed(input);
+    require(parse_speed(exact_text(speed)) == speed, "a speed survives its text");
+  });
+}
+
+struct Body {
+  std::string_view name;  // of the libFuzzer target and of the corpus folder
+  void (*run)(std::string_view input);
+};
+inline constexpr std::array<Body, 7> kParserBodies{{{"graph_json", graph_json},
+                                                    {"dnn_partitioning", dnn_partitioning},
+                                                    {"pipedream", pipedream},
+                                                    {"cluster_json", cluster_json},
+                                                    {"cluster_line", cluster_line},
+                                                    {"plan_json", plan_json},
+                                                    {"quantity", quantity}}};
+
+}  // namespace baechi::fuzz

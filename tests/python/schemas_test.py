@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON Schemas in docs/ agree with what the command reads and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+
+from tests.conftest import Run
+
+Validate = Callable[..., bool]
+
+# What a schema cannot say: it needs two places of the document, or exact decimals, or units.
+BEYOND_THE_SCHEMA = {
+    "cluster_device_twice.json",
+    "cluster_capacity_zero.json",
+    "cluster_link_to_itself.json",
+    "cluster_link_unknown_device.json",
+    "cluster_link_unknown_kind.json",
+    "cluster_pair_without_link.json",
+    "cluster_speed_too_fine.json",
+    "graph_colocated_pins_differ.json",
+    "graph_cycle.json",
+    "graph_cycle_of_control_edges.json",
+    "graph_field_twice.json",
+    "graph_forward_itself.json",
+    "graph_forward_unknown_operator.json",
+    "graph_after_unknown_operator.json",
+    "graph_input_index_out_of_range.json",
+    "graph_input_of_operator_without_outputs.json",
+    "graph_input_port_out_of_range.json",
+    "graph_input_unknown_operator.json",
+    "graph_memory_overflow.json",
+    "graph_name_twice.json",
+    "graph_operator_field_twice.json",
+    "graph_reads_itself.json",
+    "graph_time_below_nanosecond.json",
+    "graph_time_kind_twice.json",
+    "graph_waits_for_itself.json",
+    "plan_cluster_after_operators.json",
+    "plan_cluster_without_links.json",
+    "plan_device_missing.json",
+    "plan_device_too_many.json",
+    "plan_devices_in_other_order.json",
+    "plan_gap_without_bounds.json",
+    "plan_gap_wrong.json",
+    "plan_method_peaks_too_few.json",
+    "plan_operator_count_differs.json",
+    "plan_operator_ends_before_start.json",
+    "plan_operator_on_unknown_device.json",
+    "plan_operator_twice.json",
+    "plan_peak_operator_unknown.json",
+    "plan_transfer_before_request.json",
+    "plan_transfer_ends_before_start.json",
+    "plan_transfer_of_unknown_operator.json",
+    "plan_transfer_to_itself.json",
+}
+
+
+@pytest.fixture(scope="module")
+def is_valid(root: Path) -> Validate:
+    """Say whether a document keeps the schema that its file name or "format" calls for."""
+    schemas = {
+        kind: json.loads((root / "docs" / f"{kind}.schema.json").read_text())
+        for kind in ("graph", "cluster", "plan")
+    }
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    resources = [(s["$id"], Resource.from_contents(s)) for s in schemas.values()]
+    registry: Any = Registry().with_resources(resources)
+    validators = {
+        kind: jsonschema.Draft202012Validator(schema, registry=registry)
+        for kind, schema in schemas.items()
+    }
+
+    def check(document: Any, kind: str | None = None) -> bool:
+        kind = kind or document["format"].removeprefix("baechi-")
+        return bool(validators[kind].is_valid(document))
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "graph_small.json",
+        "graph_forward_references.json",
+        "cluster_two_hosts.json",
+        "plan_small.json",
+    ],
+)
+def test_good_files_keep_the_schema(run: Run, data: Path, is_valid: Validate, name: str) -> None:
+    path = data / "good" / name
+    assert run("check", path).returncode == 0
+    assert is_valid(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["graph_small.json", "graph_forward_references.json", "dnn_partitioning.json", "pipedream.txt"],
+)
+def test_written_graphs_keep_the_schema(
+    run: Run, data: Path, is_valid: Validate, name: str
+) -> None:
+    result = run("convert", data / "good" / name, "-")
+    assert result.returncode == 0
+    assert is_valid(json.loads(result.stdout))
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "4x8GiB",
+        "2x24GiB+2x8GiB@0.6",
+        "2xgpu:24GiB+1xcpu:64GB",
+        "paper",
+        "cluster_two_hosts.json",
+        "dnn_partitioning.json",
+    ],
+)
+def test_written_clusters_keep_the_schema(
+    run: Run, data: Path, is_valid: Validate, cluster: str
+) -> None:
+    path = data / "good" / cluster
+    result = run("convert", "--to", "cluster", path if path.exists() else cluster, "-")
+    assert result.returncode == 0
+    assert is_valid(json.loads(result.stdout))
+
+
+def test_bad_files_break_the_schema_unless_it_cannot_say_so(data: Path, is_valid: Validate) -> None:
+    accepted = set()
+    for path in (data / "bad").glob("*_*.json"):
+        kind = path.name.split("_")[0]
+        if kind in ("graph", "cluster", "plan") and is_valid(json.loads(path.read_text()), kind):
+            accepted.add(path.name)
+    assert accepted == BEYOND_THE_SCHEMA
