@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "baechi/base/random.h"
+#include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 
@@ -119,6 +123,43 @@ TEST_CASE("bounds: none exceeds the exact optimum on thousands of instances of e
   CHECK(solved > 4000);
   // They are worth something, too: most optima are proved.
   CHECK(met * 10 > solved * 8);
+}
+
+// Too large for the oracle; but a bound that is too high is beaten by somebody sooner or later.
+TEST_CASE("bounds: no plan of any placer beats them on graphs up to a thousand operators") {
+  std::size_t compared = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0x1a79e);
+    RandomDag limits;
+    limits.min_ops = seed % 40 == 0 ? 900 : 10;
+    limits.max_ops = seed % 40 == 0 ? 1000 : 60;
+    limits.edge_chance = random.unit() * 4.0 / static_cast<double>(limits.max_ops);
+    limits.cpu_chance = random.chance(0.5) ? 0.7 : 0.0;
+    limits.group_chance = random.chance(0.3) ? 0.4 : 0.0;
+    limits.pin_chance = random.chance(0.2) ? 0.2 : 0.0;
+    limits.max_tensor_bytes = random.chance(0.3) ? 300 : 8;
+    limits.max_permanent_bytes = 40;
+    const OpGraph graph = testing::random_dag(seed, limits);
+    const auto ops = static_cast<std::int64_t>(graph.num_ops());
+    const Cluster cluster =
+        testing::random_cluster(seed, Bytes(random.chance(0.5) ? ops * 20 : ops * 1000));
+    const CostModel costs(graph, cluster);
+    const std::vector<NamedBound> found = lower_bounds(costs);
+    for (const PlacerEntry& placer : all_placers()) {
+      if (placer.name == "expert") continue;
+      CAPTURE(std::string(placer.name));
+      const PlaceResult result = placer.place(costs, {});
+      const auto* placed = std::get_if<PlacedGraph>(&result);
+      if (placed == nullptr) continue;
+      const Trace trace = simulate(costs, *placed);
+      if (find_overflow(trace, cluster).has_value()) continue;
+      REQUIRE_FALSE(found.empty());
+      REQUIRE(found.front().value.count() <= trace.schedule.makespan.count());
+      ++compared;
+    }
+  }
+  CHECK(compared > 1500);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "baechi/bounds/load.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "baechi/base/wide.h"
@@ -159,13 +160,14 @@ class WeightSearch {
 
   // Multiplies one coordinate by ever smaller factors while that helps.
   void climb(Point& point, std::vector<double> Point::* coordinate, std::size_t type) const {
+    constexpr int kMostMoves = 32;
     for (const double factor : {2.0, 1.4, 1.2, 1.1, 1.05, 1.02})
       for (const double by : {factor, 1.0 / factor})
-        while (true) {
+        for (int moves = 0; moves < kMostMoves; ++moves) {
           Point moved = point;
           (moved.*coordinate)[type] *= by;
           evaluate(moved);
-          if (moved.value <= point.value * (1.0 + 1e-9)) break;
+          if (moved.value <= point.value + 1e-6 * std::abs(point.value)) break;
           point = std::move(moved);
         }
   }
