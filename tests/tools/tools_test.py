@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def layer_problems(tmp_path: Path, name: str, body: str) -> list[str]:
 
 def test_layers_of_the_project_are_in_order(root: Path) -> None:
     assert check_layers.check(root / "src" / "baechi") == []
+
+
+def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> None:
+    page = (root / "docs" / "architecture.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == check_layers.LAYERS
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,15 @@ def test_paper_map_objects_to_a_file_it_does_not_know(
 ) -> None:
     write_source(project, name, comment)
     assert check_paper_map.check(project) != []
+
+
+def test_paper_map_accepts_support_of_a_file_that_cites(project: Path) -> None:
+    write_source(project, "src/baechi/place/heap.h", "// A heap.\n")
+    write_source(project, "src/baechi/place/heap.cc", "")
+    assert len(check_paper_map.check(project)) == 2
+    etf = project / "src/baechi/place/m_etf.cc"
+    etf.write_text(etf.read_text() + '#include "baechi/place/heap.h"\n')
+    assert check_paper_map.check(project) == []
 
 
 def test_paper_map_objects_to_a_file_that_is_gone(project: Path) -> None:
