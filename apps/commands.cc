@@ -6,6 +6,7 @@
 
 namespace baechi::cli {
 
+extern const Command kGenerateCommand;    // generate.cc
 extern const Command kPlaceCommand;       // place.cc
 extern const Command kSimulateCommand;    // simulate.cc
 extern const Command kVerifyCommand;      // verify.cc
@@ -16,6 +17,7 @@ extern const Command kCompletionCommand;  // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
+      kGenerateCommand,
       kPlaceCommand,
       kSimulateCommand,
       kVerifyCommand,

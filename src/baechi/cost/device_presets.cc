@@ -29,7 +29,8 @@ constexpr LinkPreset kTenGigabitEthernet{microseconds(150), Bandwidth(940'000'00
 constexpr LinkPreset kMemoryBus{microseconds(5), gigabytes_per_second(20)};
 
 // Peak rates are dense (vendors print twice as much "with sparsity") and for 32-bit accumulation.
-// Capacities are what the driver reports, in GiB: vendors write GB for GiB of device memory.
+// Vendors write GB for GiB of device memory; where error correction and the driver take a GiB or
+// more of it (T4, L4, H100, H200, MI300X), the capacity is what is left.
 constexpr DevicePreset kPresets[] = {
     // NVIDIA Turing GPU Architecture whitepaper, table "GeForce RTX 2080", reference clocks: 10.0
     // TFLOPS fp32, 40.3 fp16 tensor, 448 GB/s, 8 GB, PCIe 3.0 x16, no peer access over PCIe.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators at the grain of a TensorFlow graph (Paper 3.1), each with the gradient operators that
+// Operators at the grain of a TensorFlow graph (Paper 4.1), each with the gradient operators that
 // TensorFlow adds for it when shapes are known. Names and kinds are TensorFlow's.
 //
 // FLOPs: two per multiply-add, one per element of an addition or multiplication, kTranscendental

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the graph of a training step the way TensorFlow does (Paper 3.1): a model definition adds
+// Builds the graph of a training step the way TensorFlow does (Paper 4.1): a model definition adds
 // forward operators; differentiate() walks them backwards, adds their gradient operators, colocated
 // with the forward operator, and sums the gradients of tensors that were used more than once.
 #pragma once

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi generate: graphs of models and of synthetic shapes, with costs of named devices.
+#include "baechi/generate/generate.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "apps/arguments.h"
+#include "apps/console.h"
+#include "apps/progress.h"
+#include "baechi/base/error.h"
+#include "baechi/bounds/graph_facts.h"
+#include "baechi/cost/device_presets.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/io/write_graph.h"
+#include "baechi/place/sequential_peak.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::string output;
+  std::string devices;
+  std::string precision;
+  bool training = false, inference = false;
+  bool list = false, list_devices = false;
+  GenerateRequest request;
+};
+
+GenerateRequest request_of(const Options& options) {
+  GenerateRequest request = options.request;
+  if (!options.devices.empty()) request.kinds = parse_costed_kinds(options.devices);
+  if (options.training || options.inference) request.training = options.training;
+  if (!options.precision.empty()) {
+    request.precision = find_precision(options.precision);
+    if (!request.precision.has_value())
+      throw InputError("--precision " + options.precision, "known: fp32, tf32, fp16, bf16");
+  }
+  return request;
+}
+
+std::string padded(std::string_view name) {
+  constexpr std::size_t kColumn = 14;
+  return std::string(name) + std::string(kColumn - std::min(kColumn - 1, name.size()), ' ');
+}
+
+// "batch length" -> "--batch --length"
+std::string as_options(std::string_view names) {
+  std::string text;
+  bool begins = true;
+  for (const char c : names) {
+    if (begins) text += "--";
+    text += c;
+    begins = c == ' ';
+  }
+  return text;
+}
+
+void list_models(bool json_wanted) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_array();
+  for (const GeneratorEntry& entry : all_generators()) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("name", entry.name);
+    json.field("summary", entry.summary);
+    json.field("options", entry.options);
+    json.end_object();
+  }
+  json.end_array();
+  json.finish();
+  if (!json_wanted) {
+    text.clear();
+    for (const GeneratorEntry& entry : all_generators())
+      text += padded(entry.name) + std::string(entry.summary) + "\n" + padded("") +
+              as_options(entry.options) + "\n";
+  }
+  print_result(text);
+}
+
+void list_presets(bool json_wanted) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_array();
+  for (const DevicePreset& preset : all_device_presets()) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("name", preset.name);
+    json.field("description", preset.description);
+    json.field("fp32_flops", preset.effective_flops(Precision::kFp32));
+    json.field("fp16_flops", preset.effective_flops(Precision::kFp16));
+    json.field("memory_bandwidth", preset.effective_bandwidth());
+    json.field("capacity", preset.capacity.count());
+    json.end_object();
+  }
+  json.end_array();
+  json.finish();
+  if (!json_wanted) {
+    text.clear();
+    for (const DevicePreset& preset : all_device_presets())
+      text += padded(preset.name) + std::string(preset.description) + "\n";
+  }
+  print_result(text);
+}
+
+// What one device would take, for the words or the JSON after the graph has been written.
+void report(const Options& options, const OpGraph& graph, bool json_wanted) {
+  const GraphFacts facts = graph_facts(graph);
+  const Bytes peak =
+      sequential_peak(graph, graph.topological_order(), graph.memory_mode() == MemoryMode::kRetain)
+          .bytes;
+  if (!json_wanted) {
+    print_words(graph.name() + ": " + std::to_string(facts.num_ops) + " operators, " +
+                std::to_string(facts.num_edges) + " edges; one device " + short_text(facts.work) +
+                " and " + short_text(peak) + ", longest path " + short_text(facts.critical_path));
+    return;
+  }
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("output", options.output);
+  json.field("name", graph.name());
+  json.field("operators", facts.num_ops);
+  json.field("edges", facts.num_edges);
+  json.field("groups", facts.num_groups);
+  json.field("work_ns", facts.work.count());
+  json.field("critical_path_ns", facts.critical_path.count());
+  json.field("permanent_bytes", facts.permanent.count());
+  json.field("one_device_peak_bytes", peak.count());
+  json.end_object();
+  json.finish();
+  print_result(text);
+}
+
+ExitCode run(const Options& options, const RunContext& context) {
+  if (options.list) return list_models(context.json), ExitCode::kOk;
+  if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
+  if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
+  const Progress progress("generating " + options.model);
+  const OpGraph graph = generate_graph(options.model, request_of(options));
+  write_result(options.output, graph_to_json(graph));
+  const bool to_file = !options.output.empty() && options.output != "-";
+  if (to_file || !context.json) report(options, graph, context.json);
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  GenerateRequest& request = options->request;
+  app.add_option("model", options->model, "Which graph; --list names them")->type_name("MODEL");
+  app.add_option("--batch", request.batch, "Mini-batch size")->type_name("N");
+  app.add_option("--length", request.length, "Tokens per sequence")->type_name("N");
+  app.add_option("--layers", request.layers, "Layers (of encoder and of decoder)")->type_name("N");
+  app.add_option("--operators", request.operators, "Operators of a synthetic graph")
+      ->type_name("N");
+  app.add_option("--seed", request.seed, "What a synthetic graph's costs are drawn from")
+      ->type_name("N");
+  app.add_option("--device", options->devices,
+                 "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
+                 "alone is its own kind")
+      ->type_name("DEVICES");
+  app.add_option("--precision", options->precision, "fp32, tf32, fp16 or bf16")->type_name("NAME");
+  auto* training = app.add_flag("--training", options->training,
+                                "A whole training step, where the default is one forward pass");
+  app.add_flag("--inference", options->inference,
+               "One forward pass, where the default is a training step")
+      ->excludes(training);
+  app.add_flag("--list", options->list, "List the graphs and the options they have");
+  app.add_flag("--list-devices", options->list_devices, "List the device presets");
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return run(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kGenerateCommand{
+    .name = "generate",
+    .summary = "Make up the graph of a model, or a synthetic one, with costs of named devices",
+    .examples =
+        "baechi generate --list\n"
+        "baechi generate gnmt --length 40 --batch 128 -o gnmt.json\n"
+        "baechi generate inception-v3 --batch 32 --device gpu=rtx2080,cpu=cpu -o inception.json\n"
+        "baechi generate llama --device rtx3090,rtx4090 -o llama.json\n"
+        "baechi generate layered --operators 100000 --seed 7 -o layered.json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli
