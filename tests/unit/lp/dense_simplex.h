@@ -3,6 +3,7 @@
 // lp/.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -11,34 +12,28 @@
 
 namespace baechi::lp::oracle {
 
-// max objective * v  subject to  rows * v <= limits, v >= 0, where every limit is >= 0 (so v = 0 is
-// a feasible start). Bland's rule: never cycles.
+// max objective * v  subject to  rows * v <= limits, v >= 0, where every limit is >= 0 (so v = 0 is a
+// feasible start). The limits are moved apart by less than 1e-11, so that no basis is degenerate and
+// the steepest column never cycles; the optimum moves by as much.
 inline long double maximum(std::vector<std::vector<long double>> rows,
                            std::vector<long double> limits, std::vector<long double> objective) {
   const std::size_t m = rows.size(), n = objective.size();
-  constexpr long double kTiny = 1e-13L;
+  constexpr long double kTiny = 1e-15L;
   for (std::size_t i = 0; i < m; ++i) {  // slack variables
     rows[i].resize(n + m, 0);
     rows[i][n + i] = 1;
+    limits[i] += 1e-14L * static_cast<long double>(1 + (i * 37) % m);
   }
   objective.resize(n + m, 0);
-  std::vector<std::size_t> basis(m);
-  for (std::size_t i = 0; i < m; ++i) basis[i] = n + i;
   long double value = 0;
   for (;;) {
-    std::size_t enter = 0;
-    while (enter < n + m && objective[enter] <= kTiny) ++enter;
-    if (enter == n + m) return value;
+    const auto steepest = std::ranges::max_element(objective);
+    if (*steepest <= kTiny) return value;
+    const auto enter = static_cast<std::size_t>(steepest - objective.begin());
     std::size_t leave = m;
     for (std::size_t i = 0; i < m; ++i) {
       if (rows[i][enter] <= kTiny) continue;
-      if (leave == m) {
-        leave = i;
-        continue;
-      }
-      const long double difference =
-          limits[i] / rows[i][enter] - limits[leave] / rows[leave][enter];
-      if (difference < 0 || (difference == 0 && basis[i] < basis[leave])) leave = i;
+      if (leave == m || limits[i] / rows[i][enter] < limits[leave] / rows[leave][enter]) leave = i;
     }
     if (leave == m) return HUGE_VALL;  // unbounded
     const long double pivot = rows[leave][enter];
@@ -53,7 +48,6 @@ inline long double maximum(std::vector<std::vector<long double>> rows,
     const long double gain = objective[enter];
     for (std::size_t j = 0; j < n + m; ++j) objective[j] -= gain * rows[leave][j];
     value += gain * limits[leave];
-    basis[leave] = enter;
   }
 }
 
