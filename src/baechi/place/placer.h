@@ -54,6 +54,7 @@ PlaceResult place_random(const CostModel&, const PlaceOptions&);    // seeded
 PlaceResult place_balanced(const CostModel&, const PlaceOptions&);  // bytes, in topological order
 PlaceResult place_expert(const CostModel&, const PlaceOptions&);    // as the user says
 PlaceResult place_chain(const CostModel&, const PlaceOptions&);     // beyond the paper: chain.cc
+PlaceResult place_partition(const CostModel&, const PlaceOptions&);  // beyond: partition.cc
 
 struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"
