@@ -8,6 +8,8 @@
 // busiest devices less busy. The busyness of a device is its compute time plus a part of the time
 // that its queues are taken. That knows nothing of order or overlap, so several numbers of devices
 // and several prices of communication are tried, and the best simulated plan that fits is kept.
+#include "baechi/place/partition.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -271,10 +273,41 @@ std::vector<DeviceId> by_speed(const CostModel& costs) {
   return devices;
 }
 
+// The first operator whose own memory no device that may run it can hold.
+std::optional<DoesNotFit> too_large(const CostModel& costs) {
+  const AllowedDevices allowed(costs);
+  if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
+  for (const OpId op : costs.graph().topological_order()) {
+    Bytes largest;
+    for (const DeviceId device : costs.cluster().devices())
+      if (allowed(op, device)) largest = std::max(largest, costs.cluster()[device].capacity);
+    if (costs.graph()[op].permanent > largest)
+      return DoesNotFit{op, costs.graph()[op].permanent - largest};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
+std::vector<IdVector<OpId, std::uint32_t>> traffic_levels(const CostModel& costs,
+                                                          std::uint64_t seed) {
+  Random random(seed);
+  OperatorHypergraph finest = make_hypergraph(costs);
+  const std::vector<Level> levels = coarsen(costs, std::move(finest.graph), random);
+  std::vector<IdVector<OpId, std::uint32_t>> result;
+  IdVector<OpId, std::uint32_t> labels;
+  for (const VertexId vertex : finest.vertex_of) labels.push_back(vertex.value());
+  result.push_back(labels);
+  for (std::size_t level = 1; level < levels.size(); ++level) {
+    for (std::uint32_t& label : labels) label = levels[level].label_of_finer[VertexId(label)].value();
+    result.push_back(labels);
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
 PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options) {
-  if (const auto op = AllowedDevices(costs).first_impossible()) return DoesNotFit{*op, Bytes(0)};
+  if (const auto misfit = too_large(costs)) return *misfit;
   Random random(options.seed);
   OperatorHypergraph finest = make_hypergraph(costs);
   const std::vector<Level> levels = coarsen(costs, std::move(finest.graph), random);
@@ -283,7 +316,6 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
 
   std::optional<PlacedGraph> best;
   std::pair<Bytes, Time> best_key;
-  DoesNotFit misfit{OpId(0), Bytes(0)};
   for (std::size_t used = std::min<std::size_t>(2, fastest.size()); used <= fastest.size();
        used = used < 8 ? used + 1 : used * 2) {
     const std::vector<DeviceId> devices(fastest.begin(), fastest.begin() + static_cast<std::ptrdiff_t>(used));
@@ -308,7 +340,7 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
     }
   }
   if (best.has_value()) return *std::move(best);
-  return misfit;
+  return DoesNotFit{costs.graph().topological_order().front(), Bytes(0)};
 }
 
 }  // namespace baechi

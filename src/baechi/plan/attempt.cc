@@ -5,8 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "baechi/optimize/plan_order.h"
-#include "baechi/place/topological_sequences.h"
+#include "baechi/place/list_order.h"
 #include "baechi/plan/fit_search.h"
 
 namespace baechi {
@@ -19,8 +18,7 @@ constexpr std::size_t kEnumerable = 12;  // operators; beyond it the space is ho
 std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& small) {
   std::vector<PlacedGraph> result{expand(problem.shrunk->optimized.expansion, small)};
   const Placement placement = result.front().device;
-  result.push_back({placement, device_order(critical_path_first_sequence(problem.costs), placement,
-                                            problem.costs.cluster().num_devices())});
+  result.push_back({placement, list_order(problem.costs, placement)});
   if (result.front().order.has_value()) result.push_back({placement, std::nullopt});
   return result;
 }

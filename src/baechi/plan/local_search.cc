@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "baechi/base/assert.h"
+#include "baechi/optimize/plan_order.h"
+#include "baechi/place/list_order.h"
 
 namespace baechi {
 namespace {
@@ -204,28 +206,11 @@ bool LocalSearch::hoist(OpId op, OpId before) {
   return true;
 }
 
-// Every device in the order of the longest path still ahead, transfers included.
+// Every device anew by list scheduling.
 bool LocalSearch::reorder() {
   const OpGraph& graph = costs_->graph();
-  IdVector<OpId, Time> ahead(graph.num_ops());
-  const auto order = graph.topological_order();
-  IdVector<OpId, std::size_t> position(graph.num_ops());
-  for (std::size_t i = order.size(); i-- > 0;) {
-    const OpId op = order[i];
-    position[op] = i;
-    Time longest;
-    for (const Edge& edge : graph.out_edges(op)) {
-      Time path = ahead[edge.to];
-      if (edge.tensor.has_value() && now_.device[op] != now_.device[edge.to])
-        path += costs_->transfer_time(*edge.tensor, now_.device[op], now_.device[edge.to]);
-      longest = std::max(longest, path);
-    }
-    ahead[op] = longest + (slots_[op].end - slots_[op].start);
-  }
-  std::vector<OpId> sequence(order.begin(), order.end());
-  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
-    return std::tuple(ahead[b], position[a]) < std::tuple(ahead[a], position[b]);
-  });
+  const std::vector<OpId> sequence =
+      plan_order(graph, list_order(*costs_, now_.device));
   for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
   number_ranks(sequence);
   return true;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/place/partition.h"
 #include "baechi/plan/refine.h"
 
 namespace baechi {
@@ -49,8 +50,7 @@ class Portfolio {
     keep(std::move(plain));
   }
 
-  // From the best plan so far: on the optimised graph where moves are cheap, then on the graph
-  // itself, group by group and at last operator by operator.
+  // From the best plan so far.
   void search() {
     const Attempt* start = best();
     if (start == nullptr) return;
@@ -60,13 +60,14 @@ class Portfolio {
     Attempt refined = *start;
     refined.method = "refine";
     refined.fallbacks.clear();
-    if (shrunk_ != nullptr) {
-      search_optimized(refined, 0.4);
-      search_original(refined, Units(costs_, labels()), 0.4);
-      search_original(refined, units_, 0.2);
-    } else {
-      search_original(refined, units_, 1.0);
-    }
+    // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
+    // thousands of moves of single operators.
+    std::vector<IdVector<OpId, std::uint32_t>> levels = traffic_levels(costs_, request_.place.seed);
+    constexpr std::size_t kMostLevels = 3;
+    if (levels.size() > kMostLevels) levels.resize(kMostLevels);
+    for (const auto& labels : levels)
+      search_from(refined, Units(costs_, labels), 0.7 / static_cast<double>(levels.size()));
+    search_from(refined, units_, 0.3);
     refined.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
                               std::chrono::steady_clock::now() - begin)
                               .count();
@@ -97,29 +98,7 @@ class Portfolio {
             .cancel = request_.place.cancel};
   }
 
-  // Which operator of the optimised graph each operator belongs to.
-  IdVector<OpId, std::uint32_t> labels() const {
-    IdVector<OpId, std::uint32_t> labels(costs_.graph().num_ops());
-    for (const OpId small : shrunk_->optimized.graph.ops())
-      for (const OpId op : shrunk_->optimized.expansion.members(small)) labels[op] = small.value();
-    return labels;
-  }
-
-  void search_optimized(Attempt& refined, double share) {
-    const Attempt* start = nullptr;
-    for (const Attempt& attempt : result_.attempts)
-      if (attempt.small.has_value() && attempt.placed.has_value() &&
-          (start == nullptr || attempt.makespan < start->makespan))
-        start = &attempt;
-    if (start == nullptr) return;
-    const Units units(shrunk_->costs);
-    if (find_overflow(simulate(shrunk_->costs, *start->small), costs_.cluster())) return;
-    const Refined small = refine(shrunk_->costs, units, *start->small, options(share));
-    stopped_early_ = stopped_early_ || small.stopped_early;
-    offer_expansions(problem(), small.placed, refined);
-  }
-
-  void search_original(Attempt& refined, const Units& units, double share) {
+  void search_from(Attempt& refined, const Units& units, double share) {
     const Refined found = refine(costs_, units, *refined.placed, options(share));
     stopped_early_ = stopped_early_ || found.stopped_early;
     offer_placement(problem(), found.placed, refined);
