@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -123,6 +125,47 @@ TEST_CASE("bounds: none exceeds the exact optimum on thousands of instances of e
   CHECK(solved > 4000);
   // They are worth something, too: most optima are proved.
   CHECK(met * 10 > solved * 8);
+}
+
+struct Tightness {
+  std::size_t count = 0, met = 0;
+  double sum = 0.0, least = 1.0;
+
+  void add(Time bound, Time optimum) {
+    const double share = static_cast<double>(bound.count()) / static_cast<double>(optimum.count());
+    ++count;
+    if (bound == optimum) ++met;
+    sum += share;
+    least = std::min(least, share);
+  }
+  std::string row(const std::string& name) const {
+    char text[160];
+    std::snprintf(text, sizeof text, "| %s | %zu | %.1f%% | %.1f%% | %.1f%% |", name.c_str(), count,
+                  100.0 * static_cast<double>(met) / static_cast<double>(count),
+                  100.0 * sum / static_cast<double>(count), 100.0 * least);
+    return text;
+  }
+};
+
+// Prints the table of docs/bounds.md: baechi_tests -ns -tc="bounds: how tight they are"
+TEST_CASE("bounds: how tight they are" * doctest::skip()) {
+  std::map<std::string, Tightness> of_bound;
+  std::string regimes, bounds;
+  for (const Regime& regime : kRegimes) {
+    Tightness strongest;
+    for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+      const auto [graph, cluster] = draw(regime, seed);
+      const std::optional<testing::Optimum> best = testing::optimal_makespan(graph, cluster);
+      if (!best.has_value() || best->makespan == Time(0)) continue;
+      const std::vector<NamedBound> found = lower_bounds(CostModel(graph, cluster));
+      strongest.add(found.front().value, best->makespan);
+      for (const NamedBound& bound : found) of_bound[bound.name].add(bound.value, best->makespan);
+    }
+    if (strongest.count > 0) regimes += strongest.row(regime.name) + "\n";
+  }
+  for (const auto& [name, tightness] : of_bound) bounds += tightness.row(name) + "\n";
+  MESSAGE("\n" << regimes << "\n" << bounds);
+  CHECK(of_bound.size() >= 6);
 }
 
 // Too large for the oracle; but a bound that is too high is beaten by somebody sooner or later.

@@ -73,7 +73,7 @@ bool may_pack(const Relaxation& relaxed, const Lumps& lumps, Ns limit) {
   for (std::size_t lump = 0; lump < lumps.size; ++lump) {
     Ns least = kNever;
     for (std::size_t type = 0; type < num_types; ++type)
-      if (lumps.held[lump] <= relaxed.types[type].capacity)
+      if (lumps.need[lump] <= relaxed.types[type].capacity)
         least = std::min(least, lumps.k[lump * num_types + type]);
     if (least >= limit) return false;
     work.push_back(least);

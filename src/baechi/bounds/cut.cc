@@ -66,7 +66,7 @@ class Hypothesis {
       const std::size_t region = components.of[op].index();
       for (std::size_t type = 0; type < num_types; ++type)
         if (regions.k[region * num_types + type] >= kNever ||
-            regions.held[region] > base_.types[type].capacity)
+            regions.need[region] > base_.types[type].capacity)
           narrowed->k[op.index() * num_types + type] = kNever;
     }
     return *narrowed;

@@ -218,6 +218,7 @@ Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
   result.size = num_components;
   result.k.assign(num_components * num_types, 0);
   result.held.assign(num_components, 0);
+  std::vector<std::int64_t> permanent(num_components, 0), running(num_components, 0);
   std::vector<bool> counted(relaxed.held.size(), false);
   for (const OpId op : component.keys()) {
     const std::size_t lump = component[op].index();
@@ -226,9 +227,14 @@ Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
       k = std::min(kNever, k + relaxed.time(op, type));
     }
     const UnitId unit = relaxed.unit[op];
-    if (!counted[unit.index()]) result.held[lump] += relaxed.held[unit];
+    if (counted[unit.index()]) continue;
     counted[unit.index()] = true;
+    result.held[lump] += relaxed.held[unit];
+    permanent[lump] += relaxed.permanent[unit];
+    running[lump] = std::max(running[lump], relaxed.running[unit]);
   }
+  for (std::size_t lump = 0; lump < num_components; ++lump)
+    result.need.push_back(std::max(result.held[lump], permanent[lump] + running[lump]));
   return result;
 }
 

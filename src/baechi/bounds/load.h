@@ -23,7 +23,8 @@ struct LoadWeights {                // by type; integers, so that the bound is e
 struct Lumps {
   std::size_t size = 0;
   std::vector<Ns> k;               // [lump * types + type]
-  std::vector<std::int64_t> held;  // [lump]
+  std::vector<std::int64_t> held;  // [lump]: bytes at one moment, to be added up over lumps
+  std::vector<std::int64_t> need;  // [lump]: bytes that a device must have to take the lump at all
 };
 Lumps lumps(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
             std::size_t num_components);
