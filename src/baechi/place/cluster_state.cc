@@ -23,10 +23,13 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
       channels_begin_(duplex_ + costs.cluster().num_devices()),
       slots_(graph_.num_ops()),
       group_device_(graph_.num_groups()),
+      decided_(graph_.num_ops()),
       free_(costs.cluster().num_devices()),
       queue_end_(channels_begin_ + costs.cluster().num_channels()),
       order_(costs.cluster().num_devices()),
       queue_load_(queue_end_.size()) {
+  if (costs.has_pins())
+    for (const OpId op : graph_.ops()) decided_[op] = costs.pin(op);
   if (keep_copies_) first_copy_.resize(graph_.num_tensors());
   if (memory_.ample()) return;
   uses_.resize(graph_.num_tensors());
@@ -40,9 +43,11 @@ Time ClusterState::makespan() const {
   return last;
 }
 
-std::optional<DeviceId> ClusterState::decided(OpId op) const {
-  if (const auto group = graph_[op].group) return group_device_[*group];
-  return costs_.pin(op);
+bool ClusterState::undesignate(OpId op) {
+  const auto group = graph_[op].group;
+  if (!decided_[op] || costs_.pin(op) || (group && group_device_[*group])) return false;
+  decided_[op].reset();
+  return true;
 }
 
 Time ClusterState::queue_end(DeviceId from, DeviceId to) const {
@@ -65,6 +70,7 @@ Arrival ClusterState::arrival(OpId op, DeviceId device) const {
   remotes_.clear();
   for (const Edge& edge : graph_.in_edges(op)) {
     const Slot& parent = slots_[edge.from];
+    if (!parent.placed) continue;
     Time at = parent.end;
     if (parent.device != device && edge.tensor.has_value()) {
       const Copy* copy = parallel_ ? nullptr : find_copy(*edge.tensor, device);
@@ -133,8 +139,7 @@ Bytes ClusterState::overrun(OpId op, DeviceId device) const {
     if (edge.tensor.has_value() && slots_[edge.from].device != device &&
         find_copy(*edge.tensor, device) == nullptr)
       copies += graph_.size(*edge.tensor);
-  const auto group = graph_[op].group;
-  return memory_.overrun(op, device, copies, group && !group_device_[*group].has_value());
+  return memory_.overrun(op, device, copies, opens_group(op));
 }
 
 void ClusterState::place(OpId op, DeviceId device) {
@@ -172,11 +177,13 @@ void ClusterState::place(OpId op, DeviceId device) {
   order_[device].push_back(op);
   ++num_placed_;
 
-  const auto group = graph_[op].group;
-  const bool opens_group = group && !group_device_[*group].has_value();
-  if (opens_group) group_device_[*group] = device;
+  const bool opens = opens_group(op);
+  if (opens) {
+    group_device_[*graph_[op].group] = device;
+    for (const OpId member : graph_.members(*graph_[op].group)) decided_[member] = device;
+  }
   if (memory_.ample()) return;
-  memory_.take(op, device, opens_group);
+  memory_.take(op, device, opens);
   use_inputs(op, device, start + *takes);
 }
 

@@ -54,13 +54,22 @@ class ClusterState {
   std::size_t num_placed() const { return num_placed_; }
   Time makespan() const;
 
-  // The only device left for `op`: where its group is, its pin.
-  std::optional<DeviceId> decided(OpId op) const;
+  // The only device left for `op`: where its group is, its pin, what designate() said.
+  std::optional<DeviceId> decided(OpId op) const { return decided_[op]; }
+  // Sends `op` to a device that it may go to, until undesignate() or its group is decided.
+  void designate(OpId op, DeviceId device) { decided_[op] = device; }
+  // False when `op` never had another choice than its decided device.
+  bool undesignate(OpId op);
+  // It would be the first of its colocation group.
+  bool opens_group(OpId op) const {
+    const auto group = graph_[op].group;
+    return group && !group_device_[*group].has_value();
+  }
   bool may_go(OpId op, DeviceId device) const {
     return allowed_(op, device) && decided(op).value_or(device) == device;
   }
 
-  // Requires all parents placed.
+  // Final once all parents are placed; those that are not do not count.
   Arrival arrival(OpId op, DeviceId device) const;
   // The same without any queue, on a device that holds none of the inputs.
   Time undisturbed_arrival(OpId op, DeviceId device) const;
@@ -138,6 +147,7 @@ class ClusterState {
   IdVector<OpId, Slot> slots_;
   IdVector<OpId, Time> delays_;  // empty until the first
   IdVector<GroupId, std::optional<DeviceId>> group_device_;
+  IdVector<OpId, std::optional<DeviceId>> decided_;
   IdVector<DeviceId, Time> free_;
   std::vector<Time> queue_end_;  // of devices, then of channels
   std::vector<Copy> copies_;

@@ -7,12 +7,17 @@
 //
 // A colocation group goes where the first of its operators to be scheduled goes, and the memory for
 // all of it is reserved there.
-#include <cstdint>
+
+#include <optional>
+#include <span>
 
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/cluster_state.h"
 #include "baechi/place/pair_queue.h"
 #include "baechi/place/placer.h"
+#include "baechi/place/priority.h"
+#include "baechi/place/ready_ops.h"
+#include "baechi/place/suppliers.h"
 
 namespace baechi {
 
@@ -22,24 +27,29 @@ PlaceResult place_m_etf(const CostModel& costs, const PlaceOptions& options) {
   if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
 
   ClusterState state(costs, allowed, options.memory);
-  PairQueue queue(state, allowed);
-  IdVector<OpId, std::uint32_t> unplaced_parents(graph.num_ops());
-  for (const OpId op : graph.ops()) {
-    unplaced_parents[op] = static_cast<std::uint32_t>(graph.in_edges(op).size());
-    if (unplaced_parents[op] == 0) queue.add(op);
-  }
+  const IdVector<OpId, bool> suppliers =
+      options.call_suppliers ? find_suppliers(costs) : IdVector<OpId, bool>(graph.num_ops());
+  const Priority priority = longest_way_first(costs, suppliers);
+  PairQueue queue(state, allowed, priority);
+  ReadyOps ready(state, suppliers);
+  const auto enqueue = [&](std::span<const OpId> ops) {
+    for (const OpId op : ops) queue.add(op);
+    return !ops.empty();
+  };
 
-  while (const std::optional<Candidate> head = queue.earliest()) {
-    if (!state.fits(head->op, head->device)) {
-      queue.drop(*head);
-      continue;
+  enqueue(ready.start());
+  do {
+    while (const std::optional<Candidate> head = queue.earliest()) {
+      if (!state.fits(head->op, head->device)) {
+        queue.drop(*head);
+        continue;
+      }
+      state.place(head->op, head->device);
+      queue.placed(head->op);
+      enqueue(ready.placed(head->op));
+      if (state.num_placed() % 1024 == 0) throw_if_cancelled(options.cancel);
     }
-    state.place(head->op, head->device);
-    queue.placed(head->op);
-    for (const Edge& edge : graph.out_edges(head->op))
-      if (--unplaced_parents[edge.to] == 0) queue.add(edge.to);
-    if (state.num_placed() % 1024 == 0) throw_if_cancelled(options.cancel);
-  }
+  } while (enqueue(ready.rest()));
   if (state.num_placed() < graph.num_ops()) return queue.failure();
   return state.take_plan();
 }

@@ -17,13 +17,17 @@
 // In the queue of pairs: on a device that is held for a favorite child, any other operator's
 // earliest schedulable time is not before it is urgent, or the device is awake no longer.
 #include <algorithm>
-#include <cstdint>
+#include <optional>
+#include <span>
 
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/cluster_state.h"
 #include "baechi/place/favorite_child.h"
 #include "baechi/place/pair_queue.h"
 #include "baechi/place/placer.h"
+#include "baechi/place/priority.h"
+#include "baechi/place/ready_ops.h"
+#include "baechi/place/suppliers.h"
 
 namespace baechi {
 namespace {
@@ -31,29 +35,28 @@ namespace {
 class AwakeDevices {
  public:
   AwakeDevices(const ClusterState& state, PairQueue& queue, const FavoriteChildren& favorites)
-      : state_(state), queue_(queue), favorites_(favorites) {}
+      : state_(state), queue_(queue), favorites_(favorites), last_(state.num_devices()) {}
 
   // `op` is now the last operator of its device, and no longer anyone's unplaced favorite child.
   void placed(OpId op) {
     const DeviceId device = state_.device(op);
+    last_[device] = op;
     queue_.release(device);
-    if (const auto child = favorites_.child[op]; child && state_.may_go(*child, device))
-      queue_.hold(device, {*child, state_.end(op) + sending_time(op, *child)});
-
     if (const auto parent = favorites_.parent[op]) release_from(*parent, op);
     if (const auto group = state_.costs().graph()[op].group) group_decided(*group, device);
   }
 
-  // All parents of `op` have been placed: the device that waits for it may not be its best.
+  // All parents of `op` have been placed: the device of its favorite parent may wait for it.
   void ready(OpId op) {
     const auto parent = favorites_.parent[op];
     if (!parent.has_value()) return;
     const DeviceId device = state_.device(*parent);
-    if (!waits_for(device, op)) return;
+    if (!state_.may_go(op, device)) return release_from(*parent, op);
+    if (last_[device] != *parent) return;
     const Time here = state_.undisturbed_arrival(op, device);
     for (const DeviceId other : state_.costs().cluster().devices())
-      if (state_.may_go(op, other) && state_.undisturbed_arrival(op, other) < here)
-        return queue_.release(device);
+      if (state_.may_go(op, other) && state_.undisturbed_arrival(op, other) < here) return;
+    queue_.hold(device, {op, state_.end(*parent) + sending_time(*parent, op)});
   }
 
  private:
@@ -91,6 +94,7 @@ class AwakeDevices {
   const ClusterState& state_;
   PairQueue& queue_;
   const FavoriteChildren& favorites_;
+  IdVector<DeviceId, std::optional<OpId>> last_;
 };
 
 }  // namespace
@@ -102,29 +106,34 @@ PlaceResult place_m_sct(const CostModel& costs, const PlaceOptions& options) {
 
   const FavoriteChildren favorites = find_favorite_children(costs, options);
   ClusterState state(costs, allowed, options.memory);
-  PairQueue queue(state, allowed);
+  const IdVector<OpId, bool> suppliers =
+      options.call_suppliers ? find_suppliers(costs) : IdVector<OpId, bool>(graph.num_ops());
+  const Priority priority = longest_way_first(costs, suppliers);
+  PairQueue queue(state, allowed, priority);
   AwakeDevices awake(state, queue, favorites);
-  IdVector<OpId, std::uint32_t> unplaced_parents(graph.num_ops());
-  for (const OpId op : graph.ops()) {
-    unplaced_parents[op] = static_cast<std::uint32_t>(graph.in_edges(op).size());
-    if (unplaced_parents[op] == 0) queue.add(op);
-  }
+  ReadyOps ready(state, suppliers);
+  const auto enqueue = [&](std::span<const OpId> ops) {
+    for (const OpId op : ops) {
+      awake.ready(op);
+      queue.add(op);
+    }
+    return !ops.empty();
+  };
 
-  while (const std::optional<Candidate> head = queue.earliest()) {
-    if (!state.fits(head->op, head->device)) {
-      queue.drop(*head);
-      continue;
+  enqueue(ready.start());
+  do {
+    while (const std::optional<Candidate> head = queue.earliest()) {
+      if (!state.fits(head->op, head->device)) {
+        queue.drop(*head);
+        continue;
+      }
+      state.place(head->op, head->device);
+      queue.placed(head->op);
+      awake.placed(head->op);
+      enqueue(ready.placed(head->op));
+      if (state.num_placed() % 1024 == 0) throw_if_cancelled(options.cancel);
     }
-    state.place(head->op, head->device);
-    queue.placed(head->op);
-    awake.placed(head->op);
-    for (const Edge& edge : graph.out_edges(head->op)) {
-      if (--unplaced_parents[edge.to] > 0) continue;
-      awake.ready(edge.to);
-      queue.add(edge.to);
-    }
-    if (state.num_placed() % 1024 == 0) throw_if_cancelled(options.cancel);
-  }
+  } while (enqueue(ready.rest()));
   if (state.num_placed() < graph.num_ops()) return queue.failure();
   return state.take_plan();
 }

@@ -16,9 +16,10 @@ struct PairQueue::Top {
   Heap* heap;
 };
 
-PairQueue::PairQueue(ClusterState& state, const AllowedDevices& allowed)
+PairQueue::PairQueue(ClusterState& state, const AllowedDevices& allowed, const Priority& priority)
     : state_(state),
       allowed_(allowed),
+      priority_(priority),
       lanes_(state.num_devices()),
       ready_(state.costs().graph().num_ops()),
       group_followed_(state.costs().graph().num_groups()),
@@ -60,7 +61,11 @@ void PairQueue::bound_by(LaneIndex lane, const Candidate& candidate) {
 
 void PairQueue::add(OpId op) {
   ready_[op] = true;
-  if (const auto device = state_.decided(op)) return push(op, *device);
+  if (const auto device = state_.decided(op)) {
+    if (dropped_.contains(op, *device)) return reopen(op);
+    dropped_.unstrand(op);
+    return push(op, *device);
+  }
   stamp_parent_devices(op);
   for (const DeviceId device : parent_devices_)
     if (allowed_(op, device)) push(op, device);
@@ -93,11 +98,11 @@ void PairQueue::add_to_class(OpId op, std::size_t c) {
       !state_.queues_matter() ||
       std::none_of(in.begin(), in.end(), [](const Edge& edge) { return edge.tensor; });
   const Time key = state_.undisturbed_arrival(op, *other) + slowdown(op, *other);
-  lane.future.push({key, Time(0), op, exact});
+  lane.future.push({key, Time(0), priority_.rank[op], exact});
   Time earliest = state_.free(lane.devices.front());
   for (const DeviceId device : lane.devices) earliest = std::min(earliest, state_.free(device));
-  bound_by(lanes_.size() + c,
-           {std::max(key, earliest + slowdown(op, *other)), Time(0), op, lane.devices.front()});
+  bound_by(lanes_.size() + c, {std::max(key, earliest + slowdown(op, *other)), Time(0),
+                               priority_.rank[op], op, lane.devices.front()});
 }
 
 // One entry for each device of the class that has none of its own.
@@ -114,14 +119,15 @@ void PairQueue::file(OpId op, DeviceId device, const Arrival& arrival) {
   const Time slow = slowdown(op, device), free = state_.free(device);
   const Time start = std::max(free, arrival.ready);
   const bool exact = !arrival.queue.has_value();
-  bound_by(device.index(), {start + slow, arrival.load, op, device});
+  bound_by(device.index(), {start + slow, arrival.load, priority_.rank[op], op, device});
   if (!exact && slow == Time(0) &&
       start == std::max(free, state_.queue_end(*arrival.queue, device) + arrival.load)) {
-    queued_heap(device, *arrival.queue).push({arrival.load, arrival.load, op, arrival.one_source});
+    queued_heap(device, *arrival.queue)
+        .push({arrival.load, arrival.load, priority_.rank[op], arrival.one_source});
   } else if (arrival.ready <= free) {
-    lane.available.push({slow, arrival.load, op, exact});
+    lane.available.push({slow, arrival.load, priority_.rank[op], exact});
   } else {
-    lane.future.push({start + slow, arrival.load, op, exact});
+    lane.future.push({start + slow, arrival.load, priority_.rank[op], exact});
   }
 }
 
@@ -175,10 +181,11 @@ std::optional<PairQueue::Top> PairQueue::device_top(DeviceId device) {
   const Time free = state_.free(device);
   std::optional<Top> best;
   const auto offer = [&](Top::Where where, Heap& heap, Time least, Time offset) {
-    while (!heap.empty() && stale(heap.top().op, device)) heap.pop();
+    while (!heap.empty() && stale(op_of(heap.top()), device)) heap.pop();
     if (heap.empty()) return;
     const Entry& entry = heap.top();
-    const Candidate candidate{std::max(least, offset + entry.key), entry.load, entry.op, device};
+    const Candidate candidate{std::max(least, offset + entry.key), entry.load, entry.rank,
+                              op_of(entry), device};
     if (!best.has_value() || candidate < best->candidate) best = Top{candidate, where, &heap};
   };
   offer(Top::Where::kAvailable, lane.available, Time(0), free);
@@ -193,14 +200,14 @@ std::optional<PairQueue::Top> PairQueue::device_top(DeviceId device) {
 // The top's key is true now. If not, the entry goes to where it belongs.
 bool PairQueue::confirm(const Top& top, DeviceId device) {
   const Entry entry = top.heap->top();
-  const Time free = state_.free(device), slow = slowdown(entry.op, device);
+  const Time free = state_.free(device), slow = slowdown(op_of(entry), device);
   if (entry.exact) {
     if (top.where != Top::Where::kFuture || entry.key - slow > free) return true;
     top.heap->pop();
-    lanes_[device].available.push({slow, entry.load, entry.op, true});
+    lanes_[device].available.push({slow, entry.load, entry.rank, true});
     return false;
   }
-  const Arrival arrival = state_.arrival(entry.op, device);
+  const Arrival arrival = state_.arrival(op_of(entry), device);
   const Time key = std::max(free, arrival.ready) + slow;
   if (top.where == Top::Where::kDelayed) {
     if (key <= top.candidate.key && arrival.load == entry.load) return true;
@@ -209,7 +216,7 @@ bool PairQueue::confirm(const Top& top, DeviceId device) {
     return true;
   }
   top.heap->pop();
-  file(entry.op, device, arrival);
+  file(op_of(entry), device, arrival);
   return false;
 }
 
@@ -219,7 +226,7 @@ std::optional<Candidate> PairQueue::class_top(ClassLane& lane) {
   for (;;) {
     for (Heap* heap : {&lane.available, &lane.future})
       while (!heap->empty() &&
-             (state_.placed(heap->top().op) || state_.decided(heap->top().op).has_value()))
+             (state_.placed(op_of(heap->top())) || state_.decided(op_of(heap->top())).has_value()))
         heap->pop();
     const bool some_available = !lane.available.empty();
     if (!some_available && lane.future.empty()) return std::nullopt;
@@ -231,23 +238,24 @@ std::optional<Candidate> PairQueue::class_top(ClassLane& lane) {
       if (lane.future.top() < available) heap = &lane.future;
     }
     const Entry entry = heap->top();
-    const Time slow = slowdown(entry.op, lane.devices.front());
+    const Time slow = slowdown(op_of(entry), lane.devices.front());
     Time start = earliest;
     if (heap == &lane.future) {
       start = entry.key - slow;
       if (entry.exact && start <= earliest) {
         heap->pop();
-        lane.available.push({slow, Time(0), entry.op, true});
+        lane.available.push({slow, Time(0), entry.rank, true});
         continue;
       }
     }
     const auto device = std::find_if(lane.devices.begin(), lane.devices.end(),
                                      [&](DeviceId d) { return state_.free(d) <= start; });
-    if (entry.exact && !dropped_.contains_any(entry.op) && held_until(entry.op, *device) <= start)
-      return Candidate{start + slow, Time(0), entry.op, *device};
+    if (entry.exact && !dropped_.contains_any(op_of(entry)) &&
+        held_until(op_of(entry), *device) <= start)
+      return Candidate{start + slow, Time(0), entry.rank, op_of(entry), *device};
     heap->pop();
-    stamp_parent_devices(entry.op);
-    split(entry.op, lane);
+    stamp_parent_devices(op_of(entry));
+    split(op_of(entry), lane);
   }
 }
 
@@ -270,7 +278,7 @@ bool PairQueue::postpone(const Top& top, DeviceId device) {
   const Time key = held_until(pair.op, device) + slowdown(pair.op, device);
   if (key <= pair.key) return false;
   top.heap->pop();
-  lanes_[device].delayed.push({key, pair.load, pair.op, false});
+  lanes_[device].delayed.push({key, pair.load, pair.rank, false});
   return true;
 }
 
@@ -282,7 +290,7 @@ void PairQueue::hold(DeviceId device, const Hold& hold) {
 void PairQueue::release(DeviceId device) {
   lanes_[device].hold.reset();
   for (const Entry& entry : lanes_[device].delayed.take())
-    if (!stale(entry.op, device)) push(entry.op, device);
+    if (!stale(op_of(entry), device)) push(op_of(entry), device);
 }
 
 // ---- what a decision changes for the others
@@ -311,12 +319,20 @@ void PairQueue::placed(OpId op) {
 
 void PairQueue::drop(const Candidate& pair) {
   dropped_.insert(pair.op, pair.device);
-  const bool some_left =
-      std::any_of(lanes_.keys().begin(), lanes_.keys().end(), [&](DeviceId device) {
-        return state_.may_go(pair.op, device) && !dropped_.contains(pair.op, device);
-      });
+  reopen(pair.op);
+}
+
+// The pair of `op` with its decided device, if it had one, is gone: the other devices are as good.
+void PairQueue::reopen(OpId op) {
+  const bool was_designated = state_.undesignate(op);
+  bool some_left = false;
+  for (const DeviceId device : lanes_.keys()) {
+    if (!state_.may_go(op, device) || dropped_.contains(op, device)) continue;
+    some_left = true;
+    if (was_designated) push(op, device);
+  }
   if (some_left) return;
-  dropped_.strand(pair.op);
+  dropped_.strand(op);
   look_at_stranded_ = true;
 }
 

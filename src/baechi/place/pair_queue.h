@@ -13,6 +13,7 @@
 #include "baechi/place/dropped_pairs.h"
 #include "baechi/place/four_ary_heap.h"
 #include "baechi/place/placer.h"
+#include "baechi/place/priority.h"
 
 namespace baechi {
 
@@ -23,6 +24,7 @@ struct Candidate {
   // while operators still compare by start.
   Time key;
   Time load;  // Arrival::load: of two pairs that can start together, the one that sends less
+  std::uint32_t rank = 0;  // Priority::rank of the operator
   OpId op{0};
   DeviceId device{0};
 
@@ -51,9 +53,10 @@ struct Hold {
 //   the end of the queue plus that, and move with it at no cost.
 class PairQueue {
  public:
-  PairQueue(ClusterState& state, const AllowedDevices& allowed);
+  PairQueue(ClusterState& state, const AllowedDevices& allowed, const Priority& priority);
 
   // Requires all parents placed and `op` not.
+  // To be repeated when it has been designated a device since.
   void add(OpId op);
 
   // The pair with the smallest (key, load, op, device), settled against everything placed so far.
@@ -77,12 +80,12 @@ class PairQueue {
   struct Entry {
     Time key;
     Time load;
-    OpId op{0};
+    std::uint32_t rank = 0;
     bool exact = false;  // no need to look at the inputs again
 
     friend bool operator<(const Entry& a, const Entry& b) {
       if (a.key != b.key) return a.key < b.key;
-      return a.load != b.load ? a.load < b.load : a.op < b.op;
+      return a.load != b.load ? a.load < b.load : a.rank < b.rank;
     }
   };
   using Heap = FourAryHeap<Entry>;
@@ -121,10 +124,14 @@ class PairQueue {
   void split(OpId op, const ClassLane& lane);
   bool postpone(const Top& top, DeviceId device);
   Time held_until(OpId op, DeviceId device) const;
+  void reopen(OpId op);
   void revive();
+
+  OpId op_of(const Entry& entry) const { return priority_.by_rank[entry.rank]; }
 
   ClusterState& state_;
   const AllowedDevices& allowed_;
+  const Priority& priority_;
   IdVector<OpId, Time> fastest_;  // over the devices it may use; empty when all are equal
   IdVector<DeviceId, Lane> lanes_;
   std::vector<ClassLane> classes_;

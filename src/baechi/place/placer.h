@@ -35,6 +35,7 @@ struct PlaceOptions {
   double lp_threshold = 0.5;      // x below it makes a favorite child; the paper's was 0.1
   bool complete_matching = true;  // after rounding, while a pair of free ends is left
   MemoryPolicy memory = MemoryPolicy::kLive;
+  bool call_suppliers = true;     // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
   std::uint64_t seed = 1;             // for `random`
   const Placement* expert = nullptr;  // for `expert`
   const CancelFlag* cancel = nullptr;

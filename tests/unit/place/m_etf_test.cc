@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <string>
 #include <variant>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/place/allowed_devices.h"
-#include "baechi/place/cluster_state.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/placer.h"
+#include "baechi/place/suppliers.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
 #include "unit/place/naive_scan.h"
@@ -29,6 +30,63 @@ TEST_CASE("m-etf: figure 1 takes 8 time units, and 9 when a device holds only 4 
   const Cluster tight = testing::unit_latency_cluster(2, Bytes(4));
   CHECK(makespan(graph, roomy, place(graph, roomy)) == Time(8));
   CHECK(makespan(graph, tight, place(graph, tight)) == Time(9));
+}
+
+//   src(1) --+--> short(2)
+//            +--> long(2) --> tail(9)
+TEST_CASE(
+    "m-etf: of operators that can start together, the one with the longest way to go is first") {
+  OpGraphBuilder builder;
+  const auto add = [&](const char* name, std::int64_t time) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(time));
+    return op;
+  };
+  const OpId src = add("src", 1), brief = add("short", 2), way = add("long", 2),
+             tail = add("tail", 9);
+  const TensorId out = builder.add_output(src, Bytes(0));
+  builder.connect(out, brief);
+  builder.connect(out, way);
+  builder.connect(builder.add_output(way, Bytes(0)), tail);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(100));
+  CHECK(makespan(graph, cluster, place(graph, cluster)) == Time(12));
+}
+
+// Two towers x -> y, each with weights of its own: a weight is cheap to read and dear to send, and
+// goes to the tower that reads it, not to whatever device is idle.
+//
+//   w1(1) ===> y1(100)     w2(1) ===> y2(100)
+//   x1(90) --^             x2(90) --^
+TEST_CASE("m-etf: a supplier is placed with the first operator that needs it") {
+  OpGraphBuilder builder;
+  for (const char* tower : {"1", "2"}) {
+    const auto add = [&](const char* name, std::int64_t time) {
+      const OpId op = builder.add_operator({.name = std::string(name) + tower});
+      builder.set_time(op, "gpu", Time(time));
+      return op;
+    };
+    const OpId w = add("w", 1), x = add("x", 90), y = add("y", 100);
+    builder.connect(builder.add_output(w, Bytes(500)), y);
+    builder.connect(builder.add_output(x, Bytes(0)), y);
+  }
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster(uniform_cluster({.count = 2,
+                                         .capacity = Bytes(10'000),
+                                         .latency = Time(10),
+                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const CostModel costs(graph, cluster);
+  const PlaceResult result = place_m_etf(costs, {});
+  const Placement& device = std::get<PlacedGraph>(result).device;
+  CHECK(device[OpId(0)] == device[OpId(2)]);
+  CHECK(device[OpId(3)] == device[OpId(5)]);
+  CHECK(simulate(costs, std::get<PlacedGraph>(result)).schedule.makespan == Time(191));
+
+  PlaceOptions literal;
+  literal.call_suppliers = false;  // w1 and w2 go first, to one device each: one y or none moves
+  CHECK(find_suppliers(costs)[OpId(0)]);
+  CHECK_FALSE(find_suppliers(costs)[OpId(1)]);
+  CHECK(std::holds_alternative<PlacedGraph>(place_m_etf(costs, literal)));
 }
 
 TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/cluster_state.h"
 #include "baechi/place/pair_queue.h"
+#include "baechi/place/ready_ops.h"
+#include "baechi/place/suppliers.h"
 
 namespace baechi::testing {
 namespace {
@@ -20,23 +23,34 @@ class NaiveScan {
         graph_(costs.graph()),
         allowed_(costs),
         state_(costs, allowed_, options.memory),
+        suppliers_(options.call_suppliers ? find_suppliers(costs)
+                                          : IdVector<OpId, bool>(graph_.num_ops())),
+        ready_ops_(state_, suppliers_),
+        ready_(graph_.num_ops()),
+        priority_(longest_way_first(costs, suppliers_)),
         favorite_child_(favorite_child),
-        holds_(costs.cluster().num_devices()) {}
+        holds_(costs.cluster().num_devices()),
+        last_(costs.cluster().num_devices()) {}
 
   PlaceResult run() {
     if (const auto op = allowed_.first_impossible()) return DoesNotFit{*op, Bytes(0)};
+    become_ready(ready_ops_.start());
     while (state_.num_placed() < graph_.num_ops()) {
       revive();
       const std::optional<Candidate> best = least_pair();
       if (!best.has_value()) {
         const auto next_free = state_.memory().next_free();
-        if (!next_free.has_value()) return failure();
-        now_ = std::max(now_, *next_free);
+        if (anyone_stranded() && next_free.has_value()) {
+          now_ = std::max(now_, *next_free);
+        } else if (!become_ready(ready_ops_.rest())) {
+          return failure();
+        }
         continue;
       }
       now_ = std::max(now_, best->key);
       if (!state_.fits(best->op, best->device)) {
         dropped_.insert({best->op, best->device});
+        state_.undesignate(best->op);
         continue;
       }
       place(best->op, best->device);
@@ -45,11 +59,18 @@ class NaiveScan {
   }
 
  private:
-  bool ready(OpId op) const {
-    const auto in = graph_.in_edges(op);
-    return !state_.placed(op) && std::all_of(in.begin(), in.end(), [&](const Edge& edge) {
-      return state_.placed(edge.from);
-    });
+  bool become_ready(std::span<const OpId> ops) {
+    for (const OpId op : ops) {
+      ready_[op] = true;
+      if (const auto device = state_.decided(op); device && dropped_.contains({op, *device}))
+        state_.undesignate(op);
+    }
+    return !ops.empty();
+  }
+  bool ready(OpId op) const { return ready_[op] && !state_.placed(op); }
+  bool anyone_stranded() const {
+    return std::any_of(graph_.ops().begin(), graph_.ops().end(),
+                       [&](OpId op) { return stranded(op); });
   }
 
   Time slowdown(OpId op, DeviceId device) const {
@@ -76,8 +97,8 @@ class NaiveScan {
         Time start = state_.earliest_start(op, device);
         if (const auto& hold = holds_[device]; hold && hold->favorite != op)
           start = std::max(start, std::min(hold->until, urgent_from(op)));
-        const Candidate pair{start + slowdown(op, device), state_.arrival(op, device).load, op,
-                             device};
+        const Candidate pair{start + slowdown(op, device), state_.arrival(op, device).load,
+                             priority_.rank[op], op, device};
         if (!best || pair < *best) best = pair;
       }
     }
@@ -86,38 +107,39 @@ class NaiveScan {
 
   void place(OpId op, DeviceId device) {
     const auto group = graph_[op].group;
-    const bool opens = group && !state_.decided(op);
+    const bool opens = state_.opens_group(op);
     state_.place(op, device);
     if (opens)
       for (const OpId member : graph_.members(*group)) dropped_.erase({member, device});
+    const std::span<const OpId> became_ready = ready_ops_.placed(op);
+    become_ready(became_ready);
     if (favorite_child_ == nullptr) return;
 
     holds_[device].reset();
-    if (const auto child = (*favorite_child_)[op]; child && state_.may_go(*child, device)) {
-      Time sent;
-      for (const Edge& edge : graph_.out_edges(op))
-        if (edge.to == *child && edge.tensor)
-          for (const DeviceId other : costs_.cluster().devices())
-            if (other != device)
-              sent = std::max(sent, costs_.transfer_time(*edge.tensor, device, other));
-      holds_[device] = Hold{*child, state_.end(op) + sent};
-    }
-    for (const DeviceId held : costs_.cluster().devices()) {
-      if (!holds_[held]) continue;
-      const OpId favorite = holds_[held]->favorite;
-      if (state_.placed(favorite) || !state_.may_go(favorite, held) ||
-          earlier_elsewhere(favorite, held))
+    last_[device] = op;
+    for (const DeviceId held : costs_.cluster().devices())
+      if (holds_[held] &&
+          (state_.placed(holds_[held]->favorite) || !state_.may_go(holds_[held]->favorite, held)))
         holds_[held].reset();
-    }
+    for (const OpId favorite : became_ready) hold_for(favorite);
   }
 
-  bool earlier_elsewhere(OpId favorite, DeviceId held) const {
-    if (!ready(favorite)) return false;
-    const Time here = state_.undisturbed_arrival(favorite, held);
+  void hold_for(OpId favorite) {
+    std::optional<DeviceId> device;  // whose last operator is the favorite parent
+    for (const DeviceId candidate : costs_.cluster().devices())
+      if (last_[candidate] && (*favorite_child_)[*last_[candidate]] == favorite) device = candidate;
+    if (!device || !state_.may_go(favorite, *device)) return;
     for (const DeviceId other : costs_.cluster().devices())
-      if (state_.may_go(favorite, other) && state_.undisturbed_arrival(favorite, other) < here)
-        return true;
-    return false;
+      if (state_.may_go(favorite, other) && state_.undisturbed_arrival(favorite, other) <
+                                                state_.undisturbed_arrival(favorite, *device))
+        return;
+    Time sent;
+    for (const Edge& edge : graph_.out_edges(*last_[*device]))
+      if (edge.to == favorite && edge.tensor)
+        for (const DeviceId other : costs_.cluster().devices())
+          if (other != *device)
+            sent = std::max(sent, costs_.transfer_time(*edge.tensor, *device, other));
+    holds_[*device] = Hold{favorite, state_.end(*last_[*device]) + sent};
   }
 
   bool stranded(OpId op) const {
@@ -159,8 +181,13 @@ class NaiveScan {
   const OpGraph& graph_;
   AllowedDevices allowed_;
   ClusterState state_;
+  IdVector<OpId, bool> suppliers_;
+  ReadyOps ready_ops_;
+  IdVector<OpId, bool> ready_;
+  Priority priority_;
   const IdVector<OpId, std::optional<OpId>>* favorite_child_;
   IdVector<DeviceId, std::optional<Hold>> holds_;
+  IdVector<DeviceId, std::optional<OpId>> last_;
   std::set<std::pair<OpId, DeviceId>> dropped_;
   Time now_;
 };

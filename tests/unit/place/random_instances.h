@@ -68,6 +68,7 @@ inline Cluster instance_cluster(std::uint64_t seed, const RandomInstances& kind)
 inline PlaceOptions instance_options(std::uint64_t seed) {
   PlaceOptions options;
   if (seed % 3 == 2) options.memory = MemoryPolicy::kReserve;
+  if (seed % 7 == 3) options.call_suppliers = false;
   return options;
 }
 
