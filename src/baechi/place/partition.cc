@@ -67,8 +67,11 @@ class Balance {
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     bool moved = false;
     double now = value();
+    constexpr std::size_t kLarge = 512;  // vertices: then only those with an end elsewhere may move
+    const bool large = order.size() > kLarge;
     for (const VertexId vertex : order) {
       const DeviceId home = parts_[vertex];
+      if (large && !on_the_border(vertex)) continue;
       std::optional<DeviceId> best;
       double best_value = now * (1 - 1e-9);
       for (const DeviceId device : candidates(vertex)) {
@@ -119,6 +122,15 @@ class Balance {
   }
   std::uint32_t& readers(NetId net, DeviceId device) {
     return readers_[net.index() * costs_.cluster().num_devices() + device.index()];
+  }
+
+  bool on_the_border(VertexId vertex) const {
+    const DeviceId home = parts_[vertex];
+    const std::size_t n = costs_.cluster().num_devices();
+    return std::any_of(graph_.nets_of[vertex].begin(), graph_.nets_of[vertex].end(), [&](NetId net) {
+      return parts_[graph_.nets[net].maker] != home ||
+             readers_[net.index() * n + home.index()] != graph_.nets[net].readers.size();
+    });
   }
 
   // Where a neighbour is; with few devices, anywhere.

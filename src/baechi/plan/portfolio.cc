@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/portfolio.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/parallel.h"
 #include "baechi/place/partition.h"
 #include "baechi/plan/refine.h"
 
@@ -21,8 +24,8 @@ constexpr PortfolioEntry kMethods[] = {
 
 // Operators that the simulator replays in a second of one core, about: what a second of budget buys.
 constexpr double kWorkPerSecond = 5e6;
-// The clock stops a search that takes so many times its budget.
-constexpr double kPatience = 5;
+// The clock stops a search that takes so many times its budget, and so many seconds.
+constexpr double kPatience = 5, kLeastPatience = 20;
 
 class Portfolio {
  public:
@@ -56,18 +59,20 @@ class Portfolio {
     if (start == nullptr) return;
     const auto begin = std::chrono::steady_clock::now();
     deadline_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                            std::chrono::duration<double>(request_.budget * kPatience));
+                            std::chrono::duration<double>(
+                                std::max(kLeastPatience, request_.budget * kPatience)));
     Attempt refined = *start;
     refined.method = "refine";
     refined.fallbacks.clear();
+    restart_partition(refined);
     // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
     // thousands of moves of single operators.
     std::vector<IdVector<OpId, std::uint32_t>> levels = traffic_levels(costs_, request_.place.seed);
     constexpr std::size_t kMostLevels = 3;
     if (levels.size() > kMostLevels) levels.resize(kMostLevels);
     for (const auto& labels : levels)
-      search_from(refined, Units(costs_, labels), 0.7 / static_cast<double>(levels.size()));
-    search_from(refined, units_, 0.3);
+      search_from(refined, Units(costs_, labels), 0.4 / static_cast<double>(levels.size()));
+    search_from(refined, units_, 0.1);
     refined.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
                               std::chrono::steady_clock::now() - begin)
                               .count();
@@ -98,9 +103,36 @@ class Portfolio {
             .cancel = request_.place.cancel};
   }
 
+  // Partitions differ by their seed, much more than by what local search makes of them: a few more.
+  void restart_partition(Attempt& refined) {
+    constexpr double kShare = 0.5, kWorkPerOp = 18;  // of the budget; what one partition costs, about
+    const auto size =
+        static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
+    const auto runs = static_cast<std::uint64_t>(
+        std::clamp(request_.budget * kShare * kWorkPerSecond / (kWorkPerOp * size), 0.0, 32.0));
+    std::vector<std::optional<PlacedGraph>> found(runs);
+    parallel_for(runs, request_.threads, [&](std::size_t i) {
+      if (must_stop()) return;
+      PlaceOptions options = request_.place;
+      options.seed += 1 + i;
+      options.cancel = nullptr;
+      PlaceResult result = place_partition(costs_, options);
+      if (auto* placed = std::get_if<PlacedGraph>(&result)) found[i] = std::move(*placed);
+    });
+    for (const std::optional<PlacedGraph>& placed : found)
+      if (placed.has_value()) offer_placement(problem(), *placed, refined);
+  }
+
+  bool must_stop() {
+    const bool stop = std::chrono::steady_clock::now() >= deadline_ ||
+                      (request_.place.cancel != nullptr && request_.place.cancel->requested());
+    if (stop) stopped_early_ = true;
+    return stop;
+  }
+
   void search_from(Attempt& refined, const Units& units, double share) {
     const Refined found = refine(costs_, units, *refined.placed, options(share));
-    stopped_early_ = stopped_early_ || found.stopped_early;
+    if (found.stopped_early) stopped_early_ = true;
     offer_placement(problem(), found.placed, refined);
   }
 
@@ -112,7 +144,7 @@ class Portfolio {
   std::unique_ptr<Shrunk> shrunk_;
   PortfolioResult result_;
   std::chrono::steady_clock::time_point deadline_;
-  bool stopped_early_ = false;
+  std::atomic<bool> stopped_early_{false};
 };
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "baechi/base/parallel.h"
 #include "baechi/plan/local_search.h"
 
 namespace baechi {
@@ -18,18 +18,6 @@ constexpr std::size_t kStreams = 4;
 constexpr std::int64_t kRounds = 12;
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
-
-// Runs `task(i)` for i < count on so many threads, the caller's included.
-template <class Task>
-void parallel_for(std::size_t count, unsigned threads, const Task& task) {
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) task(i);
-  };
-  std::vector<std::jthread> others;
-  for (unsigned t = 1; t < std::min<std::size_t>(threads, count); ++t) others.emplace_back(work);
-  work();
-}
 
 }  // namespace
 
