@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "baechi/lp/exact_solver.h"
 #include "baechi/lp/favorite_matching.h"
+#include "baechi/lp/soft_water_filling.h"
 
 namespace baechi {
 namespace {
@@ -47,6 +49,36 @@ FavoriteChildren as_favorites(const CostModel& costs, const lp::FavoriteMatching
   favorites.longest_path = Time(matching.longest_path);
   return favorites;
 }
+
+// Paper 2.4 and 4.4: the linear relaxation, rounded. Its lower bound holds for every matching.
+FavoriteChildren favorites_by_lp(const CostModel& costs, const lp::MatchingPathProblem& problem,
+                                 const PlaceOptions& options) {
+  const lp::RelaxedSolution relaxed =
+      options.favorites == FavoriteMethod::kLpExact
+          ? lp::solve_exactly(problem, {.cancel = options.cancel})
+          : lp::solve_approximately(problem, {.cancel = options.cancel});
+  FavoriteChildren favorites = as_favorites(
+      costs, lp::round_to_matching(
+                 problem, relaxed.x,
+                 {.threshold = options.lp_threshold, .complete = options.complete_matching}));
+  favorites.bound = Time(
+      std::max(lp::matching_lower_bound(problem), static_cast<std::int64_t>(relaxed.lower_bound)));
+  favorites.method = options.favorites;
+  return favorites;
+}
+
+FavoriteChildren favorites_by_matching(const CostModel& costs,
+                                       const lp::MatchingPathProblem& problem,
+                                       const PlaceOptions& options) {
+  lp::FavoriteMatchingOptions matching;
+  matching.cancel = options.cancel;
+  FavoriteChildren favorites = as_favorites(costs, lp::find_favorite_matching(problem, matching));
+  favorites.bound = Time(lp::matching_lower_bound(problem));
+  return favorites;
+}
+
+// What rounding the relaxation at 1/2 is proved not to exceed (Paper appendix).
+double proved_ratio(double rho) { return (2 + 2 * rho) / (2 + rho); }
 
 }  // namespace
 
@@ -93,11 +125,19 @@ FavoriteProblem favorite_problem(const CostModel& costs) {
 FavoriteChildren find_favorite_children(const CostModel& costs, const PlaceOptions& options) {
   const FavoriteProblem favorite = favorite_problem(costs);
   const lp::MatchingPathProblem problem(favorite.lengths, favorite.edges);
-  lp::FavoriteMatchingOptions matching;
-  matching.cancel = options.cancel;
-  FavoriteChildren favorites = as_favorites(costs, lp::find_favorite_matching(problem, matching));
-  favorites.bound = Time(lp::matching_lower_bound(problem));
-  return favorites;
+  if (options.favorites != FavoriteMethod::kMatching)
+    return favorites_by_lp(costs, problem, options);
+
+  FavoriteChildren favorites = favorites_by_matching(costs, problem, options);
+  if (favorites.ratio() <= proved_ratio(favorite.rho)) return favorites;
+  PlaceOptions by_lp = options;  // rarely: the relaxation settles what the quick bound cannot
+  by_lp.favorites = FavoriteMethod::kLpApprox;
+  by_lp.lp_threshold = PlaceOptions().lp_threshold;
+  by_lp.complete_matching = true;
+  const FavoriteChildren rounded = favorites_by_lp(costs, problem, by_lp);
+  favorites.bound = std::max(favorites.bound, rounded.bound);
+  if (rounded.longest_path >= favorites.longest_path) return favorites;
+  return rounded;
 }
 
 }  // namespace baechi

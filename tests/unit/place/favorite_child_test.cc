@@ -52,6 +52,33 @@ TEST_CASE("favorite children: always a matching along tensors, and its path is w
   }
 }
 
+TEST_CASE("favorite children: the LP methods give matchings too, and bounds for every matching") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(
+        seed, {.max_ops = 30, .edge_chance = 0.15, .group_chance = 0.2, .cpu_chance = 0.5});
+    const Cluster cluster = testing::random_cluster(seed);
+    const CostModel costs(graph, cluster);
+    const FavoriteChildren matching = find_favorite_children(costs, {});
+    for (const FavoriteMethod method : {FavoriteMethod::kLpApprox, FavoriteMethod::kLpExact}) {
+      for (const double threshold : {0.1, 0.5}) {
+        PlaceOptions options;
+        options.favorites = method;
+        options.lp_threshold = threshold;
+        const FavoriteChildren favorites = find_favorite_children(costs, options);
+        for (const OpId op : graph.ops()) {
+          if (const auto child = favorites.child[op]) CHECK(favorites.parent[*child] == op);
+          if (const auto parent = favorites.parent[op]) CHECK(favorites.child[*parent] == op);
+        }
+        CHECK(favorites.method == method);
+        CHECK(favorites.longest_path == longest_path(costs, favorites));
+        CHECK(favorites.bound <= favorites.longest_path);
+        CHECK(favorites.bound <= matching.longest_path);
+      }
+    }
+  }
+}
+
 TEST_CASE("favorite children: a single device has nothing to send") {
   const OpGraph graph = testing::figure_1();
   const Cluster cluster = testing::unit_latency_cluster(1, Bytes(100));
