@@ -8,12 +8,14 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/command.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/base/version.h"
+#include "baechi/io/source_place.h"
 
 namespace baechi::cli {
 namespace {
@@ -62,7 +64,19 @@ std::vector<Declared> declare_commands(CLI::App& root, RunContext& context) {
   return declared;
 }
 
+// CLI11 would only say that a subcommand is missing.
+void check_command_name(std::string_view name) {
+  std::string known;
+  for (const Command& command : all_commands()) {
+    if (command.name == name) return;
+    known += (known.empty() ? "" : ", ") + std::string(command.name);
+  }
+  throw InputError("command line",
+                   "there is no subcommand '" + printable(name, 40) + "', only " + known);
+}
+
 ExitCode run_command(int argc, char** argv) {
+  if (argc > 1 && argv[1][0] != '-') check_command_name(argv[1]);
   CLI::App root("Places machine learning graphs on clusters of memory-limited devices.", "baechi");
   root.set_version_flag("--version", std::string(version()));
   root.require_subcommand(1);

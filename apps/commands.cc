@@ -11,20 +11,24 @@ extern const Command kPlaceCommand;       // place.cc
 extern const Command kSimulateCommand;    // simulate.cc
 extern const Command kVerifyCommand;      // verify.cc
 extern const Command kBoundsCommand;      // bounds.cc
+extern const Command kInfoCommand;        // info.cc
 extern const Command kConvertCommand;     // convert.cc
 extern const Command kCheckCommand;       // check.cc
 extern const Command kCompletionCommand;  // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
+      // clang-format off: one row each
       kGenerateCommand,
       kPlaceCommand,
       kSimulateCommand,
       kVerifyCommand,
       kBoundsCommand,
+      kInfoCommand,
       kConvertCommand,
       kCheckCommand,
       kCompletionCommand,
+      // clang-format on
   };
   return commands;
 }

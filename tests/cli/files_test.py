@@ -106,6 +106,28 @@ def test_check_holds_a_plan_against_its_graph(run: Run, data: Path, tmp_path: Pa
     assert "operator 'a' has no output" in result.stderr
 
 
+def test_info_knows_the_graph_and_the_cluster(run: Run, data: Path) -> None:
+    graph = data / "good" / "graph_small.json"
+    arguments = ["info", graph, "--cluster", "2xgpu:8GiB+1xcpu:1GiB", "--link", "1us,1GB/s"]
+    facts = json.loads(run(*arguments, "--json").stdout)
+    assert facts["graph"]["operators"] == 7
+    assert facts["graph"]["critical_path_ns"] == 67_500
+    assert facts["graph"]["permanent_bytes"] == 12 << 20
+    assert facts["graph"]["largest_operator"] == "fc1"
+    assert facts["cluster"]["total_capacity_bytes"] == 17 << 30
+    assert facts["cluster"]["rho"] is None  # an operator that takes no time
+    table = dict(line.split(maxsplit=1) for line in run(*arguments).stdout.splitlines())
+    assert table["operators"] == "7 (3 backward)"
+    assert table["devices"] == "3"
+    assert "cluster" not in json.loads(run("info", graph, "--json").stdout)
+
+
+def test_info_of_a_pinned_operator_without_its_device_is_bad_input(run: Run, data: Path) -> None:
+    result = run("info", data / "good" / "graph_small.json", "-c", "1xtpu:8GiB")
+    assert result.returncode == 2
+    assert "gpu:0" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -145,7 +167,7 @@ def test_every_subcommand_has_help_with_examples_and_json(run: Run) -> None:
     names = [
         line.split()[0] for line in listing.splitlines() if line.startswith("  ") and line[2] != " "
     ]
-    assert {"check", "convert", "completion"} <= set(names)
+    assert {"info", "check", "convert", "completion"} <= set(names)
     for name in names:
         result = run(name, "--help")
         assert result.returncode == 0, name
