@@ -36,6 +36,8 @@ SLOW = re.compile(r"^(simdjson|CLI|doctest|nanobind)/|^simdjson\.h$")
 FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
 FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
 CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
+# Clang 14 and the library of GCC 12, as Debian 12 has them, do not get along here.
+SUBRANGES = re.compile(r"ranges::(?:unique|remove|remove_if|partition|rotate|search)\(|\bviews::")
 
 
 def strip_comments(text: str) -> str:
@@ -83,6 +85,8 @@ def check_file(path: Path, root: Path) -> list[str]:
         if not (layer == "io" and match.group(1) == "fopen"):
             line = code.count("\n", 0, match.start()) + 1
             problems.append(f"{where}:{line}: {match.group().rstrip('( ')}: the core never does")
+    for match in SUBRANGES.finditer(strip_strings(code)):
+        problems.append(f"{where}: Clang 14 cannot compile {match.group().rstrip('(')}")
     return problems
 
 

@@ -43,6 +43,7 @@ def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> Non
         ("io/a.cc", "#include <iostream>\n"),
         ("base/a.cc", 'const char* home = getenv("HOME");\n'),
         ("io/a.cc", "void f() { std::exit(1); }\n"),
+        ("place/a.cc", "auto end = std::ranges::unique(links);\n"),
         ("misc/a.cc", ""),
         ("a.cc", ""),
     ],

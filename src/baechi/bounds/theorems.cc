@@ -16,8 +16,7 @@ std::vector<const Link*> distinct_links(const Cluster& cluster) {
     for (const DeviceId to : cluster.devices())
       if (from != to) links.push_back(&cluster.link(from, to));
   std::ranges::sort(links);
-  const auto repeated = std::ranges::unique(links);
-  links.erase(repeated.begin(), repeated.end());
+  links.erase(std::unique(links.begin(), links.end()), links.end());
   return links;
 }
 

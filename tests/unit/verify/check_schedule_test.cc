@@ -48,7 +48,7 @@ OpGraph diamond() {
 }
 
 constexpr DeviceId kGpu0{0}, kGpu1{1}, kGpu2{2}, kCpu{3};
-constexpr OpId kSrc{0}, kLeft{1}, kRight{2}, kFar{3}, kSink{4}, kMark{5};
+constexpr OpId kSrc{0}, kLeft{1}, kFar{3}, kSink{4}, kMark{5};
 
 // Three GPUs of the given capacity and a CPU; every transfer takes 5 ns.
 Cluster workstation(CommunicationMode mode, Bytes capacity = Bytes(338)) {
