@@ -49,7 +49,7 @@ TEST_CASE("generate: every graph listens to the options it lists, and has costs 
     CHECK(graph.batch_size().has_value() == listens("batch"));
     const std::uint64_t before = testing::checksum(graph);
     CHECK(testing::checksum(generate_graph(generator.name, request)) == before);
-    const auto changed = [&](GenerateRequest other) {
+    const auto changed = [&](const GenerateRequest& other) {
       return testing::checksum(generate_graph(generator.name, other)) != before;
     };
     GenerateRequest other = request;
