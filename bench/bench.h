@@ -39,6 +39,7 @@ struct Benchmark {
 };
 
 void bench_bounds();
+void bench_generate();
 void bench_simulate();
 void bench_verify();
 void bench_io();

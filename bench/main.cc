@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
+    Benchmark{"generate", bench_generate},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
     Benchmark{"io", bench_io},
