@@ -36,11 +36,25 @@ std::optional<OpId> only_consumer(const OpGraph& graph, OpId op) {
   return only;
 }
 
+Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
+  Coplacement result{OpLabels(graph.num_ops()), cut.makespan};
+  IdVector<DeviceId, std::optional<OpId>> first(cut.placed.order->size());
+  for (const OpId op : graph.ops()) {
+    std::optional<OpId>& label = first[cut.placed.device[op]];
+    if (!label.has_value()) label = op;
+    result.group[op] = label->value();
+  }
+  return result;
+}
+
 }  // namespace
 
 Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
                               const CoplacementOptions& options) {
   const OpGraph& graph = costs.graph();
+  if (options.rule == CoplacementRule::kCut)
+    if (const std::optional<ListSchedule> cut = cut_partition(costs, group, options.cut))
+      return by_device(graph, *cut);
   Grouping grouping(costs, group, caps_of(costs, options));
   Coplacement result;
   const auto unite = [&](OpId a, OpId b, std::size_t& counter) {
@@ -59,6 +73,8 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
 }
 
 std::string describe(const Coplacement& found) {
+  if (found.cut.has_value())
+    return "one group per device, cut for a step of " + std::to_string(found.cut->count()) + " ns";
   return std::to_string(found.by_consumer) + " unions with a consumer, " +
          std::to_string(found.by_forward) + " with a forward operator, " +
          std::to_string(found.capped) + " forbidden by a cap";

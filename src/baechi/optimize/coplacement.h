@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Co-placement: operators that we prefer on one device, though nothing forces them there
-// (Paper 3.1.2).
+// (Paper 3.1.2). Cuts go beyond the paper.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/contraction.h"
+#include "baechi/optimize/cut_partition.h"
 #include "baechi/optimize/optimized.h"
 
 namespace baechi {
 
+enum class CoplacementRule : std::uint8_t {
+  kNeighbours,  // the paper's: with the only consumer, and with the forward operator
+  kCut,  // beyond the paper: one group per device, cut where little has to be sent; if no such
+         // cut fits into memory, kNeighbours
+};
+
 struct CoplacementOptions {
+  CoplacementRule rule = CoplacementRule::kCut;
+  CutOptions cut = {};
   bool single_consumer = true;      // (i): with the one operator that reads all it produces
   bool backward_to_forward = true;  // (ii): with the operator whose backward it is
   // No union makes a group take more than this part of the largest device's memory, or of an even
@@ -22,7 +33,8 @@ struct CoplacementOptions {
 };
 
 struct Coplacement {
-  OpLabels group;                               // equal for operators that are to share a device
+  OpLabels group;           // equal for operators that are to share a device
+  std::optional<Time> cut;  // the step time that the cut promises, when there is one
   std::size_t by_consumer = 0, by_forward = 0;  // unions
   std::size_t capped = 0;                       // unions that a cap or a device kind forbade
 };

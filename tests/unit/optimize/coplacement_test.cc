@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <numeric>
+#include <set>
 
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/colocation.h"
@@ -42,7 +43,8 @@ OpGraph forward_and_backward() {
   return std::move(builder).build();
 }
 
-const CoplacementOptions kUncapped{.memory_share = 1e6, .work_share = 1e6};
+const CoplacementOptions kUncapped{
+    .rule = CoplacementRule::kNeighbours, .memory_share = 1e6, .work_share = 1e6};
 
 TEST_CASE("coplacement: an operator joins its only consumer") {
   const OpGraph graph = forward_and_backward();
@@ -77,7 +79,8 @@ TEST_CASE("coplacement: no union exceeds a cap, colocation groups excepted") {
     const OpGraph graph = testing::random_dag(
         seed, {.max_ops = 24, .edge_chance = 0.12, .group_chance = 0.3, .backward_chance = 0.4});
     const CostModel costs(graph, two_devices());
-    const CoplacementOptions options{.memory_share = 0.4, .work_share = 0.5};
+    const CoplacementOptions options{
+        .rule = CoplacementRule::kNeighbours, .memory_share = 0.4, .work_share = 0.5};
     const Coplacement found = find_coplacements(costs, group_labels(graph), options);
     capped += found.capped;
     united += found.by_consumer + found.by_forward;
@@ -106,6 +109,17 @@ TEST_CASE("coplacement: no union exceeds a cap, colocation groups excepted") {
   }
   CHECK(capped > 500);
   CHECK(united > 500);
+}
+
+TEST_CASE("coplacement: a cut gives at most one group per device, and falls back where none fits") {
+  const OpGraph graph = forward_and_backward();
+  const Cluster roomy = testing::unit_latency_cluster(2, Bytes(1'000));
+  const Coplacement cut = find_coplacements(CostModel(graph, roomy), each_alone(graph), {});
+  CHECK(cut.cut.has_value());
+  CHECK(std::set<std::uint32_t>(cut.group.begin(), cut.group.end()).size() <= 2);
+  const Cluster tight = testing::unit_latency_cluster(2, Bytes(15));
+  const Coplacement fallen = find_coplacements(CostModel(graph, tight), each_alone(graph), {});
+  CHECK_FALSE(fallen.cut.has_value());
 }
 
 TEST_CASE("coplacement: operators that no device can run together stay apart") {

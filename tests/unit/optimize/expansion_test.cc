@@ -80,6 +80,7 @@ TEST_CASE("expansion: plans of optimised graphs run on the original without dead
         uniform_cluster({.count = 3, .capacity = Bytes(1'000), .latency = Time(5)}));
     const CostModel costs(graph, cluster);
     OptimizeOptions options{.level = levels[seed % 6]};
+    if (random.chance(0.5)) options.coplacement.rule = CoplacementRule::kNeighbours;
     options.coplacement.work_share = 0.1 + 3 * random.unit();
     options.fusion.grain = 20 * random.unit();
     const Optimized optimized = optimize(costs, options);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts the graph into one part per device so that little has to be sent, in several ways, and keeps
+// the one whose step is shortest. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/optimize/contraction.h"
+#include "baechi/optimize/list_schedule.h"
+
+namespace baechi {
+
+struct CutOptions {
+  // A device's part of the work may exceed its share by so much; several are tried.
+  std::vector<double> slacks = {0.2, 0.3, 0.6};
+  // No part takes more of its device's memory, in the moment when one device alone would hold most.
+  double memory_share = 0.9;
+  std::size_t tries = 24;  // random starts per slack, on the coarsest graph
+  std::uint64_t seed = 1;
+};
+
+// A device for every operator, the same for operators of one label, and the order of the best
+// list schedule. Multilevel: pairs of units that many or large tensors join are united until few
+// are left; these are cut, and the cut is improved level by level on the way back. Absent when none
+// of the cuts fits, by simulation, and on clusters of one device or of more than kMaxCutDevices.
+std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels& group,
+                                          const CutOptions& options = {});
+
+}  // namespace baechi

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A partition of units into devices under caps, and moves that make its cut cheaper. Beyond the
+// paper; the refinement is Fiduccia and Mattheyses's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/random.h"
+#include "baechi/optimize/cut_graph.h"
+
+namespace baechi {
+
+struct DeviceCap {
+  std::int64_t work = 0;
+  std::int64_t memory = 0;
+};
+using DeviceCaps = IdVector<DeviceId, DeviceCap>;
+using CutPart = IdVector<CutUnitId, DeviceId>;
+
+class CutState {
+ public:
+  CutState(const CutGraph& graph, const DeviceCaps& caps, CutPart part);
+
+  const CutPart& part() const { return part_; }
+  // Nanoseconds of transfers: each net, once for each device it touches beyond one.
+  std::int64_t cut() const { return cut_; }
+  // How far devices exceed their caps, in thousandths of a cap.
+  std::int64_t excess() const;
+
+  // Moves single units, in random order, while that makes the cut cheaper or mends an excess.
+  void improve(Random& random, int passes);
+  // Moves the best unit even when that makes the cut dearer, each once per pass, and goes back to
+  // the best state seen.
+  void climb(int passes);
+
+ private:
+  std::int64_t gain(CutUnitId unit, DeviceId to) const;
+  void move(CutUnitId unit, DeviceId to);
+  bool has_room(CutUnitId unit, DeviceId to) const;
+  bool overloaded(DeviceId device) const;
+  bool improve_one(CutUnitId unit);
+  bool climb_once();
+  std::uint32_t& count(NetId net, DeviceId device) {
+    return counts_[net.index() * caps_.size() + device.index()];
+  }
+  std::uint32_t count(NetId net, DeviceId device) const {
+    return counts_[net.index() * caps_.size() + device.index()];
+  }
+
+  const CutGraph& graph_;
+  const DeviceCaps& caps_;
+  CutPart part_;
+  IdVector<DeviceId, DeviceCap> load_;
+  std::vector<std::uint32_t> counts_;  // pins of each net on each device
+  std::int64_t cut_ = 0;
+};
+
+}  // namespace baechi

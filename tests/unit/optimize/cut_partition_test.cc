@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/optimize/cut_partition.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/optimize/cut_graph.h"
+#include "baechi/optimize/cut_state.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+Cluster devices(std::size_t count, Bytes capacity = Bytes(1'000'000)) {
+  return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = Time(7)}));
+}
+
+// Transfers that a partition needs, counted from scratch.
+std::int64_t cut_of(const CutGraph& graph, const CutPart& part) {
+  std::int64_t cut = 0;
+  for (const NetId net : graph.cost.keys()) {
+    std::set<DeviceId> touched;
+    for (const CutUnitId unit : graph.pins[net]) touched.insert(part[unit]);
+    cut += graph.cost[net] * static_cast<std::int64_t>(touched.size() - 1);
+  }
+  return cut;
+}
+
+TEST_CASE("cut: a unit has its operators' work and what they hold at the worst moment") {
+  // Outputs of 10 bytes; while c runs, b's and c's are there, like a's and b's while b runs.
+  const OpGraph graph = testing::chain({Time(1), Time(2), Time(3)}, Bytes(10), Bytes(5));
+  const Cluster cluster = devices(2);
+  const CutGraphOf units = cut_graph(CostModel(graph, cluster), each_alone(graph));
+  REQUIRE(units.graph.units.size() == 3);
+  CHECK(units.graph.units[CutUnitId(1)].work == 2);
+  CHECK(units.graph.units[CutUnitId(0)].memory == 5 + 10);
+  CHECK(units.graph.units[CutUnitId(1)].memory == 5 + 10);
+  CHECK(units.graph.units[CutUnitId(2)].memory == 5);  // the first worst moment is b's
+  CHECK(units.graph.cost.size() == 2);
+  CHECK(units.graph.cost[NetId(0)] == 7);
+}
+
+TEST_CASE("cut: coarsening keeps work and memory, and its caps") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(
+        seed, {.min_ops = 10, .max_ops = 40, .edge_chance = 0.1, .group_chance = 0.2});
+    const Cluster cluster = devices(3);
+    const CutGraph fine = cut_graph(CostModel(graph, cluster), group_labels(graph)).graph;
+    std::int64_t largest = 0, memory = 0;
+    for (const CutUnit& unit : fine.units) {
+      largest = std::max(largest, unit.work);
+      memory += unit.memory;
+    }
+    const UnitCaps caps{std::max(largest, fine.total_work() / 5), memory / 2};
+    IdVector<CutUnitId, CutUnitId> coarse_of;
+    const std::optional<CutGraph> coarse = coarsen(fine, caps, coarse_of);
+    if (!coarse.has_value()) continue;
+    CHECK(coarse->units.size() < fine.units.size());
+    CHECK(coarse->total_work() == fine.total_work());
+    for (const CutUnit& unit : coarse->units) CHECK(unit.work <= caps.work);
+    // Any partition of the coarse units cuts what the same partition of the fine ones does.
+    Random random(seed);
+    CutPart part(coarse->units.size(), DeviceId(0)), fine_part(fine.units.size(), DeviceId(0));
+    for (DeviceId& device : part) device = DeviceId(random.below(3));
+    for (const CutUnitId unit : fine.units.keys()) fine_part[unit] = part[coarse_of[unit]];
+    CHECK(cut_of(*coarse, part) == cut_of(fine, fine_part));
+  }
+}
+
+TEST_CASE("cut: improving keeps books, caps and devices, and never makes the cut dearer") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const OpGraph graph =
+        testing::random_dag(seed, {.min_ops = 6, .max_ops = 30, .edge_chance = 0.15});
+    const Cluster cluster = devices(3);
+    const CutGraph units = cut_graph(CostModel(graph, cluster), each_alone(graph)).graph;
+    DeviceCaps caps(3);
+    for (DeviceCap& cap : caps) cap = {units.total_work(), 1'000'000};
+    CutPart part(units.units.size(), DeviceId(0));
+    for (DeviceId& device : part) device = DeviceId(random.below(3));
+    CutState state(units, caps, part);
+    CHECK(state.cut() == cut_of(units, part));
+    CHECK(state.excess() == 0);
+    state.improve(random, 5);
+    const std::int64_t improved = state.cut();
+    CHECK(improved == cut_of(units, state.part()));
+    CHECK(improved <= cut_of(units, part));
+    state.climb(5);
+    CHECK(state.cut() == cut_of(units, state.part()));
+    CHECK(state.cut() <= improved);
+    CHECK(state.excess() == 0);
+  }
+}
+
+//   a0 -> a1 -> ... -> a9 --+
+//                           +--> end       large tensors along the two ways, small ones at the end
+//   b0 -> b1 -> ... -> b9 --+
+OpGraph two_ways() {
+  OpGraphBuilder builder("two ways");
+  const auto add = [&](const std::string& name) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(100));
+    return op;
+  };
+  std::vector<TensorId> ends;
+  for (const char way : {'a', 'b'}) {
+    std::optional<TensorId> previous;
+    for (int i = 0; i < 10; ++i) {
+      const OpId op = add(way + std::to_string(i));
+      if (previous.has_value()) builder.connect(*previous, op);
+      previous = builder.add_output(op, Bytes(i == 9 ? 1 : 1'000));
+    }
+    ends.push_back(*previous);
+  }
+  const OpId end = add("end");
+  for (const TensorId tensor : ends) builder.connect(tensor, end);
+  return std::move(builder).build();
+}
+
+TEST_CASE("cut: two independent ways go to two devices") {
+  const OpGraph graph = two_ways();
+  const Cluster cluster(uniform_cluster({.count = 2,
+                                         .capacity = Bytes(100'000),
+                                         .latency = Time(10),
+                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const CostModel costs(graph, cluster);
+  const std::optional<ListSchedule> cut = cut_partition(costs, each_alone(graph));
+  REQUIRE(cut.has_value());
+  CHECK(cut->makespan == Time(10 * 100 + 10 + 1 + 100));
+  CHECK(cut->placed.device[*graph.find("a0")] != cut->placed.device[*graph.find("b0")]);
+}
+
+TEST_CASE("cut: what it returns fits, keeps groups and runs where it may") {
+  std::size_t found = 0, refused = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(seed, {.min_ops = 4,
+                                                     .max_ops = 30,
+                                                     .edge_chance = 0.15,
+                                                     .group_chance = 0.3,
+                                                     .pin_chance = 0.1,
+                                                     .cpu_chance = 0.7});
+    const Cluster cluster = testing::random_cluster(seed, Bytes(250));
+    const CostModel costs(graph, cluster);
+    const std::optional<ListSchedule> cut = cut_partition(costs, group_labels(graph));
+    if (!cut.has_value()) {
+      ++refused;
+      continue;
+    }
+    ++found;
+    for (const OpId op : graph.ops()) CHECK(costs.may_run(op, cut->placed.device[op]));
+    for (const GroupId group : graph.groups())
+      for (const OpId op : graph.members(group))
+        CHECK(cut->placed.device[op] == cut->placed.device[graph.members(group).front()]);
+    const Trace trace = simulate(costs, cut->placed);
+    CHECK(trace.schedule.makespan == cut->makespan);
+    CHECK_FALSE(find_overflow(trace, cluster).has_value());
+    const std::optional<ListSchedule> again = cut_partition(costs, group_labels(graph));
+    CHECK(again->placed.device == cut->placed.device);
+  }
+  CHECK(found > 50);
+  CHECK(refused > 20);
+}
+
+}  // namespace
+}  // namespace baechi
