@@ -20,14 +20,6 @@ class Hypothesis {
         forced_(forced_together(relaxed)),
         rounds_(rounds) {}
 
-  // The longest that a cut of one pair can make a step: beyond it nothing is forced together.
-  Ns longest_cut() const {
-    Ns longest = 0;
-    for (const CutPair& pair : pairs_)
-      if (pair.least < kNever) longest = std::max(longest, pair.least);
-    return longest;
-  }
-
   // Whether no step is shorter than `limit`.
   bool refuted(Ns limit) const {
     UnionFind sets = forced_;
@@ -79,12 +71,31 @@ class Hypothesis {
   const std::size_t rounds_;
 };
 
+// No plan that fits needs longer: until its end some operator or transfer is always under way.
+Ns longest_step(const Relaxation& relaxed) {
+  const std::size_t num_types = relaxed.num_types();
+  Ns sum = 0;
+  for (std::size_t op = 0; op < relaxed.k_min.size(); ++op) {
+    Ns slowest = 0;
+    for (std::size_t type = 0; type < num_types; ++type)
+      if (const Ns k = relaxed.k[op * num_types + type]; k < kNever) slowest = std::max(slowest, k);
+    sum += slowest;
+  }
+  for (const TensorId tensor : relaxed.graph->tensors()) {
+    Ns slowest = 0;
+    for (std::size_t link = 0; link < relaxed.num_links; ++link)
+      slowest = std::max(slowest, relaxed.c[tensor.index() * relaxed.num_links + link]);
+    sum += slowest * static_cast<Ns>(relaxed.num_devices);
+  }
+  return sum;
+}
+
 }  // namespace
 
 Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known) {
   if (relaxed.num_devices == 1) return known;
   // What one hypothesis costs, about, in operators and edges looked at; and what we would spend.
-  constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kMostSteps = 40, kFewestSteps = 6;
+  constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kMostSteps = 40, kFewestSteps = 12;
   const std::size_t size = (relaxed.unit.size() + relaxed.graph->num_edges()) *
                            relaxed.num_types() * relaxed.num_types();
   const std::size_t rounds = size * kManyRounds * 8 <= kBudget ? kManyRounds : 1;
@@ -92,17 +103,18 @@ Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known) {
   const Hypothesis hypothesis(relaxed, ends, rounds);
 
   // Gallops up from the known bound while hypotheses fall, then bisects.
+  const Ns longest = longest_step(relaxed);
   Ns proved = known;
   std::optional<Ns> open;  // a limit that could not be refuted
-  Ns stride = 1 + known / 64;
+  Ns stride = 1 + known / 32;
   for (std::size_t step = 0; step < steps; ++step) {
     if (open.has_value() && *open <= proved + 1) break;
-    const Ns limit =
-        open.has_value() ? proved + (*open - proved) / 2 : proved + (step == 0 ? 1 : stride);
-    if (limit >= kNever) break;
+    const Ns beyond = std::min(proved + (step == 0 ? 1 : stride), longest + 1);
+    const Ns limit = open.has_value() ? proved + (*open - proved) / 2 : beyond;
     if (hypothesis.refuted(limit)) {
+      if (limit > longest) return kNever;
       proved = limit;
-      if (step > 0) stride *= 2;
+      if (step > 0) stride *= 3;
     } else {
       open = limit;
       if (step == 0) break;

@@ -11,7 +11,7 @@ namespace baechi::bounds {
 
 // At least `known`, a valid bound already; `ends` come from star() with the components of
 // forced_together(). Searches by bisection, and on graphs of up to a few thousand operators lets
-// each hypothesis sharpen heads and tails, and so itself.
+// each hypothesis sharpen heads and tails, and so itself. kNever when it refutes every step.
 Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known);
 
 }  // namespace baechi::bounds

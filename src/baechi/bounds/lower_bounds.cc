@@ -20,13 +20,13 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs) {
   UnionFind forced = bounds::forced_together(*relaxed);
   const bounds::Components together = bounds::number(*relaxed, forced);
   const bounds::Lumps lumps = bounds::lumps(*relaxed, together.of, together.count);
+  if (!bounds::may_pack(*relaxed, lumps, bounds::kNever)) return {};
   const bounds::LoadWeights weights = bounds::balance(*relaxed, lumps);
   const bounds::HeadsTails ends = bounds::star(*relaxed, together.of);
 
   std::vector<NamedBound> found;
   const auto add = [&](const char* name, bounds::Ns value) {
-    // A value of kNever says that no plan is feasible: then bounds mean nothing.
-    if (value < bounds::kNever) found.push_back({name, Time(value)});
+    found.push_back({name, Time(value)});
   };
   add("longest path", bounds::longest_path(*relaxed));
   add("load", bounds::load(*relaxed, lumps, weights));
@@ -36,10 +36,11 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs) {
   add("memory path", bounds::memory_path(*relaxed));
   Time strongest;
   for (const NamedBound& bound : found) strongest = std::max(strongest, bound.value);
+  if (strongest.count() >= bounds::kNever) return {};
   // It starts from the strongest and is told only where it gets further.
-  if (const bounds::Ns cut = bounds::cut(*relaxed, ends, strongest.count());
-      cut > strongest.count())
-    add("cut", cut);
+  const bounds::Ns cut = bounds::cut(*relaxed, ends, strongest.count());
+  if (cut >= bounds::kNever) return {};
+  if (cut > strongest.count()) add("cut", cut);
 
   std::ranges::sort(found, [](const NamedBound& a, const NamedBound& b) {
     return a.value != b.value ? a.value > b.value : a.name < b.name;

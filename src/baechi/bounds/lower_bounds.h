@@ -12,8 +12,9 @@ namespace baechi {
 
 // Valid for every feasible plan (devices that can run their operators, pins, colocation and
 // capacities kept), in every order and communication mode, whatever the times: communication may
-// exceed computation. The strongest first, ties by name. When no feasible plan exists the numbers
-// mean nothing. Near-linear in operators + edges.
+// exceed computation. The strongest first, ties by name. Empty when it is plain that no plan is
+// feasible; when none is and that is not plain, the numbers mean nothing. Near-linear in
+// operators + edges.
 std::vector<NamedBound> lower_bounds(const CostModel& costs);
 
 }  // namespace baechi

@@ -120,5 +120,17 @@ TEST_CASE("bounds: there are none when an operator has no device that can run or
   CHECK(lower_bounds(CostModel(graph, short_by_one)).empty());
 }
 
+TEST_CASE("bounds: there are none when the devices together are too small") {
+  const OpGraph graph = testing::chain({Time(5), Time(5), Time(5)}, Bytes(0), Bytes(10));
+  const Cluster enough = cluster_of(2, 7, 20), too_small = cluster_of(2, 7, 14);
+  CHECK(lower_bounds(CostModel(graph, enough)).front().value == Time(22));
+  CHECK(lower_bounds(CostModel(graph, too_small)).empty());
+  // Two tensors of 10 bytes that meet at their consumer, wherever it is, and its own.
+  const OpGraph wide = testing::fork_join(2, Time(5), Bytes(10));
+  const Cluster narrow = cluster_of(4, 7, 19), wide_enough = cluster_of(4, 7, 20);
+  CHECK(lower_bounds(CostModel(wide, narrow)).empty());
+  CHECK_FALSE(lower_bounds(CostModel(wide, wide_enough)).empty());
+}
+
 }  // namespace
 }  // namespace baechi
