@@ -43,36 +43,36 @@ void TransferEnds::pop() {
   out_of_order_.pop_back();
 }
 
-HeldTensors::HeldTensors(const CostModel& costs, CopyTable& copies)
+HeldTensors::HeldTensors(const CostModel& costs, const ReplayGraph& edges,
+                         std::vector<TensorCopy>& copies)
     : graph_(&costs.graph()),
       cluster_(&costs.cluster()),
+      edges_(&edges),
       copies_(&copies),
+      permanent_(graph_->num_ops()),
       memory_(graph_->num_ops()),
-      readers_(graph_->num_tensors()),
+      tensors_(graph_->num_tensors()),
       devices_(cluster_->num_devices()) {
   for (const OpId op : graph_->ops()) {
-    const Operator& o = (*graph_)[op];
+    permanent_[op] = (*graph_)[op].permanent;
     OpMemory& memory = memory_[op];
-    memory.permanent = o.permanent;
-    memory.temporary = o.temporary;
-    memory.keeps_outputs = graph_->memory_mode() == MemoryMode::kRetain && !o.backward;
+    memory.temporary = (*graph_)[op].temporary;
+    const bool keeps = keeps_outputs(op);
     for (const TensorId tensor : graph_->outputs(op)) {
-      const bool kept = memory.keeps_outputs || graph_->consumers(tensor).empty();
-      (kept ? memory.kept : memory.passing) += graph_->size(tensor);
+      const Bytes size = graph_->size(tensor);
+      tensors_[tensor].size = size;
+      (keeps || edges.consumers(tensor).empty() ? memory.kept : memory.passing) += size;
     }
   }
 }
 
-void HeldTensors::clear(const Placement& placement, const IdVector<OpId, OpSlot>& slots,
-                        bool record) {
-  placement_ = &placement;
-  slots_ = &slots;
+void HeldTensors::clear(const Placement& placement, bool record) {
   overflowed_ = false;
-  permanent_.assign(devices_.size(), Bytes(0));
-  for (const OpId op : memory_.keys()) permanent_[placement[op]] += memory_[op].permanent;
+  permanent_on_.assign(devices_.size(), Bytes(0));
+  for (const OpId op : permanent_.keys()) permanent_on_[placement[op]] += permanent_[op];
   for (const DeviceId device : devices_.keys()) {
     HoldingDevice& holding = devices_[device];
-    holding.account.clear(permanent_[device], (*cluster_)[device].capacity, record);
+    holding.account.clear(permanent_on_[device], (*cluster_)[device].capacity, record);
     holding.arrivals.clear();
     holding.next_arrival = 0;
     holding.transfer_ends.clear();
@@ -96,35 +96,45 @@ void HeldTensors::ran(OpId op, const OpSlot& slot) {
     account.enter(slot.end);
     account.run(std::nullopt);
   }
-  account.give_back(memory.temporary, slot.start);
   overflowed_ = overflowed_ || account.overflowed();
+  account.give_back(memory.temporary, slot.start);
   read_inputs(account, op, slot.device);
 }
 
 void HeldTensors::read_inputs(MemoryAccount& account, OpId op, DeviceId device) {
-  for (const Edge& edge : graph_->in_edges(op)) {
-    if (!edge.tensor.has_value()) continue;
-    const TensorId tensor = *edge.tensor;
-    if ((*placement_)[edge.from] == device) {
-      if (--readers_[tensor] == 0)
-        account.give_back(graph_->size(tensor), (*slots_)[edge.from].start);
-    } else {
-      TensorCopy& copy = copies_->find(tensor, device);
-      if (--copy.readers == 0) account.give_back(graph_->size(tensor), copy.start);
+  for (const TensorId input : edges_->inputs(op)) {
+    TensorState& tensor = tensors_[input];
+    if (tensor.home == device) {
+      release(account, tensor);
+      continue;
     }
+    std::size_t at = tensor.first_copy;
+    while ((*copies_)[at].to != device) ++at;
+    TensorCopy& copy = (*copies_)[at];
+    if (--copy.readers == 0) account.give_back(tensor.size, copy.start);
   }
 }
 
-void HeldTensors::sent(TensorId tensor, DeviceId device, std::uint32_t local_readers) {
-  const bool kept = keeps_outputs(graph_->producer(tensor));
-  const std::span<const TensorCopy> copies = copies_->copies(tensor);
-  readers_[tensor] = local_readers + (kept || !copies.empty() ? 1 : 0);
+void HeldTensors::release(MemoryAccount& account, TensorState& tensor) {
+  if (--tensor.readers == 0) account.give_back(tensor.size, tensor.since);
+}
+
+void HeldTensors::sent(const Sent& sent) {
+  const std::span<const TensorCopy> copies = std::span(*copies_).subspan(sent.first_copy);
+  TensorState& tensor = tensors_[sent.tensor];
+  tensor.since = sent.producer.start;
+  tensor.home = sent.producer.device;
+  tensor.first_copy = static_cast<std::uint32_t>(sent.first_copy);
+  tensor.readers = sent.local_readers;
+
+  const bool kept = keeps_outputs(graph_->producer(sent.tensor));
+  if (kept || !copies.empty()) ++tensor.readers;
   Time last_end;
   for (const TensorCopy& copy : copies) {
-    devices_[copy.to].arrivals.push_back({copy.start, graph_->size(tensor), kept});
+    devices_[copy.to].arrivals.push_back({copy.start, tensor.size, kept});
     last_end = std::max(last_end, copy.end);
   }
-  if (!kept && !copies.empty()) devices_[device].transfer_ends.push({last_end, tensor});
+  if (!kept && !copies.empty()) devices_[tensor.home].transfer_ends.push({last_end, sent.tensor});
 }
 
 void HeldTensors::end_step(Time makespan) {
@@ -152,9 +162,7 @@ void HeldTensors::advance(HoldingDevice& device, Time until) {
       ++device.next_arrival;
     } else if (end != nullptr && end->at <= until) {
       account.enter(end->at);
-      if (--readers_[end->tensor] == 0)
-        account.give_back(graph_->size(end->tensor),
-                          (*slots_)[graph_->producer(end->tensor)].start);
+      release(account, tensors_[end->tensor]);
       device.transfer_ends.pop();
     } else {
       return;

@@ -5,16 +5,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
-#include "baechi/simulate/copy_table.h"
 #include "baechi/simulate/memory_account.h"
+#include "baechi/simulate/replay_graph.h"
 
 namespace baechi::simulation {
+
+struct TensorCopy {  // on another device than its producer's
+  TensorId tensor;
+  DeviceId to;
+  Time start, end;        // of its transfer
+  std::uint32_t readers;  // consumers on `to` that have not finished, and the step if it keeps it
+};
 
 // Tensors that are held for a transfer, by the time at which it ends. Mostly they come in that
 // order, and always where a sender has a queue; the few others go through a heap.
@@ -39,26 +47,40 @@ class TransferEnds {
 class HeldTensors {
  public:
   // `copies` is the replay's own table, whose `readers` are counted down here.
-  HeldTensors(const CostModel& costs, CopyTable& copies);
+  HeldTensors(const CostModel& costs, const ReplayGraph& edges, std::vector<TensorCopy>& copies);
 
-  // The placement and the slots of the replay outlive it.
-  void clear(const Placement& placement, const IdVector<OpId, OpSlot>& slots, bool record);
+  void clear(const Placement& placement, bool record);
   // In the order in which operators finish: first `op` has run, and gives back what it was the last
-  // to read; then each of its outputs that has consumers goes out to the copies in the table.
+  // to read; then each of its outputs that has consumers goes out to them.
   void ran(OpId op, const OpSlot& slot);
-  void sent(TensorId tensor, DeviceId device, std::uint32_t local_readers);
+  struct Sent {
+    TensorId tensor;
+    OpSlot producer;
+    std::uint32_t local_readers;
+    std::size_t first_copy;  // its copies are the last ones in the table, from this one on
+  };
+  void sent(const Sent& sent);
   void end_step(Time makespan);
 
   bool overflowed() const { return overflowed_; }  // some device, as far as its account goes
   const MemoryAccount& account(DeviceId device) const { return devices_[device].account; }
   // Held until the step ends, and so are its copies.
-  bool keeps_outputs(OpId op) const { return memory_[op].keeps_outputs; }
+  bool keeps_outputs(OpId op) const {
+    return graph_->memory_mode() == MemoryMode::kRetain && !(*graph_)[op].backward;
+  }
 
  private:
-  struct OpMemory {  // what `op` takes, whatever the placement
-    Bytes permanent, temporary;
-    Bytes passing, kept;  // outputs that end with their last use; with the step
-    bool keeps_outputs = false;
+  struct OpMemory {  // what `op` takes while it runs, whatever the placement
+    Bytes temporary;
+    Bytes passing;  // its outputs that end with their last use
+    Bytes kept;     // its outputs that end with the step
+  };
+  struct TensorState {  // on the producer's device
+    Bytes size;
+    Time since;
+    std::uint32_t readers = 0;
+    DeviceId home{0};
+    std::uint32_t first_copy = 0;
   };
   struct Arrival {  // a copy whose transfer starts
     Time at;
@@ -74,16 +96,17 @@ class HeldTensors {
 
   void advance(HoldingDevice& device, Time until);
   void read_inputs(MemoryAccount& account, OpId op, DeviceId device);
+  void release(MemoryAccount& account, TensorState& tensor);
 
   const OpGraph* graph_;
   const Cluster* cluster_;
-  CopyTable* copies_;
-  const Placement* placement_ = nullptr;
-  const IdVector<OpId, OpSlot>* slots_ = nullptr;
+  const ReplayGraph* edges_;
+  std::vector<TensorCopy>* copies_;
+  IdVector<OpId, Bytes> permanent_;
   IdVector<OpId, OpMemory> memory_;
-  IdVector<TensorId, std::uint32_t> readers_;  // on the producer's device
+  IdVector<TensorId, TensorState> tensors_;
   IdVector<DeviceId, HoldingDevice> devices_;
-  IdVector<DeviceId, Bytes> permanent_;
+  IdVector<DeviceId, Bytes> permanent_on_;
   bool overflowed_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "baechi/base/assert.h"
 #include "baechi/simulate/check_placed.h"
@@ -12,27 +13,24 @@ namespace baechi::simulation {
 Replay::Replay(const CostModel& costs)
     : costs_(&costs),
       graph_(&costs.graph()),
-      copies_(graph_->num_tensors()),
-      held_(costs, copies_),
+      edges_(*graph_),
+      held_(costs, edges_, copies_),
       queues_(costs.cluster()),
       events_(costs.cluster().num_devices()),
       nodes_(graph_->num_ops()),
       workers_(costs.cluster().num_devices()),
       destinations_(costs.cluster().num_devices()) {}
 
-std::optional<Time> Replay::run(const PlacedGraph& placed, const Options& options,
-                                IdVector<OpId, OpSlot>& slots) {
+std::optional<Time> Replay::run(const PlacedGraph& placed, const Options& options) {
   throw_if_cancelled(options.cancel);
   check_sizes(*costs_, placed);
   placed_ = &placed;
-  slots_ = &slots;
   memory_ = options.memory;
   limit_ = options.limit;
   too_long_ = false;
   if (limit_.has_value() && tails_.empty()) find_tails();
-  slots.resize(graph_->num_ops());
   prepare(placed);
-  if (memory_) held_.clear(placed.device, slots, options.record_memory);
+  if (memory_) held_.clear(placed.device, options.record_memory);
 
   const std::optional<Time> makespan = replay(options.cancel);
   if (!makespan.has_value()) return std::nullopt;
@@ -100,7 +98,7 @@ void Replay::prepare(const PlacedGraph& placed) {
     if (!duration.has_value()) throw_cannot_run(*costs_, op, device);
     nodes_[op] = {.ready = {},
                   .duration = *duration,
-                  .waits_for = static_cast<std::uint32_t>(graph_->in_edges(op).size()),
+                  .waits_for = edges_.num_in_edges(op),
                   .device = device,
                   .listed = false};
     workers_[device].work_left += *duration;
@@ -129,57 +127,60 @@ void Replay::take_order(const DeviceOrder& order) {
 
 void Replay::finish(OpId op, Instant now) {
   const Node& node = nodes_[op];
-  const DeviceId device = node.device;
-  Worker& worker = workers_[device];
+  const OpSlot slot{node.device, node.ready.at, now.at};
+  Worker& worker = workers_[slot.device];
   worker.computing += node.duration;
   worker.free = now;
   worker.busy = false;
   if (placed_->order.has_value()) ++worker.next;
-  if (memory_) held_.ran(op, (*slots_)[op]);
+  if (memory_) held_.ran(op, slot);
 
-  for (const TensorId tensor : graph_->outputs(op)) send(tensor, device, now);
-  const std::span<const Edge> edges = graph_->out_edges(op);
-  for (std::size_t i = edges.size(); i > 0 && !edges[i - 1].tensor.has_value(); --i)
-    arrive(edges[i - 1].to, now);
-
-  if (!worker.busy) occupy(device);
+  for (const TensorId tensor : graph_->outputs(op)) send(tensor, slot, now);
+  for (const OpId follower : edges_.followers(op)) arrive(follower, now);
+  if (!worker.busy) occupy(slot.device);
 }
 
 // A tensor reaches its local consumers at once, and every other device that has a consumer once.
-void Replay::send(TensorId tensor, DeviceId from, Instant now) {
-  const std::span<const Edge> consumers = graph_->consumers(tensor);
+void Replay::send(TensorId tensor, const OpSlot& producer, Instant now) {
+  const std::span<const OpId> consumers = edges_.consumers(tensor);
   if (consumers.empty()) return;
+  const DeviceId from = producer.device;
   std::uint32_t local = 0;
-  for (const Edge& edge : consumers) {
-    const DeviceId to = nodes_[edge.to].device;
+  for (const OpId consumer : consumers) {
+    const DeviceId to = nodes_[consumer].device;
     if (to == from) {
       ++local;
-      arrive(edge.to, now);
+      arrive(consumer, now);
     } else if (++destinations_[to].readers == 1) {
       reached_.push_back(to);
     }
   }
 
-  copies_.begin(tensor);
+  const std::size_t first_copy = copies_.size();
   if (!reached_.empty()) {
-    std::sort(reached_.begin(), reached_.end());
-    const Bytes size = graph_->size(tensor);
-    const std::uint32_t kept = held_.keeps_outputs(graph_->producer(tensor)) ? 1 : 0;
-    for (const DeviceId to : reached_) {
-      Destination& destination = destinations_[to];
-      const auto [start, end] = queues_.serve(from, to, size, now.at);
-      destination.arrival = end == now.at ? now : Instant{end, 0};
-      copies_.add({tensor, to, start, end, destination.readers + kept});
-      workers_[from].sent += size;
-      workers_[to].received += size;
-      destination.readers = 0;
-    }
-    reached_.clear();
-    for (const Edge& edge : consumers)
-      if (const DeviceId to = nodes_[edge.to].device; to != from)
-        arrive(edge.to, destinations_[to].arrival);
+    transfer(tensor, from, now);
+    for (const OpId consumer : consumers)
+      if (const DeviceId to = nodes_[consumer].device; to != from)
+        arrive(consumer, destinations_[to].arrival);
   }
-  if (memory_) held_.sent(tensor, from, local);
+  if (memory_) held_.sent({tensor, producer, local, first_copy});
+}
+
+// Sends it to the devices that it reaches.
+void Replay::transfer(TensorId tensor, DeviceId from, Instant now) {
+  std::sort(reached_.begin(), reached_.end());
+  const Bytes size = graph_->size(tensor);
+  const std::uint32_t kept = held_.keeps_outputs(graph_->producer(tensor)) ? 1 : 0;
+  for (const DeviceId to : reached_) {
+    Destination& destination = destinations_[to];
+    const auto [start, end] = queues_.serve(from, to, size, now.at);
+    destination.arrival = end == now.at ? now : Instant{end, 0};
+    copies_.push_back({tensor, to, start, end, destination.readers + kept});
+    workers_[from].sent += size;
+    workers_[to].received += size;
+    destination.readers = 0;
+  }
+  reached_.clear();
 }
 
 void Replay::arrive(OpId op, Instant at) {
@@ -234,16 +235,24 @@ void Replay::choose(DeviceId device, Instant now) {
 }
 
 void Replay::start(OpId op, DeviceId device, Instant at) {
-  const Time duration = nodes_[op].duration;
-  const Time end = at.at + duration;
-  (*slots_)[op] = {device, at.at, end};
+  Node& node = nodes_[op];
+  const Time end = at.at + node.duration;
+  node.ready = at;
   Worker& worker = workers_[device];
   worker.busy = true;
-  worker.work_left -= duration;
+  worker.work_left -= node.duration;
   if (limit_.has_value() && std::max(tails_[op], worker.work_left) > *limit_ - end)
     too_long_ = true;
-  const Instant finish = duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
+  const Instant finish = node.duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
   events_.set(device, Event::finish(finish, op));
+}
+
+void Replay::tell(IdVector<OpId, OpSlot>& slots) const {
+  slots.resize(nodes_.size());
+  for (const OpId op : nodes_.keys()) {
+    const Node& node = nodes_[op];
+    slots[op] = {node.device, node.ready.at, node.ready.at + node.duration};
+  }
 }
 
 DeviceTrace Replay::device_trace(DeviceId device) const {
@@ -256,14 +265,20 @@ DeviceTrace Replay::device_trace(DeviceId device) const {
   return trace;
 }
 
+// A counting sort: the copies of one tensor already are together and in order.
 std::vector<Transfer> Replay::transfers() const {
-  std::vector<Transfer> transfers;
-  transfers.reserve(copies_.num_copies());
-  for (const TensorId tensor : graph_->tensors()) {
-    if (graph_->consumers(tensor).empty()) continue;
-    const OpSlot& slot = (*slots_)[graph_->producer(tensor)];
-    for (const TensorCopy& copy : copies_.copies(tensor))
-      transfers.push_back({tensor, slot.device, copy.to, slot.end, copy.start, copy.end});
+  IdVector<TensorId, std::uint32_t> place(graph_->num_tensors());
+  for (const TensorCopy& copy : copies_) ++place[copy.tensor];
+  std::uint32_t before = 0;
+  for (const TensorId tensor : place.keys())
+    place[tensor] = std::exchange(before, before + place[tensor]);
+
+  std::vector<Transfer> transfers(copies_.size());
+  for (const TensorCopy& copy : copies_) {
+    const Node& producer = nodes_[graph_->producer(copy.tensor)];
+    const Time requested = producer.ready.at + producer.duration;
+    transfers[place[copy.tensor]++] = {copy.tensor, producer.device, copy.to,
+                                       requested,   copy.start,      copy.end};
   }
   return transfers;
 }

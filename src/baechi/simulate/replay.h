@@ -12,10 +12,10 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
-#include "baechi/simulate/copy_table.h"
 #include "baechi/simulate/event_tree.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/held_tensors.h"
+#include "baechi/simulate/replay_graph.h"
 #include "baechi/simulate/transfer_queues.h"
 
 namespace baechi::simulation {
@@ -35,10 +35,11 @@ class Replay {
 
   explicit Replay(const CostModel& costs);
 
-  // Fills `slots` and returns the makespan, or nothing when it gave up.
-  std::optional<Time> run(const PlacedGraph& placed, const Options& options,
-                          IdVector<OpId, OpSlot>& slots);
+  // The makespan, or nothing when it gave up.
+  std::optional<Time> run(const PlacedGraph& placed, const Options& options);
 
+  // Of the last run, unless it gave up.
+  void tell(IdVector<OpId, OpSlot>& slots) const;
   // Of the last run, with memory.
   Bytes peak(DeviceId device) const { return held_.account(device).peak(); }
   DeviceTrace device_trace(DeviceId device) const;
@@ -47,7 +48,9 @@ class Replay {
 
  private:
   struct Node {
-    Instant ready;  // when the last of what it waits for is there, as far as known
+    // When the last of what it waits for is there, as far as known; once it is started, when that
+    // is.
+    Instant ready;
     Time duration;
     std::uint32_t waits_for;  // edges whose producers have not finished
     DeviceId device{0};
@@ -72,7 +75,8 @@ class Replay {
   void prepare(const PlacedGraph& placed);
   void take_order(const DeviceOrder& order);
   void finish(OpId op, Instant now);
-  void send(TensorId tensor, DeviceId from, Instant now);
+  void send(TensorId tensor, const OpSlot& producer, Instant now);
+  void transfer(TensorId tensor, DeviceId from, Instant now);
   void arrive(OpId op, Instant at);
   void become_startable(OpId op);
   void occupy(DeviceId device);
@@ -83,13 +87,13 @@ class Replay {
 
   const CostModel* costs_;
   const OpGraph* graph_;
-  CopyTable copies_;
+  ReplayGraph edges_;
+  std::vector<TensorCopy> copies_;  // those of one tensor together, by device
   HeldTensors held_;
   TransferQueues queues_;
   EventTree events_;
 
   const PlacedGraph* placed_ = nullptr;
-  IdVector<OpId, OpSlot>* slots_ = nullptr;
   bool memory_ = true;
   std::optional<Time> limit_;
   bool too_long_ = false;  // the limit will be exceeded

@@ -28,25 +28,28 @@ Simulator::Simulator(Simulator&&) noexcept = default;
 Simulator& Simulator::operator=(Simulator&&) noexcept = default;
 
 Time Simulator::makespan(const PlacedGraph& placed) {
-  return *state_->replay.run(placed, {.memory = false}, state_->slots);
+  return *state_->replay.run(placed, {.memory = false});
 }
 
 const StepSummary& Simulator::run(const PlacedGraph& placed) {
-  return *state_->summarize(state_->replay.run(placed, {}, state_->slots));
+  return *state_->summarize(state_->replay.run(placed, {}));
 }
 
 const StepSummary* Simulator::run_within(const PlacedGraph& placed, Time limit) {
-  return state_->summarize(state_->replay.run(placed, {.limit = limit}, state_->slots));
+  return state_->summarize(state_->replay.run(placed, {.limit = limit}));
 }
 
-const IdVector<OpId, OpSlot>& Simulator::slots() const { return state_->slots; }
+const IdVector<OpId, OpSlot>& Simulator::slots() const {
+  state_->replay.tell(state_->slots);
+  return state_->slots;
+}
 
 Trace Simulator::trace(const PlacedGraph& placed, const SimulateOptions& options) {
   Trace trace;
   simulation::Replay& replay = state_->replay;
   trace.schedule.makespan =
-      *replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel},
-                  trace.schedule.slots);
+      *replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel});
+  replay.tell(trace.schedule.slots);
   trace.schedule.transfers = replay.transfers();
   for (const DeviceId device : state_->summary.peaks.keys())
     trace.devices.push_back(replay.device_trace(device));

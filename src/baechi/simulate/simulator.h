@@ -36,7 +36,8 @@ class Simulator {
   // stops as soon as that is certain, which for a search that limits it to its best step time is
   // mostly long before the end.
   const StepSummary* run_within(const PlacedGraph& placed, Time limit);
-  // When every operator ran in the last makespan(), run() or successful run_within().
+  // When every operator ran in the last makespan(), run() or successful run_within(); written anew
+  // by every call.
   const IdVector<OpId, OpSlot>& slots() const;
   // Everything, as simulate() tells it.
   Trace trace(const PlacedGraph& placed, const SimulateOptions& options = {});
