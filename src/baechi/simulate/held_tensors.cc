@@ -4,45 +4,6 @@
 #include <algorithm>
 
 namespace baechi::simulation {
-namespace {
-
-constexpr auto kLater = [](const TransferEnds::End& a, const TransferEnds::End& b) {
-  return a.at > b.at;
-};
-
-}  // namespace
-
-void TransferEnds::clear() {
-  in_order_.clear();
-  next_ = 0;
-  out_of_order_.clear();
-}
-
-void TransferEnds::push(End end) {
-  if (next_ == in_order_.size() || end.at >= in_order_.back().at) {
-    in_order_.push_back(end);
-  } else {
-    out_of_order_.push_back(end);
-    std::push_heap(out_of_order_.begin(), out_of_order_.end(), kLater);
-  }
-}
-
-const TransferEnds::End* TransferEnds::first() const {
-  const End* in_order = next_ < in_order_.size() ? &in_order_[next_] : nullptr;
-  if (out_of_order_.empty()) return in_order;
-  const End* out_of_order = &out_of_order_.front();
-  return in_order == nullptr || out_of_order->at < in_order->at ? out_of_order : in_order;
-}
-
-void TransferEnds::pop() {
-  if (out_of_order_.empty() || first() != &out_of_order_.front()) {
-    ++next_;
-    return;
-  }
-  std::pop_heap(out_of_order_.begin(), out_of_order_.end(), kLater);
-  out_of_order_.pop_back();
-}
-
 HeldTensors::HeldTensors(const CostModel& costs, const ReplayGraph& edges,
                          std::vector<TensorCopy>& copies)
     : graph_(&costs.graph()),
@@ -76,6 +37,7 @@ void HeldTensors::clear(const Placement& placement, bool record) {
     holding.arrivals.clear();
     holding.next_arrival = 0;
     holding.transfer_ends.clear();
+    holding.next.reset();
   }
 }
 
@@ -131,10 +93,15 @@ void HeldTensors::sent(const Sent& sent) {
   if (kept || !copies.empty()) ++tensor.readers;
   Time last_end;
   for (const TensorCopy& copy : copies) {
-    devices_[copy.to].arrivals.push_back({copy.start, tensor.size, kept});
+    HoldingDevice& receiver = devices_[copy.to];
+    receiver.arrivals.push_back({copy.start, tensor.size, kept});
+    receiver.next = std::min(receiver.next.value_or(copy.start), copy.start);
     last_end = std::max(last_end, copy.end);
   }
-  if (!kept && !copies.empty()) devices_[tensor.home].transfer_ends.push({last_end, sent.tensor});
+  if (kept || copies.empty()) return;
+  HoldingDevice& sender = devices_[tensor.home];
+  sender.transfer_ends.push({last_end, sent.tensor});
+  sender.next = std::min(sender.next.value_or(last_end), last_end);
 }
 
 void HeldTensors::end_step(Time makespan) {
@@ -145,27 +112,31 @@ void HeldTensors::end_step(Time makespan) {
   }
 }
 
-// Takes and gives back what starts and ends on the device's links up to and including `until`.
-void HeldTensors::advance(HoldingDevice& device, Time until) {
+void HeldTensors::find_next(HoldingDevice& device) {
+  device.next.reset();
+  if (device.next_arrival < device.arrivals.size())
+    device.next = device.arrivals[device.next_arrival].at;
+  if (const TransferEnd* end = device.transfer_ends.first())
+    device.next = std::min(device.next.value_or(end->at), end->at);
+}
+
+// What starts and ends on the device's links up to and including `until`.
+void HeldTensors::take_and_give_back(HoldingDevice& device, Time until) {
   MemoryAccount& account = device.account;
-  while (true) {
-    const TransferEnds::End* end = device.transfer_ends.first();
-    const Arrival* arrival = device.next_arrival < device.arrivals.size()
-                                 ? &device.arrivals[device.next_arrival]
-                                 : nullptr;
-    if (arrival != nullptr && arrival->at <= until && (end == nullptr || arrival->at <= end->at)) {
-      account.enter(arrival->at);
-      if (arrival->kept)
-        account.keep(arrival->bytes);
+  for (; device.next.has_value() && *device.next <= until; find_next(device)) {
+    account.enter(*device.next);
+    for (; device.next_arrival < device.arrivals.size(); ++device.next_arrival) {
+      const Arrival& arrival = device.arrivals[device.next_arrival];
+      if (arrival.at != *device.next) break;
+      if (arrival.kept)
+        account.keep(arrival.bytes);
       else
-        account.take(arrival->bytes);
-      ++device.next_arrival;
-    } else if (end != nullptr && end->at <= until) {
-      account.enter(end->at);
+        account.take(arrival.bytes);
+    }
+    const TransferEnd* end = device.transfer_ends.first();
+    for (; end != nullptr && end->at == *device.next; end = device.transfer_ends.first()) {
       release(account, tensors_[end->tensor]);
       device.transfer_ends.pop();
-    } else {
-      return;
     }
   }
 }

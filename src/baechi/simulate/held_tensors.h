@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/memory_account.h"
 #include "baechi/simulate/replay_graph.h"
+#include "baechi/simulate/sorted_lane.h"
 
 namespace baechi::simulation {
 
@@ -22,26 +24,6 @@ struct TensorCopy {  // on another device than its producer's
   DeviceId to;
   Time start, end;        // of its transfer
   std::uint32_t readers;  // consumers on `to` that have not finished, and the step if it keeps it
-};
-
-// Tensors that are held for a transfer, by the time at which it ends. Mostly they come in that
-// order, and always where a sender has a queue; the few others go through a heap.
-class TransferEnds {
- public:
-  struct End {
-    Time at;
-    TensorId tensor;
-  };
-
-  void clear();
-  void push(End end);
-  const End* first() const;  // nullptr when there is none
-  void pop();
-
- private:
-  std::vector<End> in_order_;
-  std::size_t next_ = 0;
-  std::vector<End> out_of_order_;
 };
 
 class HeldTensors {
@@ -87,14 +69,25 @@ class HeldTensors {
     Bytes bytes;
     bool kept;
   };
+  struct TransferEnd {  // the last one of a tensor, which is held until then
+    Time at;
+    TensorId tensor;
+    friend bool operator<(const TransferEnd& a, const TransferEnd& b) { return a.at < b.at; }
+    friend bool operator>(const TransferEnd& a, const TransferEnd& b) { return b < a; }
+  };
   struct HoldingDevice {
     MemoryAccount account;
     std::vector<Arrival> arrivals;  // in the order of time
     std::size_t next_arrival = 0;
-    TransferEnds transfer_ends;
+    SortedLane<TransferEnd> transfer_ends;  // in that order wherever a sender has a queue
+    std::optional<Time> next;               // the earliest of both
   };
 
-  void advance(HoldingDevice& device, Time until);
+  static void find_next(HoldingDevice& device);
+  void advance(HoldingDevice& device, Time until) {
+    if (device.next.has_value() && *device.next <= until) take_and_give_back(device, until);
+  }
+  void take_and_give_back(HoldingDevice& device, Time until);
   void read_inputs(MemoryAccount& account, OpId op, DeviceId device);
   void release(MemoryAccount& account, TensorState& tensor);
 

@@ -20,7 +20,7 @@ class MemoryAccount {
  public:
   void clear(Bytes permanent, Bytes capacity, bool record) {
     *this = MemoryAccount();
-    permanent_ = held_ = peak_ = permanent;
+    permanent_ = held_ = permanent;
     capacity_ = capacity;
     record_ = record;
   }
@@ -77,16 +77,20 @@ class MemoryAccount {
     instant_.reset();
   }
   void close() {
-    if (held_ > peak_ || now_ == Time(0)) {
-      peak_ = held_;
-      peak_at_ = now_;
-      peak_op_ = running_.has_value() ? running_ : instant_;
-    }
-    if (held_ > capacity_ && !overflow_at_.has_value()) overflow_at_ = now_;
-    if (record_) record();
+    if (held_ > peak_) new_peak();
+    if (record_) [[unlikely]]
+      record();
+    if (passing_ == Bytes(0)) return;
     held_ -= passing_;
     passing_ = Bytes(0);
-    if (record_) record();
+    if (record_) [[unlikely]]
+      record();
+  }
+  void new_peak() {
+    peak_ = held_;
+    peak_at_ = now_;
+    peak_op_ = running_.has_value() ? running_ : instant_;
+    if (peak_ > capacity_ && !overflow_at_.has_value()) overflow_at_ = now_;
   }
   void record() {
     if (curve_.empty() || curve_.back().bytes != held_) curve_.push_back({now_, held_});
@@ -99,7 +103,7 @@ class MemoryAccount {
   std::optional<OpId> running_, instant_;
 
   Bytes permanent_, capacity_;
-  Bytes peak_;
+  Bytes peak_{-1};  // less than is ever held, so that moment 0 has the first peak
   Time peak_at_;
   std::optional<OpId> peak_op_;
   std::optional<Time> overflow_at_;

@@ -28,6 +28,7 @@ std::optional<Time> Replay::run(const PlacedGraph& placed, const Options& option
   memory_ = options.memory;
   limit_ = options.limit;
   too_long_ = false;
+  now_ = {};
   if (limit_.has_value() && tails_.empty()) find_tails();
   prepare(placed);
   if (memory_) held_.clear(placed.device, options.record_memory);
@@ -88,6 +89,7 @@ void Replay::prepare(const PlacedGraph& placed) {
     worker.busy = false;
     worker.next = worker.last = nullptr;
     worker.startable.clear();
+    worker.startable_later.clear();
     worker.computing = worker.work_left = Time(0);
     worker.sent = worker.received = Bytes(0);
   }
@@ -128,6 +130,7 @@ void Replay::take_order(const DeviceOrder& order) {
 void Replay::finish(OpId op, Instant now) {
   const Node& node = nodes_[op];
   const OpSlot slot{node.device, node.ready.at, now.at};
+  now_ = now;
   Worker& worker = workers_[slot.device];
   worker.computing += node.duration;
   worker.free = now;
@@ -197,8 +200,8 @@ void Replay::become_startable(OpId op) {
       start(op, node.device, std::max(worker.free, node.ready));
     return;
   }
-  worker.startable.push_back({node.ready, op});
-  std::push_heap(worker.startable.begin(), worker.startable.end(), std::greater<>());
+  (node.ready == now_ ? worker.startable : worker.startable_later)
+      .push(Event::finish(node.ready, op));
   if (!worker.busy) await_choice(node.device);
 }
 
@@ -216,21 +219,25 @@ void Replay::occupy(DeviceId device) {
     events_.remove(device);
 }
 
+const Event* Replay::first_startable(const Worker& worker) {
+  const Event *now = worker.startable.first(), *later = worker.startable_later.first();
+  if (now == nullptr || later == nullptr) return now == nullptr ? later : now;
+  return *later < *now ? later : now;
+}
+
 void Replay::await_choice(DeviceId device) {
   const Worker& worker = workers_[device];
-  if (worker.startable.empty()) {
+  if (const Event* first = first_startable(worker))
+    events_.set(device, Event::choice(std::max(worker.free, first->when()), device));
+  else
     events_.remove(device);
-    return;
-  }
-  const Instant when = std::max(worker.free, worker.startable.front().ready);
-  events_.set(device, Event::choice(when, device));
 }
 
 void Replay::choose(DeviceId device, Instant now) {
   Worker& worker = workers_[device];
-  std::pop_heap(worker.startable.begin(), worker.startable.end(), std::greater<>());
-  const OpId op = worker.startable.back().op;
-  worker.startable.pop_back();
+  const Event* first = first_startable(worker);
+  const OpId op = first->op();
+  (first == worker.startable.first() ? worker.startable : worker.startable_later).pop();
   start(op, device, now);
 }
 

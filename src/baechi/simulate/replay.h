@@ -16,6 +16,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/held_tensors.h"
 #include "baechi/simulate/replay_graph.h"
+#include "baechi/simulate/sorted_lane.h"
 #include "baechi/simulate/transfer_queues.h"
 
 namespace baechi::simulation {
@@ -56,16 +57,13 @@ class Replay {
     DeviceId device{0};
     bool listed = false;  // in the given order
   };
-  struct Startable {  // waits for nothing; may start at `ready`
-    Instant ready;
-    OpId op;
-    friend auto operator<=>(const Startable&, const Startable&) = default;
-  };
   struct Worker {  // a device at work
     Instant free;
     bool busy = false;
     const OpId *next = nullptr, *last = nullptr;  // with an order: what is left of it
-    std::vector<Startable> startable;             // without: a heap, the first to start on top
+    // Without: what may start, and when it may. First what could when its last producer finished,
+    // then what waited, or still waits, for a transfer: both are nearly in order.
+    SortedLane<Event> startable, startable_later;
     Time computing, work_left;  // of operators that finished; that have not started
     Bytes sent, received;
   };
@@ -80,6 +78,7 @@ class Replay {
   void arrive(OpId op, Instant at);
   void become_startable(OpId op);
   void occupy(DeviceId device);
+  static const Event* first_startable(const Worker& worker);
   void await_choice(DeviceId device);
   void choose(DeviceId device, Instant now);
   bool gave_up() const { return limit_.has_value() && (too_long_ || held_.overflowed()); }
@@ -95,6 +94,7 @@ class Replay {
 
   const PlacedGraph* placed_ = nullptr;
   bool memory_ = true;
+  Instant now_;  // the last finish
   std::optional<Time> limit_;
   bool too_long_ = false;  // the limit will be exceeded
   // What must run after an operator, on the fastest devices; found when first needed.
