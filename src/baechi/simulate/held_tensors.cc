@@ -4,6 +4,7 @@
 #include <algorithm>
 
 namespace baechi::simulation {
+
 HeldTensors::HeldTensors(const CostModel& costs, const ReplayGraph& edges,
                          std::vector<TensorCopy>& copies)
     : graph_(&costs.graph()),
@@ -28,7 +29,6 @@ HeldTensors::HeldTensors(const CostModel& costs, const ReplayGraph& edges,
 }
 
 void HeldTensors::clear(const Placement& placement, bool record) {
-  overflowed_ = false;
   permanent_on_.assign(devices_.size(), Bytes(0));
   for (const OpId op : permanent_.keys()) permanent_on_[placement[op]] += permanent_[op];
   for (const DeviceId device : devices_.keys()) {
@@ -56,9 +56,8 @@ void HeldTensors::ran(OpId op, const OpSlot& slot) {
     account.run(op);
     advance(device, slot.end);
     account.enter(slot.end);
-    account.run(std::nullopt);
+    account.rest();
   }
-  overflowed_ = overflowed_ || account.overflowed();
   account.give_back(memory.temporary, slot.start);
   read_inputs(account, op, slot.device);
 }
@@ -70,11 +69,15 @@ void HeldTensors::read_inputs(MemoryAccount& account, OpId op, DeviceId device) 
       release(account, tensor);
       continue;
     }
-    std::size_t at = tensor.first_copy;
-    while ((*copies_)[at].to != device) ++at;
-    TensorCopy& copy = (*copies_)[at];
+    TensorCopy& copy = copy_on(device, tensor);
     if (--copy.readers == 0) account.give_back(tensor.size, copy.start);
   }
+}
+
+TensorCopy& HeldTensors::copy_on(DeviceId device, const TensorState& tensor) {
+  const auto copies = std::span(*copies_).subspan(tensor.first_copy, tensor.num_copies);
+  return *std::lower_bound(copies.begin(), copies.end(), device,
+                           [](const TensorCopy& copy, DeviceId to) { return copy.to < to; });
 }
 
 void HeldTensors::release(MemoryAccount& account, TensorState& tensor) {
@@ -87,6 +90,7 @@ void HeldTensors::sent(const Sent& sent) {
   tensor.since = sent.producer.start;
   tensor.home = sent.producer.device;
   tensor.first_copy = static_cast<std::uint32_t>(sent.first_copy);
+  tensor.num_copies = static_cast<std::uint32_t>(copies.size());
   tensor.readers = sent.local_readers;
 
   const bool kept = keeps_outputs(graph_->producer(sent.tensor));
@@ -108,7 +112,6 @@ void HeldTensors::end_step(Time makespan) {
   for (HoldingDevice& device : devices_) {
     advance(device, makespan);
     device.account.end_step(makespan);
-    overflowed_ = overflowed_ || device.account.overflowed();
   }
 }
 

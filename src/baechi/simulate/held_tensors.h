@@ -44,7 +44,6 @@ class HeldTensors {
   void sent(const Sent& sent);
   void end_step(Time makespan);
 
-  bool overflowed() const { return overflowed_; }  // some device, as far as its account goes
   const MemoryAccount& account(DeviceId device) const { return devices_[device].account; }
   // Held until the step ends, and so are its copies.
   bool keeps_outputs(OpId op) const {
@@ -62,7 +61,7 @@ class HeldTensors {
     Time since;
     std::uint32_t readers = 0;
     DeviceId home{0};
-    std::uint32_t first_copy = 0;
+    std::uint32_t first_copy = 0, num_copies = 0;
   };
   struct Arrival {  // a copy whose transfer starts
     Time at;
@@ -89,7 +88,8 @@ class HeldTensors {
   }
   void take_and_give_back(HoldingDevice& device, Time until);
   void read_inputs(MemoryAccount& account, OpId op, DeviceId device);
-  void release(MemoryAccount& account, TensorState& tensor);
+  static void release(MemoryAccount& account, TensorState& tensor);
+  TensorCopy& copy_on(DeviceId device, const TensorState& tensor);
 
   const OpGraph* graph_;
   const Cluster* cluster_;
@@ -100,7 +100,6 @@ class HeldTensors {
   IdVector<TensorId, TensorState> tensors_;
   IdVector<DeviceId, HoldingDevice> devices_;
   IdVector<DeviceId, Bytes> permanent_on_;
-  bool overflowed_ = false;
 };
 
 }  // namespace baechi::simulation

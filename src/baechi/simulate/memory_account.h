@@ -42,11 +42,16 @@ class MemoryAccount {
     else
       held_ -= bytes;
   }
-  // The operator that runs from this moment on; nothing when it ends.
-  void run(std::optional<OpId> op) { running_ = op; }
+  // The operator that runs from this moment on, and none from this moment on.
+  void run(OpId op) {
+    op_ = op;
+    running_ = true;
+  }
+  void rest() { running_ = false; }
   // An operator of no length at this moment.
   void run_at_once(OpId op) {
-    if (!instant_.has_value() || op < *instant_) instant_ = op;
+    if (!ran_at_once_ || op < op_at_once_) op_at_once_ = op;
+    ran_at_once_ = true;
   }
   void end_step(Time makespan) {
     enter(makespan);
@@ -55,8 +60,6 @@ class MemoryAccount {
     close();
     BAECHI_ASSERT(held_ == permanent_, "a step gives back all that it took");
   }
-
-  bool overflowed() const { return overflow_at_.has_value(); }  // before this moment
 
   // After end_step().
   Bytes peak() const { return peak_; }
@@ -74,7 +77,7 @@ class MemoryAccount {
     close();
     now_ = moment;
     kept_now_ = Bytes(0);
-    instant_.reset();
+    ran_at_once_ = false;
   }
   void close() {
     if (held_ > peak_) new_peak();
@@ -89,7 +92,11 @@ class MemoryAccount {
   void new_peak() {
     peak_ = held_;
     peak_at_ = now_;
-    peak_op_ = running_.has_value() ? running_ : instant_;
+    peak_op_.reset();
+    if (running_)
+      peak_op_ = op_;
+    else if (ran_at_once_)
+      peak_op_ = op_at_once_;
     if (peak_ > capacity_ && !overflow_at_.has_value()) overflow_at_ = now_;
   }
   void record() {
@@ -100,7 +107,8 @@ class MemoryAccount {
   Bytes held_;             // everything begun so far and not ended before the end of this moment
   Bytes passing_;          // of these, what begins and ends at this moment
   Bytes kept_, kept_now_;  // of these, what ends with the step; begun at this moment
-  std::optional<OpId> running_, instant_;
+  bool running_ = false, ran_at_once_ = false;
+  OpId op_{0}, op_at_once_{0};  // if so
 
   Bytes permanent_, capacity_;
   Bytes peak_{-1};  // less than is ever held, so that moment 0 has the first peak

@@ -21,25 +21,21 @@ Replay::Replay(const CostModel& costs)
       workers_(costs.cluster().num_devices()),
       destinations_(costs.cluster().num_devices()) {}
 
-std::optional<Time> Replay::run(const PlacedGraph& placed, const Options& options) {
+Time Replay::run(const PlacedGraph& placed, const Options& options) {
   throw_if_cancelled(options.cancel);
   check_sizes(*costs_, placed);
   placed_ = &placed;
   memory_ = options.memory;
-  limit_ = options.limit;
-  too_long_ = false;
   now_ = {};
-  if (limit_.has_value() && tails_.empty()) find_tails();
   prepare(placed);
   if (memory_) held_.clear(placed.device, options.record_memory);
 
-  const std::optional<Time> makespan = replay(options.cancel);
-  if (!makespan.has_value()) return std::nullopt;
-  if (memory_) held_.end_step(*makespan);
-  return gave_up() ? std::nullopt : makespan;
+  const Time makespan = replay(options.cancel);
+  if (memory_) held_.end_step(makespan);
+  return makespan;
 }
 
-std::optional<Time> Replay::replay(const CancelFlag* cancel) {
+Time Replay::replay(const CancelFlag* cancel) {
   for (const OpId op : graph_->ops())
     if (nodes_[op].waits_for == 0) become_startable(op);
 
@@ -54,7 +50,6 @@ std::optional<Time> Replay::replay(const CancelFlag* cancel) {
     }
     makespan = event.when().at;
     finish(event.op(), event.when());
-    if (gave_up()) return std::nullopt;
     if (++finished % kOpsPerPoll == 0) throw_if_cancelled(cancel);
   }
   if (finished == graph_->num_ops()) return makespan;
@@ -67,22 +62,6 @@ std::optional<Time> Replay::replay(const CancelFlag* cancel) {
   throw_stuck(*costs_, *placed_, done);
 }
 
-// The longest path that follows each operator, without transfers.
-void Replay::find_tails() {
-  tails_.resize(graph_->num_ops());
-  const std::span<const OpId> order = graph_->topological_order();
-  for (std::size_t i = order.size(); i-- > 0;) {
-    const OpId op = order[i];
-    std::optional<Time> fastest;
-    for (const DeviceId device : workers_.keys())
-      if (const std::optional<Time> time = costs_->compute_time(op, device))
-        fastest = std::min(fastest.value_or(*time), *time);
-    const Time path = tails_[op] + fastest.value_or(Time(0));
-    for (const Edge& edge : graph_->in_edges(op))
-      tails_[edge.from] = std::max(tails_[edge.from], path);
-  }
-}
-
 void Replay::prepare(const PlacedGraph& placed) {
   for (Worker& worker : workers_) {
     worker.free = {};
@@ -90,7 +69,7 @@ void Replay::prepare(const PlacedGraph& placed) {
     worker.next = worker.last = nullptr;
     worker.startable.clear();
     worker.startable_later.clear();
-    worker.computing = worker.work_left = Time(0);
+    worker.computing = Time(0);
     worker.sent = worker.received = Bytes(0);
   }
   for (const OpId op : graph_->ops()) {
@@ -98,12 +77,8 @@ void Replay::prepare(const PlacedGraph& placed) {
     if (!workers_.contains(device)) throw_cannot_run(*costs_, op, device);
     const std::optional<Time> duration = costs_->compute_time(op, device);
     if (!duration.has_value()) throw_cannot_run(*costs_, op, device);
-    nodes_[op] = {.ready = {},
-                  .duration = *duration,
-                  .waits_for = edges_.num_in_edges(op),
-                  .device = device,
-                  .listed = false};
-    workers_[device].work_left += *duration;
+    nodes_[op] = {
+        .ready = {}, .duration = *duration, .waits_for = edges_.num_in_edges(op), .device = device};
   }
   if (placed.order.has_value()) take_order(*placed.order);
   copies_.clear();
@@ -113,12 +88,13 @@ void Replay::prepare(const PlacedGraph& placed) {
 
 void Replay::take_order(const DeviceOrder& order) {
   std::size_t listed = 0;
+  listed_.assign(nodes_.size(), false);
   for (const DeviceId device : order.keys()) {
     const std::vector<OpId>& ops = order[device];
     for (const OpId op : ops) {
-      if (!nodes_.contains(op) || nodes_[op].device != device || nodes_[op].listed)
+      if (!nodes_.contains(op) || nodes_[op].device != device || listed_[op.index()])
         throw_bad_order(*costs_, *placed_);
-      nodes_[op].listed = true;
+      listed_[op.index()] = true;
     }
     listed += ops.size();
     workers_[device].next = ops.data();
@@ -247,9 +223,6 @@ void Replay::start(OpId op, DeviceId device, Instant at) {
   node.ready = at;
   Worker& worker = workers_[device];
   worker.busy = true;
-  worker.work_left -= node.duration;
-  if (limit_.has_value() && std::max(tails_[op], worker.work_left) > *limit_ - end)
-    too_long_ = true;
   const Instant finish = node.duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
   events_.set(device, Event::finish(finish, op));
 }

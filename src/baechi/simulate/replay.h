@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "baechi/base/cancel.h"
@@ -30,16 +29,15 @@ class Replay {
   struct Options {
     bool memory = true;  // keep the devices' accounts
     bool record_memory = false;
-    std::optional<Time> limit = {};  // give up when it takes longer, or when memory runs out
     const CancelFlag* cancel = nullptr;
   };
 
   explicit Replay(const CostModel& costs);
 
-  // The makespan, or nothing when it gave up.
-  std::optional<Time> run(const PlacedGraph& placed, const Options& options);
+  // The makespan.
+  Time run(const PlacedGraph& placed, const Options& options);
 
-  // Of the last run, unless it gave up.
+  // Of the last run.
   void tell(IdVector<OpId, OpSlot>& slots) const;
   // Of the last run, with memory.
   Bytes peak(DeviceId device) const { return held_.account(device).peak(); }
@@ -55,7 +53,6 @@ class Replay {
     Time duration;
     std::uint32_t waits_for;  // edges whose producers have not finished
     DeviceId device{0};
-    bool listed = false;  // in the given order
   };
   struct Worker {  // a device at work
     Instant free;
@@ -64,12 +61,11 @@ class Replay {
     // Without: what may start, and when it may. First what could when its last producer finished,
     // then what waited, or still waits, for a transfer: both are nearly in order.
     SortedLane<Event> startable, startable_later;
-    Time computing, work_left;  // of operators that finished; that have not started
+    Time computing;
     Bytes sent, received;
   };
 
-  void find_tails();
-  std::optional<Time> replay(const CancelFlag* cancel);
+  Time replay(const CancelFlag* cancel);
   void prepare(const PlacedGraph& placed);
   void take_order(const DeviceOrder& order);
   void finish(OpId op, Instant now);
@@ -81,7 +77,6 @@ class Replay {
   static const Event* first_startable(const Worker& worker);
   void await_choice(DeviceId device);
   void choose(DeviceId device, Instant now);
-  bool gave_up() const { return limit_.has_value() && (too_long_ || held_.overflowed()); }
   void start(OpId op, DeviceId device, Instant at);
 
   const CostModel* costs_;
@@ -95,12 +90,9 @@ class Replay {
   const PlacedGraph* placed_ = nullptr;
   bool memory_ = true;
   Instant now_;  // the last finish
-  std::optional<Time> limit_;
-  bool too_long_ = false;  // the limit will be exceeded
-  // What must run after an operator, on the fastest devices; found when first needed.
-  IdVector<OpId, Time> tails_;
   IdVector<OpId, Node> nodes_;
   IdVector<DeviceId, Worker> workers_;
+  std::vector<bool> listed_;  // by operator: in the given order
 
   struct Destination {  // of the tensor that is being sent
     std::uint32_t readers = 0;

@@ -10,13 +10,6 @@ struct Simulator::State {
     summary.peaks.resize(costs.cluster().num_devices());
   }
 
-  const StepSummary* summarize(std::optional<Time> makespan) {
-    if (!makespan.has_value()) return nullptr;
-    summary.makespan = *makespan;
-    for (const DeviceId device : summary.peaks.keys()) summary.peaks[device] = replay.peak(device);
-    return &summary;
-  }
-
   simulation::Replay replay;
   IdVector<OpId, OpSlot> slots;
   StepSummary summary;
@@ -28,15 +21,15 @@ Simulator::Simulator(Simulator&&) noexcept = default;
 Simulator& Simulator::operator=(Simulator&&) noexcept = default;
 
 Time Simulator::makespan(const PlacedGraph& placed) {
-  return *state_->replay.run(placed, {.memory = false});
+  return state_->replay.run(placed, {.memory = false});
 }
 
 const StepSummary& Simulator::run(const PlacedGraph& placed) {
-  return *state_->summarize(state_->replay.run(placed, {}));
-}
-
-const StepSummary* Simulator::run_within(const PlacedGraph& placed, Time limit) {
-  return state_->summarize(state_->replay.run(placed, {.limit = limit}));
+  StepSummary& summary = state_->summary;
+  summary.makespan = state_->replay.run(placed, {});
+  for (const DeviceId device : summary.peaks.keys())
+    summary.peaks[device] = state_->replay.peak(device);
+  return summary;
 }
 
 const IdVector<OpId, OpSlot>& Simulator::slots() const {
@@ -48,7 +41,7 @@ Trace Simulator::trace(const PlacedGraph& placed, const SimulateOptions& options
   Trace trace;
   simulation::Replay& replay = state_->replay;
   trace.schedule.makespan =
-      *replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel});
+      replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel});
   replay.tell(trace.schedule.slots);
   trace.schedule.transfers = replay.transfers();
   for (const DeviceId device : state_->summary.peaks.keys())

@@ -32,12 +32,7 @@ class Simulator {
   Time makespan(const PlacedGraph& placed);
   // Makespan and memory peaks; valid until the next call.
   const StepSummary& run(const PlacedGraph& placed);
-  // The same, or nullptr when the step takes longer than `limit` or a device runs out of memory. It
-  // stops as soon as that is certain, which for a search that limits it to its best step time is
-  // mostly long before the end.
-  const StepSummary* run_within(const PlacedGraph& placed, Time limit);
-  // When every operator ran in the last makespan(), run() or successful run_within(); written anew
-  // by every call.
+  // When every operator ran in the last makespan() or run(); written anew by every call.
   const IdVector<OpId, OpSlot>& slots() const;
   // Everything, as simulate() tells it.
   Trace trace(const PlacedGraph& placed, const SimulateOptions& options = {});
