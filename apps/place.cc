@@ -116,7 +116,8 @@ Run declare(CLI::App& app) {
          },
          optimize_help())
       ->default_str("all");
-  app.add_option("--budget", options->budget, "How long auto and refine may search, e.g. 500ms or 10s")
+  app.add_option("--budget", options->budget,
+                 "How long auto and refine may search, e.g. 500ms or 10s")
       ->capture_default_str();
   app.add_option("--threads", options->request.threads,
                  "Threads of the search; they change how long it takes, not the plan")

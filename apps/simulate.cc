@@ -9,8 +9,8 @@
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/io/plan_file.h"
-#include "baechi/report/plan_text.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/report/plan_text.h"
 #include "baechi/report/text_table.h"
 #include "baechi/simulate/execution_simulator.h"
 
@@ -32,8 +32,8 @@ Plan replayed(const Plan& plan, const Cluster& cluster, Trace trace) {
   result.methods.clear();
   result.devices.clear();
   for (const DeviceTrace& device : trace.devices)
-    result.devices.push_back({device.peak, device.peak_at, device.peak_op, device.busy, device.sent,
-                              device.received});
+    result.devices.push_back(
+        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
   return result;
 }
 
@@ -43,9 +43,9 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(plan.cluster) : load_cluster(options.cluster);
   if (cluster.num_devices() != plan.cluster.devices.size())
-    throw InputError(options.plan, "the plan is for " + std::to_string(plan.cluster.devices.size()) +
-                                       " devices, the cluster has " +
-                                       std::to_string(cluster.num_devices()));
+    throw InputError(options.plan,
+                     "the plan is for " + std::to_string(plan.cluster.devices.size()) +
+                         " devices, the cluster has " + std::to_string(cluster.num_devices()));
   const CostModel costs(graph, cluster);
   PlacedGraph placed{placement_of(plan.schedule), std::nullopt};
   if (!options.free_order) placed.order = order_of(plan.schedule, graph, cluster.num_devices());

@@ -239,11 +239,14 @@ def check_consumer(ctx: Context) -> None:
         ctx.run(compiler, "-std=c++20", "-fsyntax-only", f"-I{prefix}/include", everything)
 
 
-def object_dependencies(ctx: Context) -> dict[str, list[Path]]:
+def object_dependencies() -> dict[str, list[Path]]:
     """Map each source that the release build compiled to the files of ours that it reads."""
     result: dict[str, list[Path]] = {}
     folder = BUILD / "release"
-    for block in ctx.run("ninja", "-C", folder, "-t", "deps").split("\n\n"):
+    listing = subprocess.run(
+        ["ninja", "-C", folder, "-t", "deps"], check=True, capture_output=True, text=True
+    ).stdout
+    for block in listing.split("\n\n"):
         paths = [(folder / line.strip()).resolve() for line in block.splitlines()[1:]]
         ours = [p for p in paths if p.is_relative_to(ROOT) and p.exists()]
         if ours:
@@ -256,7 +259,7 @@ def check_tidy(ctx: Context) -> None:
     build(ctx, "release")
     passed_before = BUILD / "tidy"
     passed_before.mkdir(exist_ok=True)
-    dependencies = object_dependencies(ctx)
+    dependencies = object_dependencies()
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).stdout
     deadline = time.monotonic() + TIDY_SECONDS
     late: list[Path] = []

@@ -30,7 +30,8 @@ void parallel_for(std::size_t count, unsigned threads, const Task& task) {
   };
   {
     std::vector<std::jthread> others;
-    for (std::size_t t = 1; t < std::min<std::size_t>(threads, count); ++t) others.emplace_back(work);
+    for (std::size_t t = 1; t < std::min<std::size_t>(threads, count); ++t)
+      others.emplace_back(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);

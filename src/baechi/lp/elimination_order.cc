@@ -77,7 +77,7 @@ MinimumDegree::MinimumDegree(Index size, std::span<const MatrixEntry> entries)
     both.emplace_back(b, a);
   }
   std::ranges::sort(both);
-  both.erase(std::ranges::unique(both).begin(), both.end());
+  both.erase(std::unique(both.begin(), both.end()), both.end());
   adjacency_.resize(both.size() + 1);
   for (Index at = 0; at < both.size(); ++at) {
     adjacency_[at] = both[at].second;

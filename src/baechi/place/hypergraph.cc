@@ -72,7 +72,8 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
   const OpGraph& graph = costs.graph();
   UnionFind sets(graph.num_ops());
   for (const GroupId group : graph.groups())
-    for (const OpId op : graph.members(group)) sets.unite(op.value(), graph.members(group)[0].value());
+    for (const OpId op : graph.members(group))
+      sets.unite(op.value(), graph.members(group)[0].value());
   for (const OpId op : graph.ops())
     if (graph[op].forward.has_value() && costs.pin(op) == costs.pin(*graph[op].forward))
       sets.unite(op.value(), graph[op].forward->value());
@@ -83,9 +84,9 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
     permanent += graph[op].permanent;
     outputs += graph.output_bytes(op);
   }
-  const Bytes peak = sequential_peak(graph, graph.topological_order(),
-                                     graph.memory_mode() == MemoryMode::kRetain)
-                         .bytes;
+  const Bytes peak =
+      sequential_peak(graph, graph.topological_order(), graph.memory_mode() == MemoryMode::kRetain)
+          .bytes;
   const double alive = outputs == Bytes(0) ? 0
                                            : static_cast<double>((peak - permanent).count()) /
                                                  static_cast<double>(outputs.count());
@@ -96,8 +97,8 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
   for (const OpId op : graph.ops()) {
     const std::uint32_t set = sets.find(op.value());
     if (set == op.value())
-      result.vertex_of[op] = result.graph.vertices.push_back(
-          Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
+      result.vertex_of[op] =
+          result.graph.vertices.push_back(Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
     else
       result.vertex_of[op] = result.vertex_of[OpId(set)];
     Vertex own{std::vector<std::int64_t>(classes, 0), 0, costs.pin(op), 0};
@@ -108,8 +109,9 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
       else
         own.cannot |= std::uint64_t{1} << (c % 64);
     }
-    own.bytes = graph[op].permanent.count() +
-                static_cast<std::int64_t>(alive * static_cast<double>(graph.output_bytes(op).count()));
+    own.bytes =
+        graph[op].permanent.count() +
+        static_cast<std::int64_t>(alive * static_cast<double>(graph.output_bytes(op).count()));
     add(result.graph.vertices[result.vertex_of[op]], own);
   }
 
@@ -123,7 +125,8 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
     std::sort(net.readers.begin(), net.readers.end());
     net.readers.erase(std::unique(net.readers.begin(), net.readers.end()), net.readers.end());
     const Bytes size = graph.size(tensor);
-    auto at = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == size; });
+    auto at =
+        std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == size; });
     if (at == known.end()) {
       constexpr std::size_t kCached = 64;
       if (known.size() == kCached) known.clear();
@@ -140,9 +143,10 @@ Hypergraph Hypergraph::contracted(const IdVector<VertexId, VertexId>& labels,
                                   std::size_t count) const {
   Hypergraph result;
   const std::size_t classes = vertices.empty() ? 0 : vertices[VertexId(0)].time.size();
-  result.vertices = IdVector<VertexId, Vertex>(
-      count, Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
-  for (const VertexId vertex : vertices.keys()) add(result.vertices[labels[vertex]], vertices[vertex]);
+  result.vertices =
+      IdVector<VertexId, Vertex>(count, Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
+  for (const VertexId vertex : vertices.keys())
+    add(result.vertices[labels[vertex]], vertices[vertex]);
   std::vector<Net> coarse;
   for (const Net& net : nets) {
     Net next{labels[net.maker], {}, net.time};
@@ -187,15 +191,17 @@ Clustering cluster_by_traffic(const Hypergraph& graph, std::int64_t max_time, Ra
       const Net& net = graph.nets[id];
       constexpr std::size_t kWidest = 256;
       if (net.readers.size() > kWidest) continue;
-      const double traffic = static_cast<double>(net.time + 1) / static_cast<double>(net.readers.size());
+      const double traffic =
+          static_cast<double>(net.time + 1) / static_cast<double>(net.readers.size());
       rate(net.maker, traffic);
       if (net.maker == vertex)
         for (const VertexId reader : net.readers) rate(reader, traffic);
     }
     std::optional<VertexId> best;
     for (const VertexId target : rated) {
-      const bool fits = mean_time(cluster[target]) + mean_time(cluster[label[vertex]]) <= max_time &&
-                        compatible(cluster[target], cluster[label[vertex]], all_classes);
+      const bool fits =
+          mean_time(cluster[target]) + mean_time(cluster[label[vertex]]) <= max_time &&
+          compatible(cluster[target], cluster[label[vertex]], all_classes);
       if (fits && (!best.has_value() || rating[target] > rating[*best] ||
                    (rating[target] == rating[*best] && target < *best)))
         best = target;

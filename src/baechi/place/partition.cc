@@ -41,7 +41,8 @@ class Balance {
           const Prices& prices, double memory_share)
       : costs_(costs), graph_(graph), devices_(devices), prices_(prices) {
     for (const DeviceId device : costs.cluster().devices())
-      capacity_.push_back(static_cast<double>(costs.cluster()[device].capacity.count()) * memory_share);
+      capacity_.push_back(static_cast<double>(costs.cluster()[device].capacity.count()) *
+                          memory_share);
   }
 
   void load(Parts parts) {
@@ -106,7 +107,8 @@ class Balance {
     }
     // The busiest device counts most, but taking load off the next ones is progress as well.
     const auto count = static_cast<double>(devices_.size());
-    return (worst * (1 + 0.1 * fourth / count) + prices_.traffic * traffic / count) * (1 + 10 * over);
+    return (worst * (1 + 0.1 * fourth / count) + prices_.traffic * traffic / count) *
+           (1 + 10 * over);
   }
 
   bool may_run(VertexId vertex, DeviceId device) const {
@@ -127,10 +129,11 @@ class Balance {
   bool on_the_border(VertexId vertex) const {
     const DeviceId home = parts_[vertex];
     const std::size_t n = costs_.cluster().num_devices();
-    return std::any_of(graph_.nets_of[vertex].begin(), graph_.nets_of[vertex].end(), [&](NetId net) {
-      return parts_[graph_.nets[net].maker] != home ||
-             readers_[net.index() * n + home.index()] != graph_.nets[net].readers.size();
-    });
+    return std::any_of(
+        graph_.nets_of[vertex].begin(), graph_.nets_of[vertex].end(), [&](NetId net) {
+          return parts_[graph_.nets[net].maker] != home ||
+                 readers_[net.index() * n + home.index()] != graph_.nets[net].readers.size();
+        });
   }
 
   // Where a neighbour is; with few devices, anywhere.
@@ -211,8 +214,8 @@ std::vector<Level> coarsen(const CostModel& costs, Hypergraph finest, Random& ra
 }
 
 // Largest first, each to the device it leaves least busy.
-Parts deal_out(const CostModel& costs, const Hypergraph& graph, const std::vector<DeviceId>& devices,
-               const Balance& rules) {
+Parts deal_out(const CostModel& costs, const Hypergraph& graph,
+               const std::vector<DeviceId>& devices, const Balance& rules) {
   std::vector<VertexId> order(graph.vertices.keys().begin(), graph.vertices.keys().end());
   std::stable_sort(order.begin(), order.end(), [&](VertexId a, VertexId b) {
     return graph.vertices[a].time > graph.vertices[b].time;
@@ -252,7 +255,8 @@ Parts solve(const CostModel& costs, const std::vector<Level>& levels,
     coarse.load(std::move(parts));
     for (int pass = 0; pass < kCoarsePasses && coarse.improve(random); ++pass) {
     }
-    if (!best.has_value() || coarse.value() < best->first) best.emplace(coarse.value(), coarse.parts());
+    if (!best.has_value() || coarse.value() < best->first)
+      best.emplace(coarse.value(), coarse.parts());
   }
   Parts parts = std::move(best->second);
   for (std::size_t level = levels.size() - 1; level-- > 0;) {
@@ -311,7 +315,8 @@ std::vector<IdVector<OpId, std::uint32_t>> traffic_levels(const CostModel& costs
   for (const VertexId vertex : finest.vertex_of) labels.push_back(vertex.value());
   result.push_back(labels);
   for (std::size_t level = 1; level < levels.size(); ++level) {
-    for (std::uint32_t& label : labels) label = levels[level].label_of_finer[VertexId(label)].value();
+    for (std::uint32_t& label : labels)
+      label = levels[level].label_of_finer[VertexId(label)].value();
     result.push_back(labels);
   }
   std::reverse(result.begin(), result.end());
@@ -330,7 +335,8 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
   std::pair<Bytes, Time> best_key;
   for (std::size_t used = std::min<std::size_t>(2, fastest.size()); used <= fastest.size();
        used = used < 8 ? used + 1 : used * 2) {
-    const std::vector<DeviceId> devices(fastest.begin(), fastest.begin() + static_cast<std::ptrdiff_t>(used));
+    const std::vector<DeviceId> devices(fastest.begin(),
+                                        fastest.begin() + static_cast<std::ptrdiff_t>(used));
     for (const Prices& prices : {Prices{0.5, 0.2}, Prices{1.0, 1.0}}) {
       throw_if_cancelled(options.cancel);
       const Parts parts = solve(costs, levels, devices, prices, memory_share, random);

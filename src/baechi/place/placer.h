@@ -35,7 +35,7 @@ struct PlaceOptions {
   double lp_threshold = 0.5;      // x below it makes a favorite child; the paper's was 0.1
   bool complete_matching = true;  // after rounding, while a pair of free ends is left
   MemoryPolicy memory = MemoryPolicy::kLive;
-  bool call_suppliers = true;     // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
+  bool call_suppliers = true;         // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
   std::uint64_t seed = 1;             // for `random`
   const Placement* expert = nullptr;  // for `expert`
   const CancelFlag* cancel = nullptr;
@@ -47,14 +47,14 @@ using PlaceResult = std::variant<PlacedGraph, DoesNotFit>;
 // A placement algorithm is a pure function: same inputs, same plan, no hidden state.
 using Placer = PlaceResult (*)(const CostModel&, const PlaceOptions&);
 
-PlaceResult place_m_topo(const CostModel&, const PlaceOptions&);    // Paper 2.2
-PlaceResult place_m_etf(const CostModel&, const PlaceOptions&);     // Paper 2.3
-PlaceResult place_m_sct(const CostModel&, const PlaceOptions&);     // Paper 2.4
-PlaceResult place_single(const CostModel&, const PlaceOptions&);    // all on the best one device
-PlaceResult place_random(const CostModel&, const PlaceOptions&);    // seeded
-PlaceResult place_balanced(const CostModel&, const PlaceOptions&);  // bytes, in topological order
-PlaceResult place_expert(const CostModel&, const PlaceOptions&);    // as the user says
-PlaceResult place_chain(const CostModel&, const PlaceOptions&);     // beyond the paper: chain.cc
+PlaceResult place_m_topo(const CostModel&, const PlaceOptions&);     // Paper 2.2
+PlaceResult place_m_etf(const CostModel&, const PlaceOptions&);      // Paper 2.3
+PlaceResult place_m_sct(const CostModel&, const PlaceOptions&);      // Paper 2.4
+PlaceResult place_single(const CostModel&, const PlaceOptions&);     // all on the best one device
+PlaceResult place_random(const CostModel&, const PlaceOptions&);     // seeded
+PlaceResult place_balanced(const CostModel&, const PlaceOptions&);   // bytes, in topological order
+PlaceResult place_expert(const CostModel&, const PlaceOptions&);     // as the user says
+PlaceResult place_chain(const CostModel&, const PlaceOptions&);      // beyond the paper: chain.cc
 PlaceResult place_partition(const CostModel&, const PlaceOptions&);  // beyond: partition.cc
 
 struct PlacerEntry {

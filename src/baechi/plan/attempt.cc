@@ -163,9 +163,9 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
   attempt.method = std::string(placer.name);
   const auto begin = std::chrono::steady_clock::now();
   Try(problem, placer, options, attempt).run();
-  attempt.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                            std::chrono::steady_clock::now() - begin)
-                            .count();
+  attempt.nanoseconds =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
+          .count();
   return attempt;
 }
 

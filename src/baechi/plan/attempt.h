@@ -42,16 +42,16 @@ struct Attempt {
   IdVector<DeviceId, Bytes> peaks;    // of `placed`
   std::int64_t nanoseconds = 0;       // wall time the attempt took; never part of a result
   std::vector<std::string> fallbacks;
-  std::optional<DoesNotFit> misfit;   // where the method's own choices ran out of room
-  std::string reason;                 // when there is no placement
-  bool proved = false;                // all placements were tried
+  std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
+  std::string reason;                // when there is no placement
+  bool proved = false;               // all placements were tried
 };
 
-// Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's. When
-// its plan does not fit (and it is no baseline), falls back in this order: "reserve" sets memory
-// aside for every output, "unoptimized" places the graph as it is, "repair" moves operators off the
-// devices that run over, "packing" places by memory alone, "enumeration" tries everything (small
-// graphs only).
+// Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
+// When its plan does not fit (and it is no baseline), falls back in this order: "reserve" sets
+// memory aside for every output, "unoptimized" places the graph as it is, "repair" moves operators
+// off the devices that run over, "packing" places by memory alone, "enumeration" tries everything
+// (small graphs only).
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
 
 // Takes the placement, or the plan of the optimised graph expanded in the orders worth trying, if

@@ -209,8 +209,7 @@ bool LocalSearch::hoist(OpId op, OpId before) {
 // Every device anew by list scheduling.
 bool LocalSearch::reorder() {
   const OpGraph& graph = costs_->graph();
-  const std::vector<OpId> sequence =
-      plan_order(graph, list_order(*costs_, now_.device));
+  const std::vector<OpId> sequence = plan_order(graph, list_order(*costs_, now_.device));
   for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
   number_ranks(sequence);
   return true;

@@ -16,8 +16,8 @@ bool may_take_no_time(const CostModel& costs, OpId op) {
   return false;
 }
 
-// What is on the device beside permanent memory while `op` runs, at least. An operator that takes no
-// time frees its inputs at the moment it takes its outputs, so they need not be there together.
+// What is on the device beside permanent memory while `op` runs, at least. An operator that takes
+// no time frees its inputs at the moment it takes its outputs, so they need not be there together.
 Bytes running_need(const CostModel& costs, OpId op) {
   const OpGraph& graph = costs.graph();
   const Bytes made = graph[op].temporary + graph.output_bytes(op);
@@ -70,7 +70,8 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
   const std::size_t n = graph.num_ops();
   UnionFind sets(n);
   for (const GroupId group : graph.groups())
-    for (const OpId op : graph.members(group)) sets.unite(op.value(), graph.members(group)[0].value());
+    for (const OpId op : graph.members(group))
+      sets.unite(op.value(), graph.members(group)[0].value());
 
   // Where each set may run, to refuse unions that leave nothing.
   std::vector<std::vector<bool>> may(n);
@@ -140,12 +141,14 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
     total += unit.permanent;
     if (unit.devices.empty())
       return CannotFit{unit.ops.front(), Bytes(0),
-                       unit_name(graph, unit) + " cannot run on any device of this cluster: no "
-                       "device has a kind it has a compute time for, or its pins forbid them"};
+                       unit_name(graph, unit) +
+                           " cannot run on any device of this cluster: no "
+                           "device has a kind it has a compute time for, or its pins forbid them"};
     Bytes largest;
     for (const DeviceId device : unit.devices)
       largest = std::max(largest, cluster[device].capacity);
-    if (unit.need <= largest || (worst.has_value() && unit.need - largest <= worst->short_by)) continue;
+    if (unit.need <= largest || (worst.has_value() && unit.need - largest <= worst->short_by))
+      continue;
     worst = CannotFit{unit.ops.front(), unit.need - largest,
                       unit_name(graph, unit) + " needs " + in_words(unit.need) +
                           " while it runs, and the largest device that may run it has " +

@@ -18,13 +18,14 @@ namespace {
 // Work limit of one feasibility probe of the suggestions, in simulated operators.
 constexpr std::int64_t kProbeWork = 2'000'000;
 
-// This cluster with other capacities or more devices; nothing when its link rules do not reach them.
+// This cluster with other capacities or more devices; nothing when its link rules do not reach
+// them.
 std::optional<Cluster> changed(const Cluster& cluster, std::optional<Bytes> capacity,
                                std::size_t count) {
   ClusterSpec spec = cluster.spec();
-  const Device largest = *std::max_element(
-      spec.devices.begin(), spec.devices.end(),
-      [](const Device& a, const Device& b) { return a.capacity < b.capacity; });
+  const Device largest =
+      *std::max_element(spec.devices.begin(), spec.devices.end(),
+                        [](const Device& a, const Device& b) { return a.capacity < b.capacity; });
   for (std::size_t i = spec.devices.size(); i < count; ++i) {
     Device device = largest;
     device.name = largest.name + " copy " + std::to_string(i);
@@ -79,7 +80,8 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const Cance
   // Everything at once on one device is certainly enough, where one may run everything.
   Bytes high = permanent + Bytes(1);
   for (const OpId op : costs.graph().ops())
-    high += costs.graph()[op].temporary + costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
+    high += costs.graph()[op].temporary +
+            costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
   if (!fits_with(costs, high, count, cancel)) return std::nullopt;
   // Not monotone for a heuristic, but close: halve down to a thousandth of the answer.
   while (high - low > Bytes(high.count() / 1000)) {
@@ -115,8 +117,7 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   const Cluster& cluster = costs.cluster();
   Trace trace = simulate(costs, placed);
   const std::vector<std::string> violations = check_schedule(graph, cluster, trace.schedule);
-  BAECHI_ASSERT(violations.empty(),
-                ("a plan broke a rule: " + violations.front()).c_str());
+  BAECHI_ASSERT(violations.empty(), ("a plan broke a rule: " + violations.front()).c_str());
 
   Plan plan;
   plan.graph_name = graph.name();
@@ -125,8 +126,8 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   plan.method = method;
   plan.schedule = std::move(trace.schedule);
   for (const DeviceTrace& device : trace.devices)
-    plan.devices.push_back({device.peak, device.peak_at, device.peak_op, device.busy, device.sent,
-                            device.received});
+    plan.devices.push_back(
+        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
   if (bounds) plan.bounds = lower_bounds(costs);
   return plan;
 }

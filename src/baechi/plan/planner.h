@@ -20,24 +20,24 @@ namespace baechi {
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
   PlaceOptions place;
-  OptimizeOptions optimize;     // for the paper's methods
+  OptimizeOptions optimize;  // for the paper's methods
   // How long `auto` and `refine` may search, in seconds of one core of a current machine. It sets
   // an amount of work, not a clock, so that equal input gives an equal plan; the clock only stops
   // it after several times as long, and then a note in the plan says so.
   double budget = 1.0;
-  unsigned threads = 1;         // changes how long it takes, never the plan
-  bool bounds = true;           // also compute the lower bounds
-  bool suggest = true;          // when nothing fits, search for what would
+  unsigned threads = 1;  // changes how long it takes, never the plan
+  bool bounds = true;    // also compute the lower bounds
+  bool suggest = true;   // when nothing fits, search for what would
 };
 
 // No plan: which operator, how many bytes, and what would do.
 struct Unplaceable {
   std::optional<OpId> op;  // the operator, or first of its group, that found no room
   Bytes short_by;
-  bool proved = false;     // by arithmetic, or because every placement was tried
-  std::string reason;      // one sentence
-  std::optional<Bytes> smallest_capacity;    // equal on all devices, that a plan was found for
-  std::optional<std::size_t> more_devices;   // devices in all, adding ones like the largest
+  bool proved = false;                      // by arithmetic, or because every placement was tried
+  std::string reason;                       // one sentence
+  std::optional<Bytes> smallest_capacity;   // equal on all devices, that a plan was found for
+  std::optional<std::size_t> more_devices;  // devices in all, adding ones like the largest
   std::vector<MethodOutcome> methods;
 
   std::string in_words() const;  // reason and suggestions
@@ -50,8 +50,8 @@ struct MethodTime {  // how long a method took; kept out of the plan, which depe
   std::int64_t nanoseconds;
 };
 
-// Throws InputError for an unknown method and Cancelled when asked to stop. Fills `times`, if given,
-// in the order of the plan's methods.
+// Throws InputError for an unknown method and Cancelled when asked to stop. Fills `times`, if
+// given, in the order of the plan's methods.
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
                      std::vector<MethodTime>* times = nullptr);
 

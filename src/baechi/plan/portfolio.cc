@@ -22,7 +22,8 @@ constexpr PortfolioEntry kMethods[] = {
     {"all", "auto, and every baseline to compare with"},
 };
 
-// Operators that the simulator replays in a second of one core, about: what a second of budget buys.
+// Operators that the simulator replays in a second of one core, about: what a second of budget
+// buys.
 constexpr double kWorkPerSecond = 5e6;
 // The clock stops a search that takes so many times its budget, and so many seconds.
 constexpr double kPatience = 5, kLeastPatience = 20;
@@ -58,9 +59,10 @@ class Portfolio {
     const Attempt* start = best();
     if (start == nullptr) return;
     const auto begin = std::chrono::steady_clock::now();
-    deadline_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                            std::chrono::duration<double>(
-                                std::max(kLeastPatience, request_.budget * kPatience)));
+    deadline_ =
+        begin +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double>(std::max(kLeastPatience, request_.budget * kPatience)));
     Attempt refined = *start;
     refined.method = "refine";
     refined.fallbacks.clear();
@@ -105,7 +107,8 @@ class Portfolio {
 
   // Partitions differ by their seed, much more than by what local search makes of them: a few more.
   void restart_partition(Attempt& refined) {
-    constexpr double kShare = 0.5, kWorkPerOp = 18;  // of the budget; what one partition costs, about
+    constexpr double kShare = 0.5,
+                     kWorkPerOp = 18;  // of the budget; what one partition costs, about
     const auto size =
         static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
     const auto runs = static_cast<std::uint64_t>(
@@ -160,7 +163,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   const bool everything = request.method == "all";
   if (everything || request.method == "auto" || request.method == "refine") {
     for (const PlacerEntry& placer : all_placers())
-      if (everything || (placer.name != "random" && placer.name != "expert")) portfolio.place(placer);
+      if (everything || (placer.name != "random" && placer.name != "expert"))
+        portfolio.place(placer);
     portfolio.search();
   } else {
     portfolio.place(find_placer(request.method));

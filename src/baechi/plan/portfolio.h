@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods that run other methods: `auto`, which searches on from the best of them and keeps the best
-// plan, and `all`, which also shows the baselines.
+// Methods that run other methods: `auto`, which searches on from the best of them and keeps the
+// best plan, and `all`, which also shows the baselines.
 #pragma once
 
 #include <span>

@@ -12,9 +12,9 @@
 
 namespace baechi::lp::oracle {
 
-// max objective * v  subject to  rows * v <= limits, v >= 0, where every limit is >= 0 (so v = 0 is a
-// feasible start). The limits are moved apart by less than 1e-11, so that no basis is degenerate and
-// the steepest column never cycles; the optimum moves by as much.
+// max objective * v  subject to  rows * v <= limits, v >= 0, where every limit is >= 0 (so v = 0 is
+// a feasible start). The limits are moved apart by less than 1e-11, so that no basis is degenerate
+// and the steepest column never cycles; the optimum moves by as much.
 inline long double maximum(std::vector<std::vector<long double>> rows,
                            std::vector<long double> limits, std::vector<long double> objective) {
   const std::size_t m = rows.size(), n = objective.size();

@@ -30,7 +30,8 @@ PlanRequest request_for(std::string method) {
 // Paper Figure 1.
 TEST_CASE("planner: figure 1 takes 8 time units by m-sct, and 9 on devices of 4 memory units") {
   const OpGraph graph = figure_1();
-  const Cluster roomy = unit_latency_cluster(2, Bytes(100)), tight = unit_latency_cluster(2, Bytes(4));
+  const Cluster roomy = unit_latency_cluster(2, Bytes(100)),
+                tight = unit_latency_cluster(2, Bytes(4));
   const CostModel roomy_costs(graph, roomy), tight_costs(graph, tight);
   CHECK(std::get<Plan>(make_plan(roomy_costs, request_for("m-sct"))).makespan() == Time(8));
   CHECK(std::get<Plan>(make_plan(tight_costs, request_for("m-sct"))).makespan() == Time(9));
@@ -78,9 +79,10 @@ TEST_CASE("planner: what does not fit is named, with the bytes and with what wou
   CHECK(answer.short_by == Bytes(10));
   CHECK(answer.smallest_capacity == Bytes(20));
   CHECK(answer.more_devices == std::size_t{4});
-  CHECK(answer.in_words() ==
-        "the graph's permanent memory is 40 bytes, and all devices together have 30 bytes: 10 bytes "
-        "short; it fits when every device has 20 bytes; it fits on 4 devices like the largest");
+  CHECK(
+      answer.in_words() ==
+      "the graph's permanent memory is 40 bytes, and all devices together have 30 bytes: 10 bytes "
+      "short; it fits when every device has 20 bytes; it fits on 4 devices like the largest");
 }
 
 TEST_CASE("planner: an operator larger than every device is named") {
