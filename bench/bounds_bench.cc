@@ -79,7 +79,7 @@ void verify_beside_simulate(const OpGraph& graph) {
 }  // namespace
 
 void bench_bounds() {
-  for (const char* name : {"inception-v3", "gnmt"}) bounds_of(generate_graph(name));
+  for (const char* name : {"inception-v3", "transformer", "gnmt"}) bounds_of(generate_graph(name));
   bounds_of(generate_graph("gnmt", {.length = 50}));
   for (const std::size_t num_ops : {22'000u, 1'000'000u})
     bounds_of(layered_graph({.num_ops = num_ops}));
