@@ -25,7 +25,7 @@ OpGraph load_graph(const std::string& path, const RunContext& context) {
 void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required) {
   app.add_option("-c,--cluster", argument.cluster,
                  "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
-                 "2xgpu:24GiB+1xcpu:64GiB")
+                 "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4")
       ->required(required)
       ->type_name("CLUSTER");
   app.add_option("--link", argument.link,
