@@ -40,6 +40,8 @@ struct Benchmark {
 
 void bench_bounds();
 void bench_generate();
+void bench_place();
+void bench_place_layered();
 void bench_simulate();
 void bench_verify();
 void bench_io();

@@ -16,6 +16,8 @@ namespace {
 constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
     Benchmark{"generate", bench_generate},
+    Benchmark{"place", bench_place},
+    Benchmark{"place_layered", bench_place_layered},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
     Benchmark{"io", bench_io},
