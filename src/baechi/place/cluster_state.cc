@@ -23,13 +23,14 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
       channels_begin_(duplex_ + costs.cluster().num_devices()),
       slots_(graph_.num_ops()),
       group_device_(graph_.num_groups()),
-      decided_(graph_.num_ops()),
       free_(costs.cluster().num_devices()),
       queue_end_(channels_begin_ + costs.cluster().num_channels()),
       order_(costs.cluster().num_devices()),
       queue_load_(queue_end_.size()) {
-  if (costs.has_pins())
-    for (const OpId op : graph_.ops()) decided_[op] = costs.pin(op);
+  for (const OpId op : graph_.ops()) {
+    slots_[op].decided = costs.pin(op);
+    slots_[op].group = graph_[op].group;
+  }
   if (keep_copies_) first_copy_.resize(graph_.num_tensors());
   if (memory_.ample()) return;
   uses_.resize(graph_.num_tensors());
@@ -44,9 +45,9 @@ Time ClusterState::makespan() const {
 }
 
 bool ClusterState::undesignate(OpId op) {
-  const auto group = graph_[op].group;
-  if (!decided_[op] || costs_.pin(op) || (group && group_device_[*group])) return false;
-  decided_[op].reset();
+  Slot& slot = slots_[op];
+  if (!slot.decided || costs_.pin(op) || (slot.group && group_device_[*slot.group])) return false;
+  slot.decided.reset();
   return true;
 }
 
@@ -172,15 +173,18 @@ void ClusterState::place(OpId op, DeviceId device) {
 
   const std::optional<Time> takes = costs_.compute_time(op, device);
   BAECHI_ASSERT(takes.has_value(), "placed where it can not run");
-  slots_[op] = {start + *takes, device, true};
+  Slot& slot = slots_[op];
+  slot.end = start + *takes;
+  slot.device = device;
+  slot.placed = true;
   free_[device] = start + *takes;
   order_[device].push_back(op);
   ++num_placed_;
 
   const bool opens = opens_group(op);
   if (opens) {
-    group_device_[*graph_[op].group] = device;
-    for (const OpId member : graph_.members(*graph_[op].group)) decided_[member] = device;
+    group_device_[*slot.group] = device;
+    for (const OpId member : graph_.members(*slot.group)) slots_[member].decided = device;
   }
   if (memory_.ample()) return;
   memory_.take(op, device, opens);

@@ -49,20 +49,26 @@ class ClusterState {
   std::size_t num_devices() const { return free_.size(); }
   Time free(DeviceId device) const { return free_[device]; }
   bool placed(OpId op) const { return slots_[op].placed; }
+  std::optional<GroupId> group(OpId op) const { return slots_[op].group; }
+  // It has not been placed, and nothing has decided for another device.
+  bool open_to(OpId op, DeviceId device) const {
+    const Slot& slot = slots_[op];
+    return !slot.placed && slot.decided.value_or(device) == device;
+  }
   DeviceId device(OpId op) const { return slots_[op].device; }  // requires placed
   Time end(OpId op) const { return slots_[op].end; }            // requires placed
   std::size_t num_placed() const { return num_placed_; }
   Time makespan() const;
 
   // The only device left for `op`: where its group is, its pin, what designate() said.
-  std::optional<DeviceId> decided(OpId op) const { return decided_[op]; }
+  std::optional<DeviceId> decided(OpId op) const { return slots_[op].decided; }
   // Sends `op` to a device that it may go to, until undesignate() or its group is decided.
-  void designate(OpId op, DeviceId device) { decided_[op] = device; }
+  void designate(OpId op, DeviceId device) { slots_[op].decided = device; }
   // False when `op` never had another choice than its decided device.
   bool undesignate(OpId op);
   // It would be the first of its colocation group.
   bool opens_group(OpId op) const {
-    const auto group = graph_[op].group;
+    const auto group = slots_[op].group;
     return group && !group_device_[*group].has_value();
   }
   bool may_go(OpId op, DeviceId device) const {
@@ -103,10 +109,12 @@ class ClusterState {
   PlacedGraph take_plan();
 
  private:
-  struct Slot {
+  struct Slot {  // what decisions ask of an operator, side by side
     Time end;
     DeviceId device{0};
     bool placed = false;
+    std::optional<DeviceId> decided;
+    std::optional<GroupId> group;
   };
   struct Copy {  // of a tensor on a device that is not its producer's
     Time arrival, last_use;
@@ -147,7 +155,6 @@ class ClusterState {
   IdVector<OpId, Slot> slots_;
   IdVector<OpId, Time> delays_;  // empty until the first
   IdVector<GroupId, std::optional<DeviceId>> group_device_;
-  IdVector<OpId, std::optional<DeviceId>> decided_;
   IdVector<DeviceId, Time> free_;
   std::vector<Time> queue_end_;  // of devices, then of channels
   std::vector<Copy> copies_;

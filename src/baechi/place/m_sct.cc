@@ -43,7 +43,7 @@ class AwakeDevices {
     last_[device] = op;
     queue_.release(device);
     if (const auto parent = favorites_.parent[op]) release_from(*parent, op);
-    if (const auto group = state_.costs().graph()[op].group) group_decided(*group, device);
+    if (const auto group = state_.group(op)) group_decided(*group, device);
   }
 
   // All parents of `op` have been placed: the device of its favorite parent may wait for it.
@@ -73,8 +73,7 @@ class AwakeDevices {
   void group_decided(GroupId group, DeviceId device) {
     for (const DeviceId other : state_.costs().cluster().devices()) {
       const auto& hold = queue_.held(other);
-      if (other != device && hold && state_.costs().graph()[hold->favorite].group == group)
-        queue_.release(other);
+      if (other != device && hold && state_.group(hold->favorite) == group) queue_.release(other);
     }
   }
 

@@ -2,6 +2,7 @@
 #include "baechi/place/pair_queue.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "baechi/base/assert.h"
@@ -49,8 +50,7 @@ Time PairQueue::slowdown(OpId op, DeviceId device) const {
 }
 
 bool PairQueue::stale(OpId op, DeviceId device) const {
-  return state_.placed(op) || dropped_.contains(op, device) ||
-         state_.decided(op).value_or(device) != device;
+  return !state_.open_to(op, device) || dropped_.contains(op, device);
 }
 
 void PairQueue::bound_by(LaneIndex lane, const Candidate& candidate) {
@@ -179,22 +179,32 @@ void PairQueue::settle(LaneIndex lane) {
 std::optional<PairQueue::Top> PairQueue::device_top(DeviceId device) {
   Lane& lane = lanes_[device];
   const Time free = state_.free(device);
-  std::optional<Top> best;
-  const auto offer = [&](Top::Where where, Heap& heap, Time least, Time offset) {
-    while (!heap.empty() && stale(op_of(heap.top()), device)) heap.pop();
-    if (heap.empty()) return;
-    const Entry& entry = heap.top();
-    const Candidate candidate{std::max(least, offset + entry.key), entry.load, entry.rank,
-                              op_of(entry), device};
-    if (!best.has_value() || candidate < best->candidate) best = Top{candidate, where, &heap};
-  };
-  offer(Top::Where::kAvailable, lane.available, Time(0), free);
-  offer(Top::Where::kFuture, lane.future, Time(0), Time(0));
-  for (QueuedHeap& queued : lane.queued)
-    if (!queued.heap.empty())
-      offer(Top::Where::kQueued, queued.heap, free, state_.queue_end(queued.source, device));
-  offer(Top::Where::kDelayed, lane.delayed, Time(0), Time(0));
-  return best;
+  for (;;) {
+    std::optional<Top> best;
+    const auto offer = [&](Top::Where where, Heap& heap, Time least, Time offset) {
+      if (heap.empty()) return;
+      const Entry& entry = heap.top();
+      const Time key = std::max(least, offset + entry.key);
+      if (best.has_value()) {
+        const Candidate& other = best->candidate;
+        if (key > other.key) return;
+        if (key == other.key &&
+            std::tie(entry.load, entry.rank) >= std::tie(other.load, other.rank))
+          return;
+      }
+      best = Top{{key, entry.load, entry.rank, OpId(0), device}, where, &heap};
+    };
+    offer(Top::Where::kAvailable, lane.available, Time(0), free);
+    offer(Top::Where::kFuture, lane.future, Time(0), Time(0));
+    for (QueuedHeap& queued : lane.queued)
+      if (!queued.heap.empty())
+        offer(Top::Where::kQueued, queued.heap, free, state_.queue_end(queued.source, device));
+    offer(Top::Where::kDelayed, lane.delayed, Time(0), Time(0));
+    if (!best.has_value()) return std::nullopt;
+    best->candidate.op = op_of(best->heap->top());
+    if (!stale(best->candidate.op, device)) return best;
+    best->heap->pop();
+  }
 }
 
 // The top's key is true now. If not, the entry goes to where it belongs.
@@ -301,7 +311,7 @@ void PairQueue::placed(OpId op) {
   const auto waits = [&](OpId other) { return ready_[other] && !state_.placed(other); };
 
   // The first of a colocation group decides for all.
-  if (const auto group = graph[op].group; group && !group_followed_[*group]) {
+  if (const auto group = state_.group(op); group && !group_followed_[*group]) {
     group_followed_[*group] = true;
     for (const OpId member : graph.members(*group)) {
       if (!waits(member)) continue;

@@ -2,6 +2,8 @@
 #include "baechi/place/priority.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <optional>
 
 namespace baechi {
@@ -38,17 +40,49 @@ IdVector<OpId, bool> called_for(const OpGraph& graph, const IdVector<OpId, bool>
   return called;
 }
 
+struct Keyed {
+  std::uint64_t key;
+  OpId op;
+};
+constexpr std::uint64_t kAfterSuppliers = std::uint64_t{1} << 63;
+
+// Radix sort, digit by digit from the lowest; digits that all keys share cost one look. Stable, so
+// equal keys stay in id order.
+void sort_by_key(std::vector<Keyed>& ops) {
+  constexpr int kDigitBits = 11;
+  constexpr std::uint64_t kDigits = std::uint64_t{1} << kDigitBits;
+  std::uint64_t differing = 0;
+  for (const Keyed& keyed : ops) differing |= keyed.key ^ ops.front().key;
+  std::vector<Keyed> sorted(ops);
+  for (int shift = 0; shift < 64; shift += kDigitBits) {
+    if (((differing >> shift) & (kDigits - 1)) == 0) continue;
+    const auto digit = [&](const Keyed& keyed) { return (keyed.key >> shift) & (kDigits - 1); };
+    std::array<std::size_t, kDigits + 1> begin{};
+    for (const Keyed& keyed : ops) ++begin[digit(keyed) + 1];
+    for (std::size_t d = 0; d < kDigits; ++d) begin[d + 1] += begin[d];
+    for (const Keyed& keyed : ops) sorted[begin[digit(keyed)]++] = keyed;
+    ops.swap(sorted);
+  }
+}
+
 }  // namespace
 
 Priority longest_way_first(const CostModel& costs, const IdVector<OpId, bool>& suppliers) {
   const IdVector<OpId, Time> level = static_levels(costs);
   const IdVector<OpId, bool> called = called_for(costs.graph(), suppliers);
+  Time longest;
+  for (const Time time : level) longest = std::max(longest, time);
+  std::vector<Keyed> ops;
+  ops.reserve(level.size());
+  for (const OpId op : level.keys()) {
+    const auto key = static_cast<std::uint64_t>((longest - level[op]).count());
+    ops.push_back({called[op] ? key : key | kAfterSuppliers, op});
+  }
+  sort_by_key(ops);
+
   Priority priority;
-  priority.by_rank.assign(level.keys().begin(), level.keys().end());
-  std::sort(priority.by_rank.begin(), priority.by_rank.end(), [&](OpId a, OpId b) {
-    if (called[a] != called[b]) return bool(called[a]);
-    return level[a] != level[b] ? level[a] > level[b] : a < b;
-  });
+  priority.by_rank.reserve(ops.size());
+  for (const Keyed& keyed : ops) priority.by_rank.push_back(keyed.op);
   priority.rank.resize(level.size());
   for (std::size_t i = 0; i < level.size(); ++i)
     priority.rank[priority.by_rank[i]] = static_cast<std::uint32_t>(i);

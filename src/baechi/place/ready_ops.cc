@@ -33,7 +33,7 @@ std::span<const OpId> ReadyOps::start() {
 
 std::span<const OpId> ReadyOps::placed(OpId op) {
   ready_.clear();
-  expected_[calls_[op].device] -= calls_[op].work;
+  if (has_called_[op]) expected_[calls_[op].device] -= calls_[op].work;
   for (const Edge& edge : graph_.out_edges(op)) {
     --unplaced_parents_[edge.to];
     if (!supplier_[op]) --lacking_[edge.to];
