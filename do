@@ -107,8 +107,9 @@ find_headers() {
 
 pip_install() { quietly "$python" -m pip install --disable-pip-version-check "$@"; }
 
-setup() {
-  local base sources
+# The virtual environment with the build tools in it, and the compiler.
+prepare() {
+  local base
   base=$(find_python)
   CXX=$(find_compiler)
   export CXX
@@ -125,6 +126,11 @@ setup() {
   mkdir -p "$stamps"
   once build-tools "$(hash_of tools/requirements-build.txt)" \
     pip_install -r tools/requirements-build.txt
+}
+
+setup() {
+  local sources
+  prepare
   find_headers
   sources=$(hash_of CMakeLists.txt pyproject.toml README.md LICENSE cmake src apps python third_party)
   once package "$CXX $sources" build_package
@@ -136,11 +142,15 @@ build_package() {
     --config-settings=cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
 }
 
+# For the checks; the package is built only when one of the named stages, or all, is about Python.
 setup_checks() {
-  setup
+  prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  once test-packages "$(hash_of pyproject.toml)" install_extra test
+  if [[ $# == 0 || " $* " =~ \ (python|mypy|stub)\  ]]; then
+    setup
+    once test-packages "$(hash_of pyproject.toml)" install_extra test
+  fi
 }
 
 # Installs what one of the package's extras asks for.
@@ -165,15 +175,15 @@ case $command in
     ;;
   setup) setup ;;
   test)
-    setup_checks
+    setup_checks "$@"
     exec "$python" tools/run_checks.py "$@"
     ;;
   format)
-    setup_checks
+    setup_checks format
     exec "$python" tools/run_checks.py --fix format ruff
     ;;
   stub)
-    setup_checks
+    setup_checks stub
     quietly "$python" -m nanobind.stubgen -q -m baechi._core -o python/baechi/_core.pyi
     exec "$python" tools/check_paper_map.py --fix
     ;;

@@ -133,7 +133,8 @@ def prove(instance: Instance) -> int | None:
         return None
     if status != cp_model.OPTIMAL:
         pytest.skip("CP-SAT did not prove the optimum in time")
-    return round(solver.objective_value)
+    objective: float = solver.objective_value
+    return round(objective)
 
 
 @pytest.mark.parametrize("seed", range(INSTANCES))

@@ -110,9 +110,7 @@ OpGraphBuilder::~OpGraphBuilder() = default;
 OpGraphBuilder::OpGraphBuilder(OpGraphBuilder&&) noexcept = default;
 OpGraphBuilder& OpGraphBuilder::operator=(OpGraphBuilder&&) noexcept = default;
 
-void OpGraphBuilder::set_name(std::string_view name) {
-  state_->graph.name_ = std::string(name);
-}
+void OpGraphBuilder::set_name(std::string_view name) { state_->graph.name_ = std::string(name); }
 
 void OpGraphBuilder::set_memory_mode(MemoryMode mode) { state_->graph.memory_mode_ = mode; }
 
