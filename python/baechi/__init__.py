@@ -1,12 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places machine learning graphs on small clusters of memory-limited devices.
 
-``import baechi`` loads the C++ core alone: no framework and no NumPy. The framework adapters
-are the subpackages ``baechi.torch`` and ``baechi.tensorflow``, imported on their own.
+>>> import baechi
+>>> graph = baechi.generate("fork-join", operators=12)
+>>> plan = baechi.place_graph(graph, "2x8GiB", method="m-etf")
+>>> plan.fits
+True
+
+Times are integer nanoseconds, memory is integer bytes. ``import baechi`` loads the C++ core alone:
+no framework and no NumPy. The framework adapters are the subpackages ``baechi.torch`` and
+``baechi.tensorflow``, imported on their own; ``baechi.networkx`` converts from and to NetworkX.
 """
 
+from baechi._core import (
+    Cluster,
+    Device,
+    Graph,
+    GraphBuilder,
+    InputError,
+    InternalError,
+    MethodOutcome,
+    Operator,
+    Plan,
+    Unplaceable,
+    generate,
+    graph_facts,
+    graph_from_arrays,
+    graph_to_arrays,
+    methods,
+    models,
+    verify,
+)
 from baechi._core import version as _version
+from baechi.pipeline import DoesNotFit, lower_bounds, place_graph, simulate
 
-__all__ = ["__version__"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "DoesNotFit",
+    "Graph",
+    "GraphBuilder",
+    "InputError",
+    "InternalError",
+    "MethodOutcome",
+    "Operator",
+    "Plan",
+    "Unplaceable",
+    "__version__",
+    "generate",
+    "graph_facts",
+    "graph_from_arrays",
+    "graph_to_arrays",
+    "lower_bounds",
+    "methods",
+    "models",
+    "place_graph",
+    "simulate",
+    "verify",
+]
 
 __version__ = _version()

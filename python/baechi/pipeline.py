@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a graph and a cluster to a plan, in one call."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from baechi import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    # A cluster, one line such as "4x8GiB", a preset's name, or the path of a file.
+    ClusterLike: TypeAlias = _core.Cluster | str | os.PathLike[str]
+
+
+class DoesNotFit(Exception):  # noqa: N818 - the name of the answer, everywhere
+    """No plan fits the cluster. Not a bug: it says which operator, how many bytes, what would do."""
+
+    def __init__(self, answer: _core.Unplaceable) -> None:
+        """Take over what the planner found."""
+        super().__init__(str(answer))
+        self.operator = answer.operator
+        self.short_by = answer.short_by
+        self.proved = answer.proved
+        self.reason = answer.reason
+        self.smallest_capacity = answer.smallest_capacity
+        self.smallest_device_count = answer.smallest_device_count
+
+
+def _cluster(cluster: ClusterLike) -> _core.Cluster:
+    return cluster if isinstance(cluster, _core.Cluster) else _core.Cluster(os.fspath(cluster))
+
+
+def place_graph(
+    graph: _core.Graph,
+    cluster: ClusterLike,
+    method: str = "auto",
+    *,
+    optimize: str = "all",
+    budget: str | float = "1s",
+    threads: int = 1,
+    lp: str = "matching",
+    lp_threshold: float = 0.5,
+    complete_matching: bool = True,
+    seed: int = 1,
+    bounds: bool = True,
+    suggest: bool = True,
+    expert: Mapping[str, str] | None = None,
+) -> _core.Plan:
+    """Decide which operator runs where, so that a step is short and memory suffices.
+
+    Args:
+        graph: What to place.
+        cluster: The devices: a Cluster, one line such as "2x24GiB+2x8GiB@0.6", or a file.
+        method: One of ``methods()``.
+        optimize: What the Graph Optimizer does first: "none", "colocate", "coplace", "fuse",
+            "forward" or "all".
+        budget: How long "auto" and "refine" may search: "500ms", or seconds. It sets an amount of
+            work, so equal input gives an equal plan.
+        threads: Threads of the search; they change how long it takes, not the plan.
+        lp: How m-sct finds favorite children: "matching", "approx" or "exact".
+        lp_threshold: With an LP, a solution below it makes a favorite child.
+        complete_matching: With an LP, match what rounding left over.
+        seed: For every random choice.
+        bounds: Also compute the lower bounds, and so the gap.
+        suggest: When nothing fits, search for what would.
+        expert: A placement to follow with method "expert": device by operator name.
+
+    Raises:
+        DoesNotFit: No plan was found, with the reason and what would fit.
+        InputError: The request cannot be right.
+    """
+    answer = _core.place_graph(
+        graph,
+        _cluster(cluster),
+        method=method,
+        optimize=optimize,
+        budget=budget if isinstance(budget, str) else f"{budget:.9f}s",
+        threads=threads,
+        lp=lp,
+        lp_threshold=lp_threshold,
+        complete_matching=complete_matching,
+        seed=seed,
+        bounds=bounds,
+        suggest=suggest,
+        expert=None if expert is None else dict(expert),
+    )
+    if isinstance(answer, _core.Unplaceable):
+        raise DoesNotFit(answer)
+    return answer
+
+
+def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
+    """Replay a placement of yours: device by operator name. It may run over: see ``Plan.fits``."""
+    return _core.simulate(graph, _cluster(cluster), dict(device_of))
+
+
+def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:
+    """Nanoseconds that no placement's step time can be below, by the name of the bound."""
+    return _core.lower_bounds(graph, _cluster(cluster))

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placing, simulating, verifying and bounding.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <variant>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/bounds/graph_facts.h"
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/plan/planner.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_schedule.h"
+#include "bindings.h"
+#include "interruptible.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace baechi::python {
+namespace {
+
+// "No plan fits" as a value; the package raises it.
+struct UnplaceableHandle {
+  std::shared_ptr<const OpGraph> graph;
+  Unplaceable answer;
+};
+
+using Answer = std::variant<PlanHandle, UnplaceableHandle>;
+
+FavoriteMethod favorites_of(std::string_view lp) {
+  if (lp == "matching") return FavoriteMethod::kMatching;
+  if (lp == "approx") return FavoriteMethod::kLpApprox;
+  if (lp == "exact") return FavoriteMethod::kLpExact;
+  throw InputError("lp is 'matching', 'approx' or 'exact', not '" + std::string(lp) + "'");
+}
+
+Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
+                            const std::map<std::string, std::string>& device_of) {
+  Placement placement(graph.num_ops(), DeviceId(0));
+  for (const auto& [name, device] : device_of)
+    if (!graph.find(name).has_value())
+      throw InputError("the placement names an unknown operator '" + name + "'");
+  for (const OpId op : graph.ops()) {
+    const auto at = device_of.find(std::string(graph[op].name));
+    if (at == device_of.end())
+      throw InputError("the placement leaves out operator '" + std::string(graph[op].name) + "'");
+    const std::optional<DeviceId> device = cluster.find(at->second);
+    if (!device.has_value())
+      throw InputError("the placement names an unknown device '" + at->second + "'");
+    placement[op] = *device;
+  }
+  return placement;
+}
+
+Answer place(const GraphHandle& graph, const ClusterHandle& cluster, PlanRequest request,
+             const std::optional<std::map<std::string, std::string>>& expert) {
+  Placement placement;
+  if (expert.has_value()) {
+    placement = placement_by_name(*graph.graph, *cluster.cluster, *expert);
+    request.place.expert = &placement;
+  }
+  return interruptible([&](const CancelFlag* cancel) -> Answer {
+    request.place.cancel = cancel;
+    const CostModel costs(*graph.graph, *cluster.cluster);
+    PlanResult result = make_plan(costs, request);
+    if (auto* answer = std::get_if<Unplaceable>(&result))
+      return UnplaceableHandle{graph.graph, std::move(*answer)};
+    return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};
+  });
+}
+
+PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
+                  const std::map<std::string, std::string>& device_of) {
+  const Placement placement = placement_by_name(*graph.graph, *cluster.cluster, device_of);
+  return interruptible([&](const CancelFlag* cancel) {
+    const CostModel costs(*graph.graph, *cluster.cluster);
+    Trace trace = simulate(costs, {placement, std::nullopt}, {.cancel = cancel});
+    PlanHandle handle{graph.graph, {}};
+    Plan& plan = handle.plan;
+    plan.graph_name = graph.graph->name();
+    plan.cluster = cluster.cluster->spec();
+    plan.memory_mode = graph.graph->memory_mode();
+    plan.method = "given";
+    plan.schedule = std::move(trace.schedule);
+    for (const DeviceTrace& d : trace.devices)
+      plan.devices.push_back({d.peak, d.peak_at, d.peak_op, d.busy, d.sent, d.received});
+    return handle;
+  });
+}
+
+std::map<std::string, std::int64_t> bounds_of(const GraphHandle& graph, const ClusterHandle& cluster) {
+  return interruptible([&](const CancelFlag*) {
+    std::map<std::string, std::int64_t> bounds;
+    for (const NamedBound& bound : lower_bounds(CostModel(*graph.graph, *cluster.cluster)))
+      bounds.emplace(bound.name, bound.value.count());
+    return bounds;
+  });
+}
+
+nb::dict facts_of(const GraphHandle& graph) {
+  const GraphFacts facts = graph_facts(*graph.graph);
+  nb::dict result;
+  result["operators"] = facts.num_ops;
+  result["edges"] = facts.num_edges;
+  result["tensors"] = facts.num_tensors;
+  result["groups"] = facts.num_groups;
+  result["backward_operators"] = facts.num_backward_ops;
+  result["depth"] = facts.depth;
+  result["width"] = facts.width;
+  result["critical_path_ns"] = facts.critical_path.count();
+  result["work_ns"] = facts.work.count();
+  result["parallelism"] = facts.parallelism();
+  result["permanent_bytes"] = facts.permanent.count();
+  result["output_bytes"] = facts.outputs.count();
+  result["largest_need_bytes"] = facts.largest_need.count();
+  return result;
+}
+
+}  // namespace
+
+void bind_place(nb::module_& m) {
+  nb::class_<UnplaceableHandle>(m, "Unplaceable", "Why no plan fits, and what would.")
+      .def_prop_ro("operator",
+                   [](const UnplaceableHandle& h) -> std::optional<std::string> {
+                     if (!h.answer.op.has_value()) return std::nullopt;
+                     return std::string((*h.graph)[*h.answer.op].name);
+                   },
+                   "The operator, or the first of its colocation group, that found no room.")
+      .def_prop_ro("short_by", [](const UnplaceableHandle& h) { return h.answer.short_by.count(); },
+                   "Bytes missing in the best case.")
+      .def_prop_ro("proved", [](const UnplaceableHandle& h) { return h.answer.proved; },
+                   "No plan can exist; otherwise none was found.")
+      .def_prop_ro("reason", [](const UnplaceableHandle& h) { return h.answer.reason; })
+      .def_prop_ro("smallest_capacity",
+                   [](const UnplaceableHandle& h) -> std::optional<std::int64_t> {
+                     if (!h.answer.smallest_capacity.has_value()) return std::nullopt;
+                     return h.answer.smallest_capacity->count();
+                   },
+                   "Bytes, equal on all devices, for which a plan was found.")
+      .def_prop_ro("smallest_device_count",
+                   [](const UnplaceableHandle& h) { return h.answer.more_devices; },
+                   "How many devices, adding ones like the largest, a plan was found for.")
+      .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
+
+  m.def("place_graph",
+        [](const GraphHandle& graph, const ClusterHandle& cluster, const std::string& method,
+           std::string_view optimize, std::string_view budget, unsigned threads,
+           std::string_view lp, double lp_threshold, bool complete_matching, std::uint64_t seed,
+           bool bounds, bool suggest,
+           const std::optional<std::map<std::string, std::string>>& expert) {
+          PlanRequest request;
+          request.method = method;
+          request.optimize.level = find_optimize_level(optimize);
+          request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
+          request.threads = threads;
+          request.place.favorites = favorites_of(lp);
+          request.place.lp_threshold = lp_threshold;
+          request.place.complete_matching = complete_matching;
+          request.place.seed = seed;
+          request.bounds = bounds;
+          request.suggest = suggest;
+          return place(graph, cluster, request, expert);
+        },
+        "graph"_a, "cluster"_a, nb::kw_only(), "method"_a = "auto", "optimize"_a = "all",
+        "budget"_a = "1s", "threads"_a = 1, "lp"_a = "matching",
+        "lp_threshold"_a = PlaceOptions{}.lp_threshold,
+        "complete_matching"_a = PlaceOptions{}.complete_matching,
+        "seed"_a = PlaceOptions{}.seed, "bounds"_a = true, "suggest"_a = true,
+        "expert"_a = nb::none());
+  m.def("simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a,
+        "Replays a placement (device by operator name), each device running what becomes ready "
+        "first. The result may exceed capacities: see Plan.fits.");
+  m.def("verify",
+        [](const PlanHandle& h) {
+          return interruptible([&](const CancelFlag*) {
+            return check_schedule(*h.graph, Cluster(h.plan.cluster), h.plan.schedule);
+          });
+        },
+        "plan"_a, "One sentence per rule that the plan breaks; empty when it is right.");
+  m.def("lower_bounds", &bounds_of, "graph"_a, "cluster"_a,
+        "Nanoseconds that no placement's step time can be below, by the bound's name.");
+  m.def("graph_facts", &facts_of, "graph"_a,
+        nb::sig("def graph_facts(graph: Graph) -> dict[str, int | float]"),
+        "What is known of a graph without a cluster: sizes, work, critical path, memory.");
+  m.def("methods",
+        [] {
+          std::map<std::string, std::string> methods;
+          for (const PortfolioEntry& entry : portfolio_methods())
+            methods.emplace(entry.name, entry.summary);
+          for (const PlacerEntry& entry : all_placers()) methods.emplace(entry.name, entry.summary);
+          return methods;
+        },
+        "The names of all methods of place_graph, and what they do.");
+}
+
+}  // namespace baechi::python

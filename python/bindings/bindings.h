@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the extension module, and the handles that its objects are made of.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+
+#include "baechi/cluster/cluster.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi::python {
+
+// Graphs are immutable, so Python objects share them.
+struct GraphHandle {
+  std::shared_ptr<const OpGraph> graph;
+};
+
+struct OperatorHandle {
+  std::shared_ptr<const OpGraph> graph;
+  OpId op;
+};
+
+struct ClusterHandle {
+  std::shared_ptr<const Cluster> cluster;
+};
+
+// A plan names operators by id: it keeps the graph that the ids belong to.
+struct PlanHandle {
+  std::shared_ptr<const OpGraph> graph;
+  Plan plan;
+};
+
+// The operator that a Python caller names or numbers. Throws KeyError or IndexError.
+OpId operator_id(const OpGraph& graph, const nanobind::object& key);
+
+void bind_errors(nanobind::module_& m);
+void bind_graph(nanobind::module_& m);
+void bind_graph_arrays(nanobind::module_& m);
+void bind_cluster(nanobind::module_& m);
+void bind_plan(nanobind::module_& m);
+void bind_place(nanobind::module_& m);
+void bind_generate(nanobind::module_& m);
+
+}  // namespace baechi::python

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package from end to end: graphs, clusters, plans, and what goes wrong."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import baechi
+
+
+def diamond() -> baechi.Graph:
+    """Build a -> b, c -> d with one shared tensor, 10 ns each; c also runs on a CPU."""
+    builder = baechi.GraphBuilder("diamond", batch_size=4)
+    builder.add("a", {"gpu": 10}, outputs=[100])
+    builder.add("b", {"gpu": 10}, inputs=[("a", 0)], outputs=[50], permanent=7, kind="MatMul")
+    builder.add("c", {"gpu": 10, "cpu": 30}, inputs=[("a", 0)], outputs=[1, 60], temporary=3)
+    builder.add("d", {"*": 10}, inputs=[("b", 0), ("c", 1)], after=["a"], forward="a")
+    return builder.build()
+
+
+def test_builder_and_operator_views_say_the_same() -> None:
+    graph = diamond()
+    assert len(graph) == 4
+    assert graph.names == ["a", "b", "c", "d"]
+    assert "c" in graph
+    assert "e" not in graph
+    c = graph["c"]
+    assert (c.index, c.times, c.outputs, c.temporary) == (2, {"gpu": 10, "cpu": 30}, [1, 60], 3)
+    d = graph[-1]
+    assert d.inputs == [("b", 0), ("c", 1)]
+    assert (d.after, d.forward, d.backward) == (["a"], "a", True)
+    assert graph["b"].permanent == 7
+    assert graph["b"].kind == "MatMul"
+    assert graph.batch_size == 4
+    assert set(graph.device_kinds) == {"gpu", "cpu", "*"}
+    with pytest.raises(KeyError, match="no operator 'e'"):
+        graph["e"]
+    with pytest.raises(IndexError):
+        graph[4]
+
+
+def test_graph_survives_files_and_pickling(tmp_path: Path) -> None:
+    graph = diamond()
+    graph.save(tmp_path / "graph.json")
+    assert baechi.Graph.load(tmp_path / "graph.json") == graph
+    assert baechi.Graph.from_json(graph.to_json()) == graph
+    assert pickle.loads(pickle.dumps(graph)) == graph
+    assert graph != baechi.generate("chain", operators=4)
+
+
+def test_bad_input_is_a_value_error_that_names_the_place(tmp_path: Path) -> None:
+    builder = baechi.GraphBuilder()
+    builder.add("a", {"gpu": 1})
+    with pytest.raises(baechi.InputError, match="duplicate operator name 'a'"):
+        builder.add("a", {"gpu": 1})
+    with pytest.raises(ValueError, match="negative compute time"):
+        builder.add("b", {"gpu": -1})
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"format": "baechi-graph", "version": 1, "operators": [{"nme": "x"}]}')
+    with pytest.raises(baechi.InputError, match=r"bad\.json:1:\d+: \$\.operators\[0\]"):
+        baechi.Graph.load(bad)
+    with pytest.raises(baechi.InputError, match="no_such_file"):
+        baechi.Graph.load("no_such_file.json")
+    with pytest.raises(baechi.InputError):
+        baechi.Cluster("4 potatoes")
+    with pytest.raises(baechi.InputError, match="unknown method 'magic'"):
+        baechi.place_graph(diamond(), "2x8GiB", method="magic")
+    with pytest.raises(baechi.InputError):
+        baechi.place_graph(diamond(), "2x8GiB", budget=float("nan"))
+
+
+def test_cluster_reads_one_liners_and_tells_transfer_times(tmp_path: Path) -> None:
+    cluster = baechi.Cluster("2xgpu:24GiB+1xcpu:64GiB", link="50us,6GB/s", communication="duplex")
+    assert [d.kind for d in cluster.devices] == ["gpu", "gpu", "cpu"]
+    assert cluster.devices[0].capacity == 24 * 2**30
+    assert cluster.communication == "duplex"
+    names = [d.name for d in cluster.devices]
+    assert cluster.transfer_time(6000, names[0], names[2]) == 51_000
+    assert cluster.transfer_time(6000, names[0], names[0]) == 0
+    cluster.save(tmp_path / "cluster.json")
+    assert baechi.Cluster(str(tmp_path / "cluster.json")) == cluster
+    assert baechi.Cluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct", "chain", "partition", "auto"])
+def test_plans_fit_verify_and_survive_files(method: str, tmp_path: Path) -> None:
+    graph = baechi.generate("layered", operators=300, seed=3)
+    plan = baechi.place_graph(graph, "3x8GiB", method=method, budget=0.02)
+    assert plan.fits
+    assert baechi.verify(plan) == []
+    assert plan.makespan_ns == max(plan.ends)
+    assert plan.gap is not None
+    assert plan.gap >= 0
+    assert max(plan.bounds.values()) <= plan.makespan_ns
+    assert set(plan.device_of) == set(graph.names)
+    assert method == "auto" or plan.method == method
+    plan.save(tmp_path / "plan.json")
+    assert baechi.Plan.load(tmp_path / "plan.json", graph) == plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert "step time" in str(plan)
+    again = baechi.place_graph(graph, "3x8GiB", method=method, budget=0.02, threads=2)
+    assert again == plan
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    builder = baechi.GraphBuilder()
+    for name in "abcd":
+        builder.add(name, {"gpu": 1}, permanent=10 * 2**20)
+    graph = builder.build()
+    with pytest.raises(baechi.DoesNotFit) as caught:
+        baechi.place_graph(graph, "2x15MiB")
+    assert caught.value.proved
+    assert caught.value.short_by == 10 * 2**20
+    assert caught.value.smallest_device_count == 4
+    assert caught.value.smallest_capacity is not None
+    assert 20 * 2**20 <= caught.value.smallest_capacity < 21 * 2**20
+    assert "permanent memory" in str(caught.value)
+
+
+def test_expert_placements_are_simulated_as_given() -> None:
+    graph = diamond()
+    cluster = baechi.Cluster("2x8GiB", link="5ns", communication="parallel")
+    device_of = {"a": "gpu:0", "b": "gpu:0", "c": "gpu:1", "d": "gpu:0"}
+    plan = baechi.simulate(graph, cluster, device_of)
+    assert plan.makespan_ns == 10 + 5 + 10 + 5 + 10
+    assert len(plan.transfers) == 2
+    expert = baechi.place_graph(graph, cluster, method="expert", expert=device_of)
+    assert expert.makespan_ns == plan.makespan_ns
+    with pytest.raises(baechi.InputError, match="leaves out operator 'd'"):
+        baechi.simulate(graph, cluster, {"a": "gpu:0", "b": "gpu:0", "c": "gpu:0"})
+    with pytest.raises(baechi.InputError, match="unknown device 'tpu'"):
+        baechi.simulate(graph, cluster, dict.fromkeys("abcd", "tpu"))
+
+
+def test_arrays_go_both_ways() -> None:
+    numpy = pytest.importorskip("numpy")
+    graph = baechi.generate("layered", operators=2000, seed=1)
+    arrays = baechi.graph_to_arrays(graph)
+    copy = baechi.graph_from_arrays(graph.names, name=graph.name, **arrays)
+    assert len(copy) == len(graph)
+    for name, values in baechi.graph_to_arrays(copy).items():
+        if name == "times":
+            assert all((values[kind] == arrays["times"][kind]).all() for kind in values)
+        else:
+            assert (values == arrays[name]).all(), name
+    wrong = dict(arrays, permanent=numpy.zeros(3, dtype=numpy.int64))
+    with pytest.raises(baechi.InputError, match="permanent has 3 entries, expected 2000"):
+        baechi.graph_from_arrays(graph.names, **wrong)
+    wrong = dict(arrays, edge_to=arrays["edge_to"] + 10_000)
+    with pytest.raises(baechi.InputError, match=r"edge_to\[0\] is \d+, expected 0 to 2000"):
+        baechi.graph_from_arrays(graph.names, **wrong)
+
+
+def test_networkx_goes_both_ways() -> None:
+    networkx = pytest.importorskip("networkx")
+    from baechi.networkx import from_networkx, to_networkx
+
+    graph = diamond()
+    assert from_networkx(to_networkx(graph)) == graph
+    plain = networkx.DiGraph()
+    plain.add_node("x", times={"gpu": 5}, outputs=[8])
+    plain.add_node("y", times={"gpu": 6})
+    plain.add_edge("x", "y")
+    assert from_networkx(plain)["y"].inputs == [("x", 0)]
+    plain.add_edge("y", "x")
+    with pytest.raises(baechi.InputError, match="cycle"):
+        from_networkx(plain)
+    plain.remove_edge("y", "x")
+    plain.nodes["x"]["colour"] = "red"
+    with pytest.raises(baechi.InputError, match="unknown attribute 'colour'"):
+        from_networkx(plain)
+
+
+def test_placing_releases_the_interpreter() -> None:
+    graph = baechi.generate("layered", operators=20_000, seed=1)
+    ticks = 0
+    done = threading.Event()
+
+    def place() -> None:
+        baechi.place_graph(graph, "4x64GiB", method="auto", budget=0.5)
+        done.set()
+
+    worker = threading.Thread(target=place)
+    worker.start()
+    while not done.wait(0.005):
+        ticks += 1
+    worker.join()
+    assert ticks > 3
+
+
+def test_ctrl_c_stops_a_long_search() -> None:
+    code = (
+        "import baechi\n"
+        "graph = baechi.generate('layered', operators=20000, seed=1)\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    baechi.place_graph(graph, '4x64GiB', budget='10000s')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert out == "interrupted\n"
+    assert process.returncode == 0
+
+
+def test_methods_and_models_have_summaries() -> None:
+    assert {"auto", "m-topo", "m-etf", "m-sct", "chain", "partition"} <= set(baechi.methods())
+    assert {"gnmt", "inception-v3", "transformer", "chain"} <= set(baechi.models())
+    assert all(baechi.methods().values())
+    facts = baechi.graph_facts(diamond())
+    assert facts["operators"] == 4
+    assert facts["critical_path_ns"] == 30
