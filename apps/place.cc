@@ -9,7 +9,9 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/console.h"
+#include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/quantity_text.h"
 #include "baechi/plan/planner.h"
@@ -20,7 +22,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, output, favorites = "matching", budget = "1s";
+  std::string graph, output, expert, favorites = "matching", budget = "1s";
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -28,8 +30,7 @@ struct Options {
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const PortfolioEntry& method : portfolio_methods()) names.emplace_back(method.name);
-  for (const PlacerEntry& placer : all_placers())
-    if (placer.name != "expert") names.emplace_back(placer.name);
+  for (const PlacerEntry& placer : all_placers()) names.emplace_back(placer.name);
   return names;
 }
 
@@ -38,8 +39,7 @@ std::string method_help() {
   for (const PortfolioEntry& method : portfolio_methods())
     text += "\n" + std::string(method.name) + ": " + std::string(method.summary);
   for (const PlacerEntry& placer : all_placers())
-    if (placer.name != "expert")
-      text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
+    text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
   return text;
 }
 
@@ -73,6 +73,13 @@ ExitCode place(const Options& options, const RunContext& context) {
   const CostModel costs(graph, cluster);
   PlanRequest request = options.request;
   request.place.cancel = context.cancel;
+  Placement expert;
+  if (!options.expert.empty()) {
+    expert = read_placement(options.expert, graph, cluster);
+    request.place.expert = &expert;
+  } else if (request.method == "expert") {
+    throw InputError("place", "--method expert needs --expert FILE");
+  }
   request.budget = static_cast<double>(parse_time(options.budget).count()) / 1e9;
   request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
                             : options.favorites == "exact" ? FavoriteMethod::kLpExact
@@ -132,6 +139,9 @@ Run declare(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("!--no-completion", options->request.place.complete_matching,
                "With --lp approx|exact: leave pairs unmatched that rounding left over");
+  app.add_option("--expert", options->expert,
+                 "A placement to follow with --method expert, and to show with --method all")
+      ->type_name("FILE");
   app.add_option("--seed", options->request.place.seed, "For every random choice")
       ->capture_default_str();
   app.add_flag("!--no-bounds", options->request.bounds, "Do not compute lower bounds");
