@@ -94,11 +94,10 @@ void bind_cluster(nb::module_& m) {
              return a.cluster->spec() == b.cluster->spec();
            },
            nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
-      .def("__reduce__",
-           [](const nb::object& self) {
-             const auto& h = nb::cast<const ClusterHandle&>(self);
-             return nb::make_tuple(self.type().attr("from_json"),
-                                   nb::make_tuple(cluster_to_json(h.cluster->spec())));
+      .def("__getstate__", [](const ClusterHandle& h) { return cluster_to_json(h.cluster->spec()); })
+      .def("__setstate__",
+           [](ClusterHandle& h, const std::string& text) {
+             new (&h) ClusterHandle(handle(parse_cluster(text, "<pickle>")));
            })
       .def("__repr__", [](const ClusterHandle& h) {
         return "<Cluster of " + std::to_string(h.cluster->num_devices()) + " devices>";

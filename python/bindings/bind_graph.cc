@@ -244,11 +244,10 @@ void bind_graph(nb::module_& m) {
              return a.graph == b.graph || graph_to_json(*a.graph) == graph_to_json(*b.graph);
            },
            nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
-      .def("__reduce__",
-           [](const nb::object& self) {
-             const auto& h = nb::cast<const GraphHandle&>(self);
-             return nb::make_tuple(self.type().attr("from_json"),
-                                   nb::make_tuple(graph_to_json(*h.graph)));
+      .def("__getstate__", [](const GraphHandle& h) { return graph_to_json(*h.graph); })
+      .def("__setstate__",
+           [](GraphHandle& h, const std::string& text) {
+             new (&h) GraphHandle(handle(parse_graph(text, "<pickle>")));
            })
       .def("__repr__", [](const GraphHandle& h) {
         return "<Graph '" + h.graph->name() + "': " + std::to_string(h.graph->num_ops()) +

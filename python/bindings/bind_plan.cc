@@ -165,12 +165,14 @@ void bind_plan(nb::module_& m) {
                                          plan_to_json(a.plan, *a.graph) == plan_to_json(b.plan, *b.graph));
            },
            nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
-      .def("__reduce__",
-           [](const nb::object& self) {
-             const auto& h = nb::cast<const PlanHandle&>(self);
-             return nb::make_tuple(
-                 self.type().attr("from_json"),
-                 nb::make_tuple(plan_to_json(h.plan, *h.graph), GraphHandle{h.graph}));
+      .def("__getstate__",
+           [](const PlanHandle& h) {
+             return std::make_tuple(plan_to_json(h.plan, *h.graph), GraphHandle{h.graph});
+           })
+      .def("__setstate__",
+           [](PlanHandle& h, const std::tuple<std::string, GraphHandle>& state) {
+             const auto& [text, graph] = state;
+             new (&h) PlanHandle{graph.graph, parse_plan(text, "<pickle>", *graph.graph)};
            })
       .def("__repr__", [](const PlanHandle& h) { return "<Plan: " + headline(h.plan) + ">"; })
       .def("__str__", [](const PlanHandle& h) {
