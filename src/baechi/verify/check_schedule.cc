@@ -242,6 +242,7 @@ class Checker {
 
   // Names one input that is not there when `op` starts.
   void report_early(OpId op) {
+    if (violations_.size() >= max_violations_) return;  // the search below is not for millions
     const OpSlot& slot = schedule_.slots[op];
     const std::string what = named_slot(op) + " starts at " + Sentences::time(slot.start) + ", ";
     for (const Edge& edge : graph_.in_edges(op)) {

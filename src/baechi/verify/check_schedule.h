@@ -22,8 +22,8 @@ struct CheckOptions {
 // One sentence per broken rule, with the names of the operators and devices; empty when the plan
 // is right: slots and transfers complete and consistent with the costs, inputs there before their
 // operator starts, no overlap on a device, queue or channel, queues first come first served, every
-// tensor sent at most once to a device, pins and colocation kept, memory within every capacity at
-// every moment, makespan as claimed.
+// tensor sent exactly once to every device that reads it, pins and colocation kept, makespan as
+// claimed; and when all that holds, memory within every capacity at every moment.
 std::vector<std::string> check_schedule(const OpGraph& graph, const Cluster& cluster,
                                         const Schedule& schedule, const CheckOptions& = {});
 

@@ -110,6 +110,24 @@ TEST_CASE("bounds: pins make transfers unavoidable") {
   CHECK(bound(graph, cluster, "longest path") == 10);
 }
 
+TEST_CASE("bounds: two tensors between two devices queue up unless transfers are parallel") {
+  OpGraphBuilder builder;
+  const OpId a = builder.add_operator({.name = "a", .pin = "gpu:0"});
+  const OpId b = builder.add_operator({.name = "b", .pin = "gpu:1"});
+  builder.set_time(a, "gpu", Time(5));
+  builder.set_time(b, "gpu", Time(5));
+  builder.connect(builder.add_output(a, Bytes(1)), b);
+  builder.connect(builder.add_output(a, Bytes(2)), b);
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = cluster_of(2, 7).spec();
+  spec.links[0].bandwidth = Bandwidth(1'000'000'000);  // 8 and 9 ns
+  CHECK(bound(graph, Cluster(spec), "star") == 19);
+  spec.communication = CommunicationMode::kSequential;
+  CHECK(bound(graph, Cluster(spec), "star") == 27);
+  spec.communication = CommunicationMode::kDuplex;
+  CHECK(bound(graph, Cluster(spec), "star") == 27);
+}
+
 TEST_CASE("bounds: there are none when an operator has no device that can run or hold it") {
   OpGraphBuilder builder;
   const OpId op = builder.add_operator({.name = "op", .permanent = Bytes(11)});
