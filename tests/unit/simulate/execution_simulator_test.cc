@@ -316,7 +316,7 @@ TEST_CASE("simulate: times beyond 63 bits are the input's fault") {
 }
 
 // On gpu:0, b's memory on top of what a leaves is beyond 63 bits. That shows at 3, when c could
-// start there and d is running.
+// start there, d is running, and e waits for the 100 bytes of s.
 TEST_CASE("simulate: a run that failed half way leaves nothing behind") {
   constexpr std::int64_t kHuge = std::int64_t{1} << 62;
   const OpGraph graph = GraphSketch()
@@ -324,12 +324,15 @@ TEST_CASE("simulate: a run that failed half way leaves nothing behind") {
                             .op("b", 1, kHuge)
                             .op("c", 1)
                             .op("d", 9)
+                            .op("s", 1)
+                            .op("e", 1)
+                            .tensor("s", 100, {"e"})
                             .tensor("a", kHuge, {})
                             .build();
   const Cluster cluster = byte_per_ns(4, CommunicationMode::kParallel);
   const CostModel costs(graph, cluster);
-  const PlacedGraph bad = in_any_order(graph, {{"a", "b", "c"}, {"d"}, {}, {}});
-  const DeviceLists lists{{"a", "c"}, {}, {"b"}, {"d"}};
+  const PlacedGraph bad = in_any_order(graph, {{"a", "b", "c", "e"}, {"d"}, {"s"}, {}});
+  const DeviceLists lists{{"a", "c"}, {}, {"b", "s", "e"}, {"d"}};
   const Trace fresh = simulate(costs, in_order(graph, lists));
 
   Simulator simulator(costs);
