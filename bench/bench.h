@@ -46,5 +46,7 @@ void bench_simulate();
 void bench_verify();
 void bench_io();
 void bench_io_large();
+void bench_lp();
+void bench_lp_large();
 
 }  // namespace baechi::bench

@@ -22,6 +22,8 @@ constexpr std::array kBenchmarks{
     Benchmark{"verify", bench_verify},
     Benchmark{"io", bench_io},
     Benchmark{"io_large", bench_io_large},
+    Benchmark{"lp", bench_lp},
+    Benchmark{"lp_large", bench_lp_large},
 };
 
 }  // namespace

@@ -9,9 +9,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "baechi/lp/exact_solver.h"
 #include "baechi/lp/favorite_matching.h"
-#include "baechi/lp/soft_water_filling.h"
+#include "baechi/lp/relaxation_solver.h"
 
 namespace baechi::lp {
 namespace {

@@ -334,11 +334,13 @@ void InteriorPoint::certify() {
 }
 
 bool InteriorPoint::may_continue() const {
+  constexpr int kUsual = 30;  // iterations; not begun where so many would exceed the limit
   constexpr int kPatience =
       20;  // iterations in which rounding errors leave both bounds where they are
+  const double expected = std::max(1, kUsual - best_.iterations) * matrix_.work();
   return best_.iterations < options_.max_iterations &&
-         best_.work + matrix_.work() <= options_.max_work &&
-         best_.iterations - last_progress_ < kPatience;
+         best_.iterations - last_progress_ < kPatience &&
+         best_.work + expected <= options_.max_work;
 }
 
 InteriorSolution InteriorPoint::run() {

@@ -73,14 +73,4 @@ SoftSolution fill_softly(const ReducedGraph& graph, const SoftOptions& options) 
   return best;
 }
 
-RelaxedSolution solve_approximately(const MatchingPathProblem& problem,
-                                    const SoftOptions& options) {
-  const ReducedGraph reduced = reduce(problem);
-  const SoftSolution soft = fill_softly(reduced, options);
-  RelaxedSolution solution = extend_to_problem(problem, reduced, soft.y, soft.lower_bound);
-  solution.converged = soft.converged;
-  solution.sweeps = soft.sweeps;
-  return solution;
-}
-
 }  // namespace baechi::lp

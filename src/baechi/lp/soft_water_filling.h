@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "baechi/base/cancel.h"
-#include "baechi/lp/relaxed_solution.h"
+#include "baechi/lp/reduced_graph.h"
 
 namespace baechi::lp {
 
@@ -33,9 +33,5 @@ struct SoftSolution {
 };
 
 SoftSolution fill_softly(const ReducedGraph& graph, const SoftOptions& options = {});
-
-// Presolve, fill_softly, and back to the whole problem.
-RelaxedSolution solve_approximately(const MatchingPathProblem& problem,
-                                    const SoftOptions& options = {});
 
 }  // namespace baechi::lp

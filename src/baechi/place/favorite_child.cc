@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "baechi/lp/exact_solver.h"
 #include "baechi/lp/favorite_matching.h"
-#include "baechi/lp/soft_water_filling.h"
+#include "baechi/lp/relaxation_solver.h"
 
 namespace baechi {
 namespace {

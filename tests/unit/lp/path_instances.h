@@ -102,7 +102,7 @@ inline void add_backward(Instance& graph) {
 }
 
 // An encoder and a decoder of LSTM cells with attention, unrolled over `steps`, and its backward
-// pass. 4 layers and 60 steps: 21,420 nodes.
+// pass. 4 layers and 100 steps: 22,204 nodes.
 inline Instance gnmt_like(std::uint32_t layers, std::uint32_t steps) {
   Instance graph;
   std::vector<std::vector<std::uint32_t>> hidden(2 * layers), state(2 * layers);

@@ -7,6 +7,7 @@
 
 #include "baechi/lp/exp_log.h"
 #include "baechi/lp/path_certificate.h"
+#include "baechi/lp/relaxation_solver.h"
 #include "baechi/lp/relaxed_solution.h"
 #include "baechi/lp/soft_water_filling.h"
 #include "baechi/lp/water_filling.h"

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/lp/exact_solver.h"
+#include "baechi/lp/relaxation_solver.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "baechi/lp/soft_water_filling.h"
 #include "unit/lp/dense_simplex.h"
 #include "unit/lp/matching_oracle.h"
 

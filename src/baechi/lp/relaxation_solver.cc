@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matching-path relaxation to optimality.
+// The matching-path relaxation: soft water-filling, then sifting and the interior point method.
 //
 // Sifting: an edge that soft water-filling leaves well off every longest path is left out at first,
 // with y = 0. Without its constraint the problem is a relaxation, so lower bounds stay valid;
 // whether the solution respects the edge shows on the whole graph, and if not the edge comes back.
-#include "baechi/lp/exact_solver.h"
+#include "baechi/lp/relaxation_solver.h"
 
 #include <algorithm>
 
@@ -53,11 +53,32 @@ std::vector<double> knobs_of(const MatchingPathProblem& problem, const ReducedGr
   return y;
 }
 
-}  // namespace
+// A first look: soft water-filling either ends within these sweeps or has begun to drift.
+constexpr int kFewSweeps = 90;
 
-RelaxedSolution solve_exactly(const MatchingPathProblem& problem, const ExactOptions& options) {
-  RelaxedSolution best = solve_approximately(problem, {.cancel = options.cancel});
-  best.converged = best.gap() <= options.gap;
+// Keeps the better upper and the better lower bound of two solutions of one problem.
+void improve(RelaxedSolution& best, RelaxedSolution&& other, double gap) {
+  best.sweeps += other.sweeps;
+  best.iterations += other.iterations;
+  best.lower_bound = std::max(best.lower_bound, other.lower_bound);
+  if (other.upper_bound < best.upper_bound) {
+    best.upper_bound = other.upper_bound;
+    best.x = std::move(other.x);
+  }
+  best.converged = best.gap() <= gap;
+}
+
+RelaxedSolution sweep(const MatchingPathProblem& problem, const ReducedGraph& reduced,
+                      const SoftOptions& options) {
+  const SoftSolution soft = fill_softly(reduced, options);
+  RelaxedSolution solution = extend_to_problem(problem, reduced, soft.y, soft.lower_bound);
+  solution.sweeps = soft.sweeps;
+  solution.converged = soft.converged;
+  return solution;
+}
+
+// Improves `best` by the interior point method on the edges that matter.
+void sift(const MatchingPathProblem& problem, const ExactOptions& options, RelaxedSolution& best) {
   constexpr double kMargin = 0.02;        // of the path: edges nearer to a longest path are kept
   constexpr double kLaterMargin = 0.001;  // of those that turn out to be on one
   std::vector<bool> keep(problem.num_edges(), false);
@@ -72,18 +93,44 @@ RelaxedSolution solve_exactly(const MatchingPathProblem& problem, const ExactOpt
                         .max_work = work,
                         .cancel = options.cancel});
     work -= inner.work;
-    best.iterations += inner.iterations;
     RelaxedSolution whole = extend_to_problem(problem, part, inner.y, inner.lower_bound, &best.x);
-    added =
-        mark_long_edges(problem, whole.x, (1 - kLaterMargin) * inner.upper_bound * part.unit, keep);
-    if (!inner.converged) added = 0;
-    best.lower_bound = std::max(best.lower_bound, whole.lower_bound);
-    if (whole.upper_bound < best.upper_bound) {
-      best.upper_bound = whole.upper_bound;
-      best.x = std::move(whole.x);
-    }
-    best.converged = best.gap() <= options.gap;
+    whole.iterations = inner.iterations;
+    const double length = (1 - kLaterMargin) * inner.upper_bound * part.unit;
+    added = inner.converged ? mark_long_edges(problem, whole.x, length, keep) : 0;
+    improve(best, std::move(whole), options.gap);
   }
+}
+
+}  // namespace
+
+RelaxedSolution solve_approximately(const MatchingPathProblem& problem,
+                                    const ApproximateOptions& options) {
+  const ReducedGraph reduced = reduce(problem);
+  const SoftOptions few{.gap = options.gap,
+                        .max_sweeps = std::min(kFewSweeps, options.max_sweeps),
+                        .cancel = options.cancel};
+  RelaxedSolution best = sweep(problem, reduced, few);
+  if (best.converged) return best;
+  sift(problem, {.gap = options.gap, .max_work = options.max_work, .cancel = options.cancel}, best);
+  if (best.converged || options.max_sweeps <= kFewSweeps) return best;
+  const SoftOptions many{
+      .gap = options.gap, .max_sweeps = options.max_sweeps, .cancel = options.cancel};
+  improve(best, sweep(problem, reduced, many), options.gap);
+  return best;
+}
+
+RelaxedSolution solve_exactly(const MatchingPathProblem& problem, const ExactOptions& options) {
+  const ReducedGraph reduced = reduce(problem);
+  const ApproximateOptions fallback{.cancel = options.cancel};
+  RelaxedSolution best = sweep(
+      problem, reduced, {.gap = fallback.gap, .max_sweeps = kFewSweeps, .cancel = options.cancel});
+  best.converged = best.gap() <= options.gap;
+  sift(problem, options, best);
+  if (best.converged || best.gap() <= fallback.gap) return best;
+  improve(best,
+          sweep(problem, reduced,
+                {.gap = fallback.gap, .max_sweeps = fallback.max_sweeps, .cancel = options.cancel}),
+          options.gap);
   return best;
 }
 
