@@ -140,6 +140,23 @@ CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Ran
   return part;
 }
 
+// In the order of the longest way to the end, or, if that holds too much at once, in the order of
+// the topological order, by which the units' memory was measured.
+void keep_better(const CostModel& costs, const Placement& placement,
+                 std::optional<ListSchedule>& best) {
+  const auto offer = [&](ListSchedule schedule) {
+    if (best.has_value() && schedule.makespan >= best->makespan) return true;
+    if (find_overflow(simulate(costs, schedule.placed), costs.cluster()).has_value()) return false;
+    best = std::move(schedule);
+    return true;
+  };
+  if (offer(list_schedule(costs, placement))) return;
+  IdVector<OpId, Time> earliest_first(placement.size());
+  auto left = static_cast<std::int64_t>(placement.size());
+  for (const OpId op : costs.graph().topological_order()) earliest_first[op] = Time(left--);
+  offer(list_schedule(costs, placement, earliest_first));
+}
+
 }  // namespace
 
 std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels& group,
@@ -154,15 +171,15 @@ std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels
   const Levels levels = coarsen_all(std::move(finest.graph), costs.cluster());
   Random random(options.seed);
   std::optional<ListSchedule> best;
-  for (const double slack : options.slacks) {
-    const DeviceCaps caps = device_caps(costs, total_work, slack, options.memory_share);
-    const CutPart part = cut(levels, caps, options.tries, random);
-    Placement placement(costs.graph().num_ops(), DeviceId(0));
-    for (const OpId op : costs.graph().ops()) placement[op] = part[finest.unit[op]];
-    ListSchedule schedule = list_schedule(costs, placement);
-    if (best.has_value() && schedule.makespan >= best->makespan) continue;
-    if (!find_overflow(simulate(costs, schedule.placed), costs.cluster()).has_value())
-      best = std::move(schedule);
+  for (const double memory_share : options.memory_shares) {
+    for (const double slack : options.slacks) {
+      const DeviceCaps caps = device_caps(costs, total_work, slack, memory_share);
+      const CutPart part = cut(levels, caps, options.tries, random);
+      Placement placement(costs.graph().num_ops(), DeviceId(0));
+      for (const OpId op : costs.graph().ops()) placement[op] = part[finest.unit[op]];
+      keep_better(costs, placement, best);
+    }
+    if (best.has_value()) break;
   }
   return best;
 }

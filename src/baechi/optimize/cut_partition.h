@@ -17,9 +17,10 @@ namespace baechi {
 struct CutOptions {
   // A device's part of the work may exceed its share by so much; several are tried.
   std::vector<double> slacks = {0.2, 0.3, 0.6};
-  // No part takes more of its device's memory, in the moment when one device alone would hold most.
-  double memory_share = 0.9;
-  std::size_t tries = 24;  // random starts per slack, on the coarsest graph
+  // No part takes more of its device's memory, in the moment when one device alone would hold most;
+  // the next share is tried when nothing fits with the one before.
+  std::vector<double> memory_shares = {0.92, 0.8};
+  std::size_t tries = 16;  // random starts per slack, on the coarsest graph
   std::uint64_t seed = 1;
 };
 
