@@ -40,6 +40,7 @@ struct Benchmark {
 
 void bench_bounds();
 void bench_generate();
+void bench_optimize();
 void bench_place();
 void bench_place_layered();
 void bench_simulate();

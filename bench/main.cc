@@ -18,6 +18,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"generate", bench_generate},
     Benchmark{"place", bench_place},
     Benchmark{"place_layered", bench_place_layered},
+    Benchmark{"optimize", bench_optimize},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
     Benchmark{"io", bench_io},
