@@ -41,13 +41,6 @@ std::string examples_footer(std::string_view examples) {
   return text;
 }
 
-std::string one_line(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  for (char& c : text)
-    if (c == '\n' || c == '\r') c = ' ';
-  return text;
-}
-
 struct Declared {
   CLI::App* app;
   Run run;
@@ -103,7 +96,7 @@ ExitCode run_command(int argc, char** argv) {
 // Every way to fail ends here, in one line on stderr and one exit code.
 ExitCode run_guarded(int argc, char** argv) {
   const auto fail = [](ExitCode code, const std::string& words) {
-    print_words("baechi: " + one_line(words));
+    print_words("baechi: " + printable(words, 2000));
     return code;
   };
   try {

@@ -24,6 +24,13 @@ constexpr std::size_t kMaxDevices = 1024;
   throw InputError("cluster '" + printable(part, 60) + "'", reason);
 }
 
+bool is_kind_name(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           c == '_' || c == '-' || c == '.' || c == '/';
+  });
+}
+
 std::string_view trim(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
@@ -63,7 +70,8 @@ DeviceGroup parse_group(std::string_view part) {
   DeviceGroup group{read_count(trim(count), part), {{}, "gpu", {}, "localhost", kFullSpeed}};
   if (const std::size_t colon = rest.find(':'); colon != rest.npos) {
     group.device.kind = std::string(trim(take_until(rest, ':')));
-    if (group.device.kind.empty()) throw_bad_part(part, "the device kind before ':' is empty");
+    if (!is_kind_name(group.device.kind))
+      throw_bad_part(part, "the device kind before ':' must be of letters, digits and _-./");
   }
   const bool has_speed = rest.find('@') != rest.npos;
   try {

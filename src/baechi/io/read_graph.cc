@@ -9,6 +9,7 @@
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/pipedream.h"
+#include "baechi/io/source_place.h"
 #include "baechi/io/text_file.h"
 
 namespace baechi {
@@ -19,7 +20,9 @@ constexpr const char* kKnownFormats =
     "dnn-partitioning JSON or PipeDream's graph.txt";
 
 // "name" without folders and the last extension: "model" for "graphs/model.json".
-std::string stem(const std::string& place) { return std::filesystem::path(place).stem().string(); }
+std::string stem(const std::string& place) {
+  return printable(std::filesystem::path(place).stem().string());
+}
 
 }  // namespace
 
