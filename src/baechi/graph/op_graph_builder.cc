@@ -131,10 +131,9 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
   if (spec.name.empty())
     throw InputError("operator number " + std::to_string(graph.num_ops()) + " has an empty name");
   if (graph.num_ops() >= kMaxCount) throw InputError("the graph has more than 2^32 - 2 operators");
-  if (graph.names_->op_by_name.contains(spec.name))
-    throw InputError("duplicate operator name " + quoted(spec.name));
-
   const std::string_view name = graph.names_->arena.store(spec.name);
+  if (!graph.names_->op_by_name.emplace(name, OpId(graph.num_ops())).second)
+    throw InputError("duplicate operator name " + quoted(spec.name));
   const OpId op = graph.ops_.push_back(Operator{.name = name,
                                                 .kind = state_->intern(spec.kind),
                                                 .permanent = {},
@@ -143,7 +142,6 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
                                                 .forward = {},
                                                 .group = {},
                                                 .pin = {}});
-  graph.names_->op_by_name.emplace(name, op);
   state_->outputs_of.push_back({});
   set_permanent(op, spec.permanent);
   set_temporary(op, spec.temporary);
