@@ -90,7 +90,8 @@ PlacedGraph FitSearch::placed_by(const Assignment& assignment, const Sequence& s
 // What simulating it gives; nothing once the work limit is reached.
 std::optional<FitSearch::Outcome> FitSearch::evaluate(const Assignment& assignment,
                                                       const Sequence& sequence) {
-  work_left_ -= static_cast<std::int64_t>(sequence.size());
+  constexpr std::int64_t kLeast = 50;  // what a replay costs however few operators there are
+  work_left_ -= std::max(kLeast, static_cast<std::int64_t>(sequence.size()));
   if (work_left_ < 0) return std::nullopt;
   trace_ = simulate(costs_, placed_by(assignment, sequence), {.cancel = options_.cancel});
   Outcome outcome{{}, trace_.schedule.makespan};
@@ -115,6 +116,7 @@ bool FitSearch::may_hold(const Assignment& assignment) const {
 
 std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
   const OpGraph& graph = costs_.graph();
+  work_left_ = options_.simulated_ops;
   Assignment assignment(units_.size(), DeviceId(0));
   for (const UnitId unit : units_.keys())
     assignment[unit] = placed.device[units_[unit].ops.front()];
@@ -129,6 +131,7 @@ std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
 
 std::optional<PlacedGraph> FitSearch::pack() {
   const OpGraph& graph = costs_.graph();
+  work_left_ = options_.simulated_ops;
   std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
                                 costs_.cluster().devices().end());
   for (const Sequence& sequence :
@@ -309,6 +312,7 @@ FitSearch::Assignment FitSearch::frugal(const Sequence& sequence) const {
 std::optional<PlacedGraph> FitSearch::enumerate() {
   const OpGraph& graph = costs_.graph();
   const bool alike = interchangeable_devices(costs_);
+  work_left_ = 4 * options_.simulated_ops;
   std::optional<PlacedGraph> found;
   Assignment assignment(units_.size(), DeviceId(0));
   complete_ = true;

@@ -17,8 +17,9 @@
 namespace baechi {
 
 struct FitOptions {
-  // Work limit in simulated operators, so that the outcome does not depend on the clock.
-  std::int64_t simulated_ops = 40'000'000;
+  // Work limit of each search in simulated operators, so that the outcome does not depend on the
+  // clock; enumerate() may take four times as much.
+  std::int64_t simulated_ops = 10'000'000;
   const CancelFlag* cancel = nullptr;
 };
 

@@ -158,13 +158,15 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
   }
 
   if (best == nullptr) {
-    const Attempt& last = attempts.back();
+    const auto proved = std::find_if(attempts.begin(), attempts.end(),
+                                     [](const Attempt& attempt) { return attempt.proved; });
+    const Attempt& telling = proved != attempts.end() ? *proved : attempts.front();
     Unplaceable answer;
-    answer.proved = last.proved;
-    answer.reason = last.reason;
-    if (last.misfit.has_value()) {
-      answer.op = last.misfit->op;
-      answer.short_by = last.misfit->short_by;
+    answer.proved = telling.proved;
+    answer.reason = telling.reason;
+    if (telling.misfit.has_value()) {
+      answer.op = telling.misfit->op;
+      answer.short_by = telling.misfit->short_by;
     }
     answer.methods = std::move(methods);
     return explain(costs, request, std::move(answer));

@@ -38,6 +38,9 @@ class Portfolio {
 
   void place(const PlacerEntry& placer) {
     if (placer.name == "expert" && request_.place.expert == nullptr) return;
+    if (std::any_of(result_.attempts.begin(), result_.attempts.end(),
+                    [](const Attempt& attempt) { return attempt.proved; }))
+      return;  // every placement was tried already
     Attempt optimized = attempt({costs_, units_, shrunk_.get()}, placer, request_.place);
     if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
     // Fewer operators to place is no promise of a shorter step: keep the better plan.
