@@ -8,6 +8,7 @@
 
 #include "baechi/base/random.h"
 #include "baechi/plan/attempt.h"
+#include "baechi/plan/planner.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/brute_force.h"
@@ -76,6 +77,35 @@ TEST_CASE("memory: on 2000 tight instances m-etf, m-sct and m-topo fit whenever 
     CAPTURE(fallback);
     CHECK(last_fallback[fallback] > 0);
   }
+}
+
+// Operators without time, retained tensors, pins and kinds: what every method returns fits, and what
+// one method fits, auto fits.
+TEST_CASE("memory: auto returns plans that fit on 300 instances with operators that take no time") {
+  int feasible = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(
+        seed, {.min_ops = 3,
+               .max_ops = 7,
+               .group_chance = 0.15,
+               .backward_chance = 0.3,
+               .max_time = 2,
+               .memory_mode = seed % 2 == 0 ? MemoryMode::kRetain : MemoryMode::kDataflow});
+    const Cluster cluster = tight_cluster(graph, seed);
+    const CostModel costs(graph, cluster);
+    PlanRequest request;
+    request.budget = 0.001;
+    request.suggest = false;
+    const PlanResult result = make_plan(costs, request);
+    const bool fits = testing::feasible(graph, cluster);
+    CHECK(std::holds_alternative<Plan>(result) == fits);
+    feasible += fits ? 1 : 0;
+    if (const auto* plan = std::get_if<Plan>(&result))
+      CHECK(check_schedule(graph, cluster, plan->schedule) == std::vector<std::string>{});
+  }
+  CHECK(feasible > 50);
+  CHECK(feasible < 250);
 }
 
 }  // namespace

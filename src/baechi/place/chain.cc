@@ -251,6 +251,10 @@ PlaceResult place_chain(const CostModel& costs, const PlaceOptions& options) {
   for (const TopologicalSequence& sequence : sequences) {
     throw_if_cancelled(options.cancel);
     const BlockRow row = make_blocks(costs, sequence, max_blocks);
+    if (row.num_blocks > 4 * max_blocks) {  // pins change so often that segments mean nothing
+      if (!reason.has_value()) reason = DoesNotFit{sequence.front(), Bytes(0)};
+      continue;
+    }
     const SegmentCosts segments(costs, sequence, row);
     Program program(segments, devices, capacity_percent);
     for (const Objective objective : kObjectives) {

@@ -7,38 +7,10 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/graph/union_find.h"
+#include "baechi/optimize/mean_link.h"
 
 namespace baechi {
 namespace {
-
-// The mean over all ordered device pairs of the time to send `size`.
-class MeanLink {
- public:
-  explicit MeanLink(const Cluster& cluster) {
-    for (const DeviceId from : cluster.devices()) {
-      for (const DeviceId to : cluster.devices()) {
-        if (from == to) continue;
-        const Link* link = &cluster.link(from, to);
-        const auto known = std::find_if(links_.begin(), links_.end(),
-                                        [&](const auto& entry) { return entry.first == link; });
-        if (known == links_.end())
-          links_.emplace_back(link, 1);
-        else
-          ++known->second;
-        ++pairs_;
-      }
-    }
-  }
-  Time operator()(Bytes size) const {
-    Time sum;
-    for (const auto& [link, count] : links_) sum += link->transfer_time(size) * count;
-    return pairs_ == 0 ? sum : Time(sum.count() / pairs_);
-  }
-
- private:
-  std::vector<std::pair<const Link*, std::int64_t>> links_;
-  std::int64_t pairs_ = 0;
-};
 
 // What stays together, by its first operator in the sequence.
 IdVector<OpId, std::uint32_t> items(const CostModel& costs) {
@@ -181,7 +153,7 @@ void SegmentCosts::sum_incoming(const CostModel& costs, const BlockRow& row) {
     if (wire.readers.empty()) continue;
     std::sort(wire.readers.begin(), wire.readers.end());
     wire.readers.erase(std::unique(wire.readers.begin(), wire.readers.end()), wire.readers.end());
-    wire.time = send(graph.size(tensor)).count();
+    wire.time = send.transfer_time(graph.size(tensor)).count();
     wires.push_back(std::move(wire));
   }
 

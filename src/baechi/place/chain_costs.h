@@ -25,6 +25,7 @@ struct BlockRow {
   IdVector<OpId, BlockId> block_of;
   std::size_t num_blocks = 0;
 };
+// About max_blocks of them; a change of pin opens one more, so there may be as many as changes.
 BlockRow make_blocks(const CostModel& costs, const TopologicalSequence& sequence,
                      std::size_t max_blocks);
 

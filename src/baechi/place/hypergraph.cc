@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "baechi/graph/union_find.h"
+#include "baechi/optimize/mean_link.h"
 #include "baechi/place/sequential_peak.h"
 
 namespace baechi {
@@ -55,15 +56,6 @@ std::int64_t mean_time(const Vertex& vertex) {
   for (std::size_t c = 0; c < vertex.time.size(); ++c)
     if ((vertex.cannot >> (c % 64) & 1U) == 0) sum += vertex.time[c] / 16, ++classes;
   return classes == 0 ? 0 : sum / classes * 16;
-}
-
-Time mean_transfer(const Cluster& cluster, Bytes size) {
-  Time sum;
-  std::int64_t pairs = 0;
-  for (const DeviceId from : cluster.devices())
-    for (const DeviceId to : cluster.devices())
-      if (from != to) sum += cluster.link(from, to).transfer_time(size), ++pairs;
-  return pairs == 0 ? sum : Time(sum.count() / pairs);
 }
 
 }  // namespace
@@ -116,6 +108,7 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
   }
 
   std::vector<Net> nets;
+  const MeanLink send(costs.cluster());
   std::vector<std::pair<Bytes, Time>> known;  // sizes repeat: a small cache beats the links
   for (const TensorId tensor : graph.tensors()) {
     Net net{result.vertex_of[graph.producer(tensor)], {}, 0};
@@ -130,7 +123,7 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
     if (at == known.end()) {
       constexpr std::size_t kCached = 64;
       if (known.size() == kCached) known.clear();
-      at = known.insert(known.end(), {size, mean_transfer(costs.cluster(), size)});
+      at = known.insert(known.end(), {size, send.transfer_time(size)});
     }
     net.time = at->second.count();
     nets.push_back(std::move(net));

@@ -20,7 +20,7 @@
 #include "baechi/base/random.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/hypergraph.h"
-#include "baechi/place/list_order.h"
+#include "baechi/optimize/list_schedule.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 
@@ -345,8 +345,7 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
       bool runs = true;
       for (const OpId op : costs.graph().ops()) runs = runs && costs.may_run(op, placement[op]);
       if (!runs) continue;  // a forward and a backward operator that no one device can run
-      DeviceOrder order = list_order(costs, placement);
-      PlacedGraph placed{std::move(placement), std::move(order)};
+      PlacedGraph placed = list_schedule(costs, placement).placed;
       const Trace trace = simulate(costs, placed, {.cancel = options.cancel});
       Bytes over;
       for (const DeviceId device : costs.cluster().devices())

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "baechi/place/list_order.h"
+#include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/fit_search.h"
 
 namespace baechi {
@@ -18,7 +18,7 @@ constexpr std::size_t kEnumerable = 12;  // operators; beyond it the space is ho
 std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& small) {
   std::vector<PlacedGraph> result{expand(problem.shrunk->optimized.expansion, small)};
   const Placement placement = result.front().device;
-  result.push_back({placement, list_order(problem.costs, placement)});
+  result.push_back(list_schedule(problem.costs, placement).placed);
   if (result.front().order.has_value()) result.push_back({placement, std::nullopt});
   return result;
 }

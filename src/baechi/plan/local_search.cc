@@ -8,24 +8,13 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/optimize/plan_order.h"
-#include "baechi/place/list_order.h"
+#include "baechi/optimize/list_schedule.h"
 
 namespace baechi {
 namespace {
 
 constexpr std::size_t kHistory = 48;
 constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
-
-std::vector<OpId> by_start(const IdVector<OpId, OpSlot>& slots, const OpGraph& graph) {
-  IdVector<OpId, std::size_t> position(graph.num_ops());
-  std::vector<OpId> sequence(graph.topological_order().begin(), graph.topological_order().end());
-  for (std::size_t i = 0; i < sequence.size(); ++i) position[sequence[i]] = i;
-  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
-    return std::tie(slots[a].start, slots[a].end, position[a]) <
-           std::tie(slots[b].start, slots[b].end, position[b]);
-  });
-  return sequence;
-}
 
 }  // namespace
 
@@ -38,10 +27,9 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
 }
 
 void LocalSearch::restart(const PlacedGraph& placed) {
-  simulator_.run(placed);
+  BAECHI_ASSERT(placed.order.has_value(), "refine needs an order to change");
   now_.device = placed.device;
-  number_ranks(by_start(simulator_.slots(), costs_->graph()));
-  // Ordered by its starts a plan runs as it did.
+  number_ranks(plan_order(costs_->graph(), *placed.order));
   const std::optional<Time> makespan = evaluate();
   BAECHI_ASSERT(makespan.has_value(), "refine starts from a plan that fits");
   accept(*makespan);
@@ -209,7 +197,7 @@ bool LocalSearch::hoist(OpId op, OpId before) {
 // Every device anew by list scheduling.
 bool LocalSearch::reorder() {
   const OpGraph& graph = costs_->graph();
-  const std::vector<OpId> sequence = plan_order(graph, list_order(*costs_, now_.device));
+  const std::vector<OpId> sequence = plan_order(graph, *list_schedule(*costs_, now_.device).placed.order);
   for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
   number_ranks(sequence);
   return true;

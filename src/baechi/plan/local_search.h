@@ -18,6 +18,7 @@ namespace baechi {
 
 class LocalSearch {
  public:
+  // Requires a start with an order, that fits.
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
               std::uint64_t seed);
 
@@ -28,7 +29,7 @@ class LocalSearch {
       done += static_cast<std::int64_t>(costs_->graph().num_ops()) * step();
   }
 
-  // Continues from `placed` (which fits) instead.
+  // Continues from `placed` instead; it has an order and fits.
   void restart(const PlacedGraph& placed);
 
   Time best_makespan() const { return best_makespan_; }

@@ -147,6 +147,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
 
   PortfolioResult portfolio = run_portfolio(costs, units, request);
   const std::vector<Attempt>& attempts = portfolio.attempts;
+  BAECHI_ASSERT(!attempts.empty(), "every method makes an attempt");
   const Attempt* best = nullptr;
   for (const Attempt& attempt : attempts)
     if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))

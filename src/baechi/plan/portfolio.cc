@@ -162,6 +162,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   constexpr double kLongestBudget = 1e6;
   if (!(request.budget > 0) || request.budget > kLongestBudget)
     throw InputError("the budget must be a positive number of seconds, at most a million");
+  if (request.method == "expert" && request.place.expert == nullptr)
+    throw InputError("the method 'expert' needs a placement to follow");
   Portfolio portfolio(costs, units, request);
   const bool everything = request.method == "all";
   if (everything || request.method == "auto" || request.method == "refine") {

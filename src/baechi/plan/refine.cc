@@ -9,6 +9,7 @@
 
 #include "baechi/base/parallel.h"
 #include "baechi/plan/local_search.h"
+#include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
 namespace {
@@ -19,10 +20,25 @@ constexpr std::int64_t kRounds = 12;
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
 
+// The start in the order in which it ran. Operators that take no time may run in an order that
+// cannot be read off the schedule, so this may be another plan, and need not fit.
+std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& start) {
+  if (start.order.has_value()) return start;
+  const Trace trace = simulate(costs, start);
+  PlacedGraph result{start.device,
+                     order_of(trace.schedule, costs.graph(), costs.cluster().num_devices())};
+  if (find_overflow(simulate(costs, result), costs.cluster())) return std::nullopt;
+  return result;
+}
+
 }  // namespace
 
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
                const RefineOptions& options) {
+  const std::optional<PlacedGraph> first = ordered(costs, start);
+  const Time start_makespan = simulate(costs, start).schedule.makespan;
+  if (!first.has_value())
+    return {.placed = start, .makespan = start_makespan, .evaluations = 0, .stopped_early = false};
   std::atomic<bool> stopped{false};
   const auto stop = [&] {
     if ((options.cancel != nullptr && options.cancel->requested()) ||
@@ -33,7 +49,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
 
   std::vector<std::unique_ptr<LocalSearch>> streams(kStreams);
   parallel_for(kStreams, options.threads, [&](std::size_t i) {
-    streams[i] = std::make_unique<LocalSearch>(costs, units, start, options.seed * kStreams + i);
+    streams[i] = std::make_unique<LocalSearch>(costs, units, *first, options.seed * kStreams + i);
   });
   const auto best = [&] {
     return std::min_element(
@@ -53,6 +69,10 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   Refined refined;
   refined.placed = best()->best();
   refined.makespan = best()->best_makespan();
+  if (refined.makespan > start_makespan) {
+    refined.placed = start;
+    refined.makespan = start_makespan;
+  }
   refined.stopped_early = stopped;
   for (const auto& stream : streams) refined.evaluations += stream->evaluations();
   return refined;

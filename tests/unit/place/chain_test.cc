@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/chain_costs.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -110,6 +112,22 @@ TEST_CASE("chain: segment costs equal their definition on 200 random graphs") {
       }
     }
   }
+}
+
+TEST_CASE("chain: pins that change at every operator are refused, not blown up") {
+  OpGraphBuilder builder;
+  std::optional<TensorId> previous;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string name = "op" + std::to_string(i);
+    const OpId op = builder.add_operator({.name = name, .pin = i % 2 == 0 ? "gpu:0" : "gpu:1"});
+    builder.set_time(op, "gpu", Time(1));
+    if (previous.has_value()) builder.connect(*previous, op);
+    previous = builder.add_output(op, Bytes(1));
+  }
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = linked(2, Bytes(100'000), Time(1));
+  const CostModel costs(graph, cluster);
+  CHECK(std::holds_alternative<DoesNotFit>(place_chain(costs, {})));
 }
 
 TEST_CASE("chain: random graphs on random clusters keep groups and pins, and repeat") {
