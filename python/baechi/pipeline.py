@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     ClusterLike: TypeAlias = _core.Cluster | str | os.PathLike[str]
 
 
-class DoesNotFit(Exception):  # noqa: N818 - the name of the answer, everywhere
-    """No plan fits the cluster. Not a bug: it says which operator, how many bytes, what would do."""
+class DoesNotFit(Exception):
+    """No plan fits the cluster; says which operator, how many bytes, and what would do."""
 
     def __init__(self, answer: _core.Unplaceable) -> None:
         """Take over what the planner found."""
@@ -72,6 +72,7 @@ def place_graph(
     Raises:
         DoesNotFit: No plan was found, with the reason and what would fit.
         InputError: The request cannot be right.
+
     """
     answer = _core.place_graph(
         graph,

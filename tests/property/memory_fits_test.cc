@@ -79,8 +79,8 @@ TEST_CASE("memory: on 2000 tight instances m-etf, m-sct and m-topo fit whenever 
   }
 }
 
-// Operators without time, retained tensors, pins and kinds: what every method returns fits, and what
-// one method fits, auto fits.
+// Operators without time, retained tensors, pins and kinds: what every method returns fits, and
+// what one method fits, auto fits.
 TEST_CASE("memory: auto returns plans that fit on 300 instances with operators that take no time") {
   int feasible = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {

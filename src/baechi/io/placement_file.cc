@@ -26,8 +26,8 @@ Placement from_plan(const Plan& plan, const std::string& place, const OpGraph& g
     const std::string& name = plan.cluster.devices[plan.schedule.slots[op].device.index()].name;
     const std::optional<DeviceId> device = cluster.find(name);
     if (!device.has_value())
-      throw InputError(place, "operator " + in_quotes(graph[op].name) + " is on device " + in_quotes(name) +
-                                  ", which the cluster does not have");
+      throw InputError(place, "operator " + in_quotes(graph[op].name) + " is on device " +
+                                  in_quotes(name) + ", which the cluster does not have");
     placement.push_back(*device);
   }
   return placement;

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "baechi/base/random.h"
+#include "baechi/optimize/list_schedule.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/hypergraph.h"
-#include "baechi/optimize/list_schedule.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 

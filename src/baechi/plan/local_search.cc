@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "baechi/base/assert.h"
-#include "baechi/optimize/plan_order.h"
 #include "baechi/optimize/list_schedule.h"
+#include "baechi/optimize/plan_order.h"
 
 namespace baechi {
 namespace {
@@ -197,7 +197,8 @@ bool LocalSearch::hoist(OpId op, OpId before) {
 // Every device anew by list scheduling.
 bool LocalSearch::reorder() {
   const OpGraph& graph = costs_->graph();
-  const std::vector<OpId> sequence = plan_order(graph, *list_schedule(*costs_, now_.device).placed.order);
+  const std::vector<OpId> sequence =
+      plan_order(graph, *list_schedule(*costs_, now_.device).placed.order);
   for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
   number_ranks(sequence);
   return true;
