@@ -191,9 +191,10 @@ def digests_of(binary: Path, lines: list[str]) -> list[str]:
     digests = []
     with tempfile.TemporaryDirectory() as folder:
         for line in lines:
-            words = line.format(data=ROOT / "tests/data", tmp=folder).split()
+            words = line.removeprefix("~").format(data=ROOT / "tests/data", tmp=folder).split()
             done = subprocess.run([binary, *words], capture_output=True)
-            digest = hashlib.sha256(done.stdout.replace(folder.encode(), b""))
+            printed = b"" if line.startswith("~") else done.stdout
+            digest = hashlib.sha256(printed.replace(folder.encode(), b""))
             for path in sorted(Path(folder).iterdir()):
                 digest.update(path.name.encode() + path.read_bytes())
             digests.append(f"exit {done.returncode}" if done.returncode else digest.hexdigest()[:8])
