@@ -1,6 +1,397 @@
 """The C++ core of baechi. Import the package `baechi`, not this module."""
 
+from collections.abc import Mapping, Sequence
+import os
+from typing import Annotated, Any
+
+import numpy
+from numpy.typing import NDArray
 
 
 def version() -> str:
     """The version of the C++ core, 'major.minor.patch'."""
+
+class InputError(ValueError):
+    pass
+
+class InternalError(RuntimeError):
+    pass
+
+class Operator:
+    """One operator of a graph; a light view."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """Free text such as 'MatMul'; may be empty."""
+
+    @property
+    def times(self) -> dict[str, int]:
+        """Nanoseconds by device kind; a kind that is missing cannot run it."""
+
+    @property
+    def permanent(self) -> int:
+        """Bytes held for the whole step: weights, gradients, optimizer state."""
+
+    @property
+    def temporary(self) -> int:
+        """Bytes held while the operator runs."""
+
+    @property
+    def outputs(self) -> list[int]:
+        """Bytes of each output, by port."""
+
+    @property
+    def inputs(self) -> list[tuple[str, int]]:
+        """(producer, port) of each tensor it reads."""
+
+    @property
+    def after(self) -> list[str]:
+        """The operators it waits for without reading from them."""
+
+    @property
+    def backward(self) -> bool: ...
+
+    @property
+    def forward(self) -> str | None:
+        """The name of the operator whose backward this is."""
+
+    @property
+    def device(self) -> str | None:
+        """The name of the only device it may run on, when it is pinned."""
+
+    @property
+    def colocate(self) -> list[str]:
+        """The names of its colocation groups."""
+
+    def __repr__(self) -> str: ...
+
+class Graph:
+    """An ML graph: operators, and the tensors between them. Immutable."""
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> Graph:
+        """
+        Reads a graph file: graph.json, dnn-partitioning JSON or PipeDream text.
+        """
+
+    @staticmethod
+    def from_json(text: str) -> Graph: ...
+
+    def to_json(self) -> str: ...
+
+    def to_dot(self) -> str:
+        """Graphviz source."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes graph.json, atomically."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_mode(self) -> str: ...
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_tensors(self) -> int: ...
+
+    @property
+    def num_groups(self) -> int: ...
+
+    @property
+    def device_kinds(self) -> list[str]:
+        """The device kinds that the graph has compute times for."""
+
+    @property
+    def names(self) -> list[str]:
+        """The operators' names, by index."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, arg: str, /) -> bool: ...
+
+    def __getitem__(self, key: str | int) -> Operator: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __getstate__(self) -> str: ...
+
+    def __setstate__(self, arg: str, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class GraphBuilder:
+    """Collects operators and edges, and checks them into a Graph."""
+
+    def __init__(self, name: str = '', *, memory_mode: str = 'dataflow', batch_size: int | None = None) -> None: ...
+
+    def add(self, name: str, times: Mapping[str, int], *, kind: str = '', permanent: int = 0, temporary: int = 0, outputs: Sequence[int] = [], inputs: Sequence[tuple[str, int]] = [], after: Sequence[str] = [], colocate: Sequence[str] = [], forward: str | None = None, backward: bool = False, device: str | None = None) -> int:
+        """
+        Adds an operator; its inputs (producer, port) must have been added before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. Returns its index. What raises InputError adds nothing.
+        """
+
+    def set_forward(self, name: str, forward: str) -> None:
+        """
+        Makes `name` the backward operator of `forward`, when that one is added later.
+        """
+
+    def __len__(self) -> int: ...
+
+    def build(self) -> Graph:
+        """The checked graph. The builder cannot be used afterwards."""
+
+def graph_from_arrays(names: Sequence[str], times: Mapping[str, Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]], *, name: str = '', memory_mode: str = 'dataflow', batch_size: int | None = None, kinds: Sequence[str] | None = None, permanent: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, temporary: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, backward: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, groups: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, devices: Sequence[str | None] | None = None, tensor_producer: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, tensor_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_tensor: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_from: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None) -> Graph:
+    """
+    A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` (nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and `temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), `backward` (bool; so are all with a forward), `groups` (number of its colocation group, -1: none) and `devices` (name of the only device it may run on, or None). Per tensor: its producer and bytes. Per edge: the tensor and the operator that reads it; per control edge: the two operators.
+    """
+
+def graph_to_arrays(graph: Graph) -> dict[str, Any]:
+    """
+    What graph_from_arrays takes beside names and name, as NumPy arrays and lists. Colocation groups are numbers here: their names are not kept, and those that share an operator are one.
+    """
+
+class Device:
+    """A memory-limited device of a cluster."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """Which of an operator's compute times holds here."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def speed(self) -> float:
+        """Beside others of its kind: an operator takes time / speed."""
+
+    def __repr__(self) -> str: ...
+
+class Cluster:
+    """Devices and the links between them. Immutable."""
+
+    def __init__(self, text: str, *, link: str | None = None, communication: str | None = None) -> None:
+        """
+        From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` ('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or 'duplex'.
+        """
+
+    @staticmethod
+    def from_json(text: str) -> Cluster: ...
+
+    def to_json(self) -> str: ...
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes cluster.json, atomically."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def communication(self) -> str: ...
+
+    @property
+    def devices(self) -> list[Device]: ...
+
+    def transfer_time(self, bytes: int, source: str, target: str) -> int:
+        """Nanoseconds to send so many bytes between two devices."""
+
+    def __len__(self) -> int: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __getstate__(self) -> str: ...
+
+    def __setstate__(self, arg: str, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class MethodOutcome:
+    """What one method reached."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """The step time it reached; None when it found no plan that fits."""
+
+    @property
+    def fallbacks(self) -> list[str]: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def devices_used(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Plan:
+    """Which operator runs where and when, simulated and verified."""
+
+    @staticmethod
+    def load(path: str | os.PathLike, graph: Graph) -> Plan: ...
+
+    @staticmethod
+    def from_json(text: str, graph: Graph) -> Plan: ...
+
+    def to_json(self) -> str: ...
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes plan.json, atomically."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def makespan_ns(self) -> int:
+        """The predicted step time in nanoseconds."""
+
+    @property
+    def gap(self) -> float | None:
+        """makespan / strongest lower bound - 1; None without a bound."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Lower bounds on any placement's step time, in nanoseconds, by name."""
+
+    @property
+    def device_of(self) -> dict[str, str]:
+        """The device of every operator, by name."""
+
+    @property
+    def devices(self) -> list[int]:
+        """The device index of every operator, by index."""
+
+    @property
+    def starts(self) -> list[int]:
+        """Nanoseconds, by operator index."""
+
+    @property
+    def ends(self) -> list[int]:
+        """Nanoseconds, by operator index."""
+
+    @property
+    def transfers(self) -> list[tuple[str, str, str, int, int, int, int]]:
+        """
+        (producer, source, target, bytes, requested, start, end) of every transfer; times in nanoseconds.
+        """
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes each device holds at once."""
+
+    @property
+    def busy_ns(self) -> dict[str, int]:
+        """How long each device computes, in nanoseconds."""
+
+    @property
+    def fits(self) -> bool:
+        """
+        Every peak is within its device's capacity. Always so for a placed plan.
+        """
+
+    @property
+    def methods(self) -> list[MethodOutcome]:
+        """What every method that was tried reached."""
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """What it took to fit: 'reserve', 'repair', 'packing', ..."""
+
+    @property
+    def notes(self) -> list[str]: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __getstate__(self) -> tuple[str, Graph]: ...
+
+    def __setstate__(self, arg: tuple[str, Graph], /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def __str__(self) -> str: ...
+
+class Unplaceable:
+    """Why no plan fits, and what would."""
+
+    @property
+    def operator(self) -> str | None:
+        """
+        The operator, or the first of its colocation group, that found no room.
+        """
+
+    @property
+    def short_by(self) -> int:
+        """Bytes missing in the best case."""
+
+    @property
+    def proved(self) -> bool:
+        """No plan can exist; otherwise none was found."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def smallest_capacity(self) -> int | None:
+        """Bytes, equal on all devices, for which a plan was found."""
+
+    @property
+    def smallest_device_count(self) -> int | None:
+        """How many devices, adding ones like the largest, a plan was found for."""
+
+    def __str__(self) -> str: ...
+
+def place_graph(graph: Graph, cluster: Cluster, *, method: str = 'auto', optimize: str = 'all', budget: str = '1s', threads: int = 1, lp: str = 'matching', lp_threshold: float = 0.5, complete_matching: bool = True, seed: int = 1, bounds: bool = True, suggest: bool = True, expert: Mapping[str, str] | None = None) -> Plan | Unplaceable: ...
+
+def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str]) -> Plan:
+    """
+    Replays a placement (device by operator name), each device running what becomes ready first. The result may exceed capacities: see Plan.fits.
+    """
+
+def verify(plan: Plan) -> list[str]:
+    """One sentence per rule that the plan breaks; empty when it is right."""
+
+def lower_bounds(graph: Graph, cluster: Cluster) -> dict[str, int]:
+    """
+    Nanoseconds that no placement's step time can be below, by the bound's name.
+    """
+
+def graph_facts(graph: Graph) -> dict[str, int | float]:
+    """
+    What is known of a graph without a cluster: sizes, work, critical path, memory.
+    """
+
+def methods() -> dict[str, str]:
+    """The names of all methods of place_graph, and what they do."""
+
+def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None) -> Graph:
+    """
+    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.
+    """
+
+def models() -> dict[str, str]:
+    """The names of all models of generate(), and what they are."""

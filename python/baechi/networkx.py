@@ -61,8 +61,9 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
         memory_mode=attributes.get("memory_mode", "dataflow"),
         batch_size=attributes.get("batch_size"),
     )
-    # A backward operator names its forward one, which must be there first; ids keep the node order
-    # where edges allow it.
+    # Ids keep the node order where edges allow it. A forward operator may stand after its backward
+    # one, so those are said last.
+    forward_of: dict[str, str] = {}
     position = {node: i for i, node in enumerate(graph.nodes)}
     ordered = all(position[a] < position[b] for a, b in graph.edges())
     for node in graph.nodes if ordered else order:
@@ -74,6 +75,8 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
             raise InputError(f"node {node!r} has an unknown attribute {unknown[0]!r}")
         if "times" not in given:
             raise InputError(f"node {node!r} has no attribute 'times'")
+        if (forward := given.pop("forward", None)) is not None:
+            forward_of[node] = forward
         inputs, after = [], []
         for producer, _, edge in graph.in_edges(node, data=True):
             if edge.get("control", False):
@@ -81,4 +84,6 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
             else:
                 inputs.append((producer, edge.get("port", 0)))
         builder.add(node, given.pop("times"), inputs=inputs, after=after, **given)
+    for node, forward in forward_of.items():
+        builder.set_forward(node, forward)
     return builder.build()

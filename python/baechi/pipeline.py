@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -74,12 +75,16 @@ def place_graph(
         InputError: The request cannot be right.
 
     """
+    if not isinstance(budget, str):
+        if not (math.isfinite(budget) and budget >= 0):
+            raise _core.InputError(f"budget must be a finite number of seconds, not {budget}")
+        budget = f"{budget:.9f}s"
     answer = _core.place_graph(
         graph,
         _cluster(cluster),
         method=method,
         optimize=optimize,
-        budget=budget if isinstance(budget, str) else f"{budget:.9f}s",
+        budget=budget,
         threads=threads,
         lp=lp,
         lp_threshold=lp_threshold,

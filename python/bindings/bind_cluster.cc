@@ -32,9 +32,12 @@ DeviceId device_id(const Cluster& cluster, std::string_view name) {
 
 const char* mode_name(CommunicationMode mode) {
   switch (mode) {
-    case CommunicationMode::kParallel: return "parallel";
-    case CommunicationMode::kSequential: return "sequential";
-    case CommunicationMode::kDuplex: return "duplex";
+    case CommunicationMode::kParallel:
+      return "parallel";
+    case CommunicationMode::kSequential:
+      return "sequential";
+    case CommunicationMode::kDuplex:
+      return "duplex";
   }
   return "";
 }
@@ -44,57 +47,66 @@ const char* mode_name(CommunicationMode mode) {
 void bind_cluster(nb::module_& m) {
   nb::class_<Device>(m, "Device", "A memory-limited device of a cluster.")
       .def_prop_ro("name", [](const Device& d) { return d.name; })
-      .def_prop_ro("kind", [](const Device& d) { return d.kind; },
-                   "Which of an operator's compute times holds here.")
-      .def_prop_ro("capacity", [](const Device& d) { return d.capacity.count(); }, "Bytes.")
+      .def_prop_ro(
+          "kind", [](const Device& d) { return d.kind; },
+          "Which of an operator's compute times holds here.")
+      .def_prop_ro(
+          "capacity", [](const Device& d) { return d.capacity.count(); }, "Bytes.")
       .def_prop_ro("host", [](const Device& d) { return d.host; })
-      .def_prop_ro("speed",
-                   [](const Device& d) {
-                     return static_cast<double>(d.speed.count()) /
-                            static_cast<double>(kFullSpeed.count());
-                   },
-                   "Beside others of its kind: an operator takes time / speed.")
+      .def_prop_ro(
+          "speed",
+          [](const Device& d) {
+            return static_cast<double>(d.speed.count()) / static_cast<double>(kFullSpeed.count());
+          },
+          "Beside others of its kind: an operator takes time / speed.")
       .def("__repr__", [](const Device& d) { return "Device('" + d.name + "')"; });
 
   nb::class_<ClusterHandle>(m, "Cluster", "Devices and the links between them. Immutable.")
-      .def("__init__",
-           [](ClusterHandle* self, const std::string& text, std::optional<std::string> link,
-              std::optional<std::string> communication) {
-             new (self) ClusterHandle(
-                 handle(read_cluster({text, std::move(link), std::move(communication)})));
-           },
-           "text"_a, nb::kw_only(), "link"_a = nb::none(), "communication"_a = nb::none(),
-           "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
-           "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
-           "'duplex'.")
-      .def_static("from_json",
-                  [](const std::string& text) { return handle(parse_cluster(text, "<string>")); },
-                  "text"_a)
+      .def(
+          "__init__",
+          [](ClusterHandle* self, const std::string& text, std::optional<std::string> link,
+             std::optional<std::string> communication) {
+            new (self) ClusterHandle(
+                handle(read_cluster({text, std::move(link), std::move(communication)})));
+          },
+          "text"_a, nb::kw_only(), "link"_a = nb::none(), "communication"_a = nb::none(),
+          "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
+          "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
+          "'duplex'.")
+      .def_static(
+          "from_json",
+          [](const std::string& text) { return handle(parse_cluster(text, "<string>")); }, "text"_a)
       .def("to_json", [](const ClusterHandle& h) { return cluster_to_json(h.cluster->spec()); })
-      .def("save",
-           [](const ClusterHandle& h, const std::filesystem::path& path) {
-             write_text_file(path, cluster_to_json(h.cluster->spec()));
-           },
-           "path"_a, "Writes cluster.json, atomically.")
+      .def(
+          "save",
+          [](const ClusterHandle& h, const std::filesystem::path& path) {
+            write_text_file(path, cluster_to_json(h.cluster->spec()));
+          },
+          "path"_a, "Writes cluster.json, atomically.")
       .def_prop_ro("name", [](const ClusterHandle& h) { return h.cluster->name(); })
       .def_prop_ro("communication",
                    [](const ClusterHandle& h) { return mode_name(h.cluster->communication()); })
       .def_prop_ro("devices", [](const ClusterHandle& h) { return h.cluster->spec().devices; })
-      .def("transfer_time",
-           [](const ClusterHandle& h, std::int64_t bytes, std::string_view from, std::string_view to) {
-             const Cluster& c = *h.cluster;
-             const DeviceId a = device_id(c, from), b = device_id(c, to);
-             if (bytes < 0) throw nb::value_error("bytes must not be negative");
-             return a == b ? 0 : c.link(a, b).transfer_time(Bytes(bytes)).count();
-           },
-           "bytes"_a, "source"_a, "target"_a, "Nanoseconds to send so many bytes between two devices.")
+      .def(
+          "transfer_time",
+          [](const ClusterHandle& h, std::int64_t bytes, std::string_view from,
+             std::string_view to) {
+            const Cluster& c = *h.cluster;
+            const DeviceId a = device_id(c, from), b = device_id(c, to);
+            if (bytes < 0) throw nb::value_error("bytes must not be negative");
+            return a == b ? 0 : c.link(a, b).transfer_time(Bytes(bytes)).count();
+          },
+          "bytes"_a, "source"_a, "target"_a,
+          "Nanoseconds to send so many bytes between two devices.")
       .def("__len__", [](const ClusterHandle& h) { return h.cluster->num_devices(); })
-      .def("__eq__",
-           [](const ClusterHandle& a, const ClusterHandle& b) {
-             return a.cluster->spec() == b.cluster->spec();
-           },
-           nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
-      .def("__getstate__", [](const ClusterHandle& h) { return cluster_to_json(h.cluster->spec()); })
+      .def(
+          "__eq__",
+          [](const ClusterHandle& a, const ClusterHandle& b) {
+            return a.cluster->spec() == b.cluster->spec();
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
+      .def("__getstate__",
+           [](const ClusterHandle& h) { return cluster_to_json(h.cluster->spec()); })
       .def("__setstate__",
            [](ClusterHandle& h, const std::string& text) {
              new (&h) ClusterHandle(handle(parse_cluster(text, "<pickle>")));

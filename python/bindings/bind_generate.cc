@@ -17,33 +17,35 @@ using namespace nb::literals;
 namespace baechi::python {
 
 void bind_generate(nb::module_& m) {
-  m.def("generate",
-        [](const std::string& model, std::optional<std::int64_t> batch,
-           std::optional<std::int64_t> length, std::optional<std::int64_t> layers,
-           std::optional<std::int64_t> operators, std::optional<std::uint64_t> seed,
-           const std::optional<std::string>& device) {
-          GenerateRequest request{.batch = batch,
-                                  .length = length,
-                                  .layers = layers,
-                                  .operators = operators,
-                                  .seed = seed};
-          if (device.has_value()) request.kinds = parse_costed_kinds(*device);
-          return GraphHandle{std::make_shared<const OpGraph>(
-              interruptible([&](const CancelFlag*) { return generate_graph(model, request); }))};
-        },
-        "model"_a, nb::kw_only(), "batch"_a = nb::none(), "length"_a = nb::none(),
-        "layers"_a = nb::none(), "operators"_a = nb::none(), "seed"_a = nb::none(),
-        "device"_a = nb::none(),
-        "A synthetic graph: see models(). `device` names the presets that costs are estimated for, "
-        "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.");
-  m.def("models",
-        [] {
-          std::map<std::string, std::string> models;
-          for (const GeneratorEntry& entry : all_generators())
-            models.emplace(entry.name, entry.summary);
-          return models;
-        },
-        "The names of all models of generate(), and what they are.");
+  m.def(
+      "generate",
+      [](const std::string& model, std::optional<std::int64_t> batch,
+         std::optional<std::int64_t> length, std::optional<std::int64_t> layers,
+         std::optional<std::int64_t> operators, std::optional<std::uint64_t> seed,
+         const std::optional<std::string>& device) {
+        GenerateRequest request{.batch = batch,
+                                .length = length,
+                                .layers = layers,
+                                .operators = operators,
+                                .seed = seed};
+        if (device.has_value()) request.kinds = parse_costed_kinds(*device);
+        return GraphHandle{std::make_shared<const OpGraph>(
+            interruptible([&](const CancelFlag*) { return generate_graph(model, request); }))};
+      },
+      "model"_a, nb::kw_only(), "batch"_a = nb::none(), "length"_a = nb::none(),
+      "layers"_a = nb::none(), "operators"_a = nb::none(), "seed"_a = nb::none(),
+      "device"_a = nb::none(),
+      "A synthetic graph: see models(). `device` names the presets that costs are estimated for, "
+      "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.");
+  m.def(
+      "models",
+      [] {
+        std::map<std::string, std::string> models;
+        for (const GeneratorEntry& entry : all_generators())
+          models.emplace(entry.name, entry.summary);
+        return models;
+      },
+      "The names of all models of generate(), and what they are.");
 }
 
 }  // namespace baechi::python

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -9,10 +8,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
-#include <map>
 #include <utility>
 #include <vector>
 
+#include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/text_file.h"
@@ -29,21 +28,11 @@ namespace {
 
 GraphHandle handle(OpGraph graph) { return {std::make_shared<const OpGraph>(std::move(graph))}; }
 
-const char* mode_name(MemoryMode mode) {
-  return mode == MemoryMode::kRetain ? "retain" : "dataflow";
-}
-
-MemoryMode mode_of(std::string_view name) {
-  if (name == "dataflow") return MemoryMode::kDataflow;
-  if (name == "retain") return MemoryMode::kRetain;
-  throw nb::value_error("memory_mode is 'dataflow' or 'retain'");
-}
-
-std::map<std::string, std::int64_t> times_of(const OpGraph& graph, OpId op) {
-  std::map<std::string, std::int64_t> times;
+nb::typed<nb::dict, std::string, std::int64_t> times_of(const OpGraph& graph, OpId op) {
+  nb::typed<nb::dict, std::string, std::int64_t> times;
   for (const KindId kind : graph.kinds())
     if (const auto time = graph.times(kind)[op])
-      times.emplace(graph.kind_name(kind), time->count());
+      times[nb::cast(graph.kind_name(kind))] = time->count();
   return times;
 }
 
@@ -61,116 +50,214 @@ void bind_operator(nb::module_& m) {
   nb::class_<OperatorHandle>(m, "Operator", "One operator of a graph; a light view.")
       .def_prop_ro("index", [](const OperatorHandle& h) { return h.op.value(); })
       .def_prop_ro("name", [at](const OperatorHandle& h) { return at(h).name; })
-      .def_prop_ro("kind", [at](const OperatorHandle& h) { return at(h).kind; },
-                   "Free text such as 'MatMul'; may be empty.")
-      .def_prop_ro("times", [](const OperatorHandle& h) { return times_of(*h.graph, h.op); },
-                   "Nanoseconds by device kind; a kind that is missing cannot run it.")
-      .def_prop_ro("permanent", [at](const OperatorHandle& h) { return at(h).permanent.count(); },
-                   "Bytes held for the whole step: weights, gradients, optimizer state.")
-      .def_prop_ro("temporary", [at](const OperatorHandle& h) { return at(h).temporary.count(); },
-                   "Bytes held while the operator runs.")
-      .def_prop_ro("outputs",
-                   [](const OperatorHandle& h) {
-                     std::vector<std::int64_t> sizes;
-                     for (const TensorId tensor : h.graph->outputs(h.op))
-                       sizes.push_back(h.graph->size(tensor).count());
-                     return sizes;
-                   },
-                   "Bytes of each output, by port.")
-      .def_prop_ro("inputs", [](const OperatorHandle& h) { return inputs_of(*h.graph, h.op); },
-                   "(producer, port) of each tensor it reads.")
-      .def_prop_ro("after",
-                   [](const OperatorHandle& h) {
-                     std::vector<std::string> names;
-                     for (const Edge& edge : h.graph->in_edges(h.op))
-                       if (!edge.tensor.has_value()) names.emplace_back((*h.graph)[edge.from].name);
-                     return names;
-                   },
-                   "The operators it waits for without reading from them.")
+      .def_prop_ro(
+          "kind", [at](const OperatorHandle& h) { return at(h).kind; },
+          "Free text such as 'MatMul'; may be empty.")
+      .def_prop_ro(
+          "times", [](const OperatorHandle& h) { return times_of(*h.graph, h.op); },
+          "Nanoseconds by device kind; a kind that is missing cannot run it.")
+      .def_prop_ro(
+          "permanent", [at](const OperatorHandle& h) { return at(h).permanent.count(); },
+          "Bytes held for the whole step: weights, gradients, optimizer state.")
+      .def_prop_ro(
+          "temporary", [at](const OperatorHandle& h) { return at(h).temporary.count(); },
+          "Bytes held while the operator runs.")
+      .def_prop_ro(
+          "outputs",
+          [](const OperatorHandle& h) {
+            std::vector<std::int64_t> sizes;
+            for (const TensorId tensor : h.graph->outputs(h.op))
+              sizes.push_back(h.graph->size(tensor).count());
+            return sizes;
+          },
+          "Bytes of each output, by port.")
+      .def_prop_ro(
+          "inputs", [](const OperatorHandle& h) { return inputs_of(*h.graph, h.op); },
+          "(producer, port) of each tensor it reads.")
+      .def_prop_ro(
+          "after",
+          [](const OperatorHandle& h) {
+            std::vector<std::string> names;
+            for (const Edge& edge : h.graph->in_edges(h.op))
+              if (!edge.tensor.has_value()) names.emplace_back((*h.graph)[edge.from].name);
+            return names;
+          },
+          "The operators it waits for without reading from them.")
       .def_prop_ro("backward", [at](const OperatorHandle& h) { return at(h).backward; })
-      .def_prop_ro("forward",
-                   [at](const OperatorHandle& h) -> std::optional<std::string> {
-                     if (!at(h).forward.has_value()) return std::nullopt;
-                     return std::string((*h.graph)[*at(h).forward].name);
-                   },
-                   "The name of the operator whose backward this is.")
-      .def_prop_ro("device",
-                   [at](const OperatorHandle& h) -> std::optional<std::string> {
-                     if (!at(h).pin.has_value()) return std::nullopt;
-                     return std::string(*at(h).pin);
-                   },
-                   "The name of the only device it may run on, when it is pinned.")
-      .def_prop_ro("colocate",
-                   [](const OperatorHandle& h) {
-                     const auto names = h.graph->colocation_names(h.op);
-                     return std::vector<std::string>(names.begin(), names.end());
-                   },
-                   "The names of its colocation groups.")
-      .def("__repr__", [at](const OperatorHandle& h) {
-        return "Operator('" + std::string(at(h).name) + "')";
-      });
+      .def_prop_ro(
+          "forward",
+          [at](const OperatorHandle& h) -> std::optional<std::string> {
+            if (!at(h).forward.has_value()) return std::nullopt;
+            return std::string((*h.graph)[*at(h).forward].name);
+          },
+          "The name of the operator whose backward this is.")
+      .def_prop_ro(
+          "device",
+          [at](const OperatorHandle& h) -> std::optional<std::string> {
+            if (!at(h).pin.has_value()) return std::nullopt;
+            return std::string(*at(h).pin);
+          },
+          "The name of the only device it may run on, when it is pinned.")
+      .def_prop_ro(
+          "colocate",
+          [](const OperatorHandle& h) {
+            const auto names = h.graph->colocation_names(h.op);
+            return std::vector<std::string>(names.begin(), names.end());
+          },
+          "The names of its colocation groups.")
+      .def("__repr__",
+           [at](const OperatorHandle& h) { return "Operator('" + std::string(at(h).name) + "')"; });
+}
+
+using Times = nb::typed<nb::mapping, std::string, std::int64_t>;
+
+struct AddedOperator {  // what GraphBuilder.add is given
+  OperatorSpec spec;
+  std::vector<std::pair<std::string, std::int64_t>> times;
+  std::vector<std::int64_t> outputs;
+  std::vector<std::pair<std::string, std::size_t>> inputs;
+  std::vector<std::string> after;
+  std::vector<std::string> colocate;
+};
+
+// Python objects outlive build(), which uses the core's builder up.
+class BuilderHandle {
+ public:
+  explicit BuilderHandle(OpGraphBuilder builder) : builder_(std::move(builder)) {}
+
+  OpGraphBuilder& get() {
+    if (!builder_.has_value()) throw InputError("the builder has been built already");
+    return *builder_;
+  }
+  OpGraph build() {
+    OpGraphBuilder builder = std::move(get());
+    builder_.reset();
+    return std::move(builder).build();
+  }
+  OpId find(std::string_view name) {
+    const std::optional<OpId> op = get().find(name);
+    if (!op.has_value()) throw InputError("no operator '" + std::string(name) + "'");
+    return *op;
+  }
+  OpId add(const AddedOperator& added);
+
+ private:
+  void check_amounts(const AddedOperator& added);
+
+  std::optional<OpGraphBuilder> builder_;
+};
+
+void BuilderHandle::check_amounts(const AddedOperator& added) {
+  const std::string name = "operator '" + std::string(added.spec.name) + "'";
+  const auto require = [&](std::int64_t amount, const char* what, const char* unit) {
+    if (amount < 0)
+      throw InputError(name + " has a negative " + what + ": " + std::to_string(amount) + unit);
+  };
+  require(added.spec.permanent.count(), "permanent memory", " bytes");
+  require(added.spec.temporary.count(), "temporary memory", " bytes");
+  for (const std::int64_t size : added.outputs) require(size, "output size", " bytes");
+  for (const auto& [kind, time] : added.times) {
+    require(time, "compute time", " ns");
+    if (kind.empty()) throw InputError(name + " has a compute time for a kind without a name");
+  }
+  for (const std::string& group : added.colocate)
+    if (group.empty()) throw InputError(name + " names an empty colocation group");
+  if (added.spec.pin.has_value() && added.spec.pin->empty())
+    throw InputError(name + " is pinned to a device without a name");
+}
+
+// Checks everything first: what is refused leaves nothing behind.
+OpId BuilderHandle::add(const AddedOperator& added) {
+  OpGraphBuilder& builder = get();
+  check_amounts(added);
+  std::vector<TensorId> read;
+  for (const auto& [producer, port] : added.inputs) {
+    const std::optional<TensorId> tensor = builder.output(find(producer), port);
+    if (!tensor.has_value())
+      throw InputError("operator '" + producer + "' has no output " + std::to_string(port));
+    read.push_back(*tensor);
+  }
+  std::vector<OpId> after;
+  for (const std::string& other : added.after) after.push_back(find(other));
+
+  const OpId op = builder.add_operator(added.spec);
+  for (const auto& [kind, time] : added.times) builder.set_time(op, kind, Time(time));
+  for (const std::int64_t size : added.outputs) builder.add_output(op, Bytes(size));
+  for (const TensorId tensor : read) builder.connect(tensor, op);
+  for (const OpId other : after) builder.add_control_edge(other, op);
+  for (const std::string& group : added.colocate) builder.add_to_group(op, group);
+  return op;
 }
 
 void bind_builder(nb::module_& m) {
-  const auto op_of = [](const OpGraphBuilder& builder, std::string_view name) {
-    const std::optional<OpId> op = builder.find(name);
-    if (!op.has_value()) throw nb::key_error(("no operator '" + std::string(name) + "'").c_str());
-    return *op;
-  };
-  nb::class_<OpGraphBuilder>(m, "GraphBuilder",
-                             "Collects operators and edges, and checks them into a Graph.")
-      .def("__init__",
-           [](OpGraphBuilder* self, std::string_view name, std::string_view memory_mode,
-              std::optional<std::int64_t> batch_size) {
-             new (self) OpGraphBuilder(name);
-             self->set_memory_mode(mode_of(memory_mode));
-             if (batch_size.has_value()) self->set_batch_size(*batch_size);
-           },
-           "name"_a = "", nb::kw_only(), "memory_mode"_a = "dataflow", "batch_size"_a = nb::none())
-      .def("add",
-           [op_of](OpGraphBuilder& self, std::string_view name,
-                   const std::map<std::string, std::int64_t>& times, std::string_view kind,
-                   std::int64_t permanent, std::int64_t temporary,
-                   const std::vector<std::int64_t>& outputs,
-                   const std::vector<std::pair<std::string, std::size_t>>& inputs,
-                   const std::vector<std::string>& after, const std::vector<std::string>& colocate,
-                   std::optional<std::string_view> forward, bool backward,
-                   std::optional<std::string_view> device) {
-             OperatorSpec spec{.name = name,
-                               .kind = kind,
-                               .permanent = Bytes(permanent),
-                               .temporary = Bytes(temporary),
-                               .backward = backward,
-                               .pin = device};
-             if (forward.has_value()) spec.forward = op_of(self, *forward);
-             const OpId op = self.add_operator(spec);
-             for (const auto& [device_kind, time] : times) self.set_time(op, device_kind, Time(time));
-             for (const std::int64_t size : outputs) self.add_output(op, Bytes(size));
-             for (const auto& [producer, port] : inputs) {
-               const std::optional<TensorId> tensor = self.output(op_of(self, producer), port);
-               if (!tensor.has_value())
-                 throw nb::index_error(("operator '" + producer + "' has no output " +
-                                        std::to_string(port))
-                                           .c_str());
-               self.connect(*tensor, op);
-             }
-             for (const std::string& other : after) self.add_control_edge(op_of(self, other), op);
-             for (const std::string& group : colocate) self.add_to_group(op, group);
-             return op.value();
-           },
-           "name"_a, "times"_a, nb::kw_only(), "kind"_a = "", "permanent"_a = 0, "temporary"_a = 0,
-           "outputs"_a = std::vector<std::int64_t>(),
-           "inputs"_a = std::vector<std::pair<std::string, std::size_t>>(),
-           "after"_a = std::vector<std::string>(), "colocate"_a = std::vector<std::string>(),
-           "forward"_a = nb::none(), "backward"_a = false, "device"_a = nb::none(),
-           "Adds an operator; its inputs (producer, port) must have been added before. `times` are "
-           "nanoseconds by device kind ('*': any kind), sizes are bytes. Returns its index.")
-      .def("__len__", [](const OpGraphBuilder& self) { return self.num_ops(); })
-      .def("build", [](OpGraphBuilder& self) { return handle(std::move(self).build()); },
-           "The checked graph. The builder is empty afterwards.");
+  nb::class_<BuilderHandle>(m, "GraphBuilder",
+                            "Collects operators and edges, and checks them into a Graph.")
+      .def(
+          "__init__",
+          [](BuilderHandle* self, std::string_view name, std::string_view memory_mode,
+             std::optional<std::int64_t> batch_size) {
+            OpGraphBuilder builder(name);
+            builder.set_memory_mode(memory_mode_of(memory_mode));
+            if (batch_size.has_value()) builder.set_batch_size(*batch_size);
+            new (self) BuilderHandle(std::move(builder));
+          },
+          "name"_a = "", nb::kw_only(), "memory_mode"_a = "dataflow", "batch_size"_a = nb::none())
+      .def(
+          "add",
+          [](BuilderHandle& self, std::string_view name, const Times& times, std::string_view kind,
+             std::int64_t permanent, std::int64_t temporary, std::vector<std::int64_t> outputs,
+             std::vector<std::pair<std::string, std::size_t>> inputs,
+             std::vector<std::string> after, std::vector<std::string> colocate,
+             std::optional<std::string_view> forward, bool backward,
+             std::optional<std::string_view> device) {
+            AddedOperator added{.spec = {.name = name,
+                                         .kind = kind,
+                                         .permanent = Bytes(permanent),
+                                         .temporary = Bytes(temporary),
+                                         .backward = backward,
+                                         .pin = device},
+                                .times = items_of<std::int64_t>(
+                                    times, "times are whole nanoseconds by device kind"),
+                                .outputs = std::move(outputs),
+                                .inputs = std::move(inputs),
+                                .after = std::move(after),
+                                .colocate = std::move(colocate)};
+            if (forward.has_value()) added.spec.forward = self.find(*forward);
+            return self.add(added).value();
+          },
+          "name"_a, "times"_a, nb::kw_only(), "kind"_a = "", "permanent"_a = 0, "temporary"_a = 0,
+          "outputs"_a = std::vector<std::int64_t>(),
+          "inputs"_a = std::vector<std::pair<std::string, std::size_t>>(),
+          "after"_a = std::vector<std::string>(), "colocate"_a = std::vector<std::string>(),
+          "forward"_a = nb::none(), "backward"_a = false, "device"_a = nb::none(),
+          "Adds an operator; its inputs (producer, port) must have been added before. `times` are "
+          "nanoseconds by device kind ('*': any kind), sizes are bytes. Returns its index. What "
+          "raises InputError adds nothing.")
+      .def(
+          "set_forward",
+          [](BuilderHandle& self, std::string_view name, std::string_view forward) {
+            const OpId op = self.find(name);
+            self.get().set_forward(op, self.find(forward));
+          },
+          "name"_a, "forward"_a,
+          "Makes `name` the backward operator of `forward`, when that one is added later.")
+      .def("__len__", [](BuilderHandle& self) { return self.get().num_ops(); })
+      .def(
+          "build", [](BuilderHandle& self) { return handle(self.build()); },
+          "The checked graph. The builder cannot be used afterwards.");
 }
 
 }  // namespace
+
+MemoryMode memory_mode_of(std::string_view name) {
+  if (name == "dataflow") return MemoryMode::kDataflow;
+  if (name == "retain") return MemoryMode::kRetain;
+  throw InputError("memory_mode is 'dataflow' or 'retain', not '" + std::string(name) + "'");
+}
+
+const char* memory_mode_name(MemoryMode mode) {
+  return mode == MemoryMode::kRetain ? "retain" : "dataflow";
+}
 
 OpId operator_id(const OpGraph& graph, const nb::object& key) {
   if (nb::isinstance<nb::str>(key)) {
@@ -179,71 +266,80 @@ OpId operator_id(const OpGraph& graph, const nb::object& key) {
     if (!op.has_value()) throw nb::key_error(("no operator '" + name + "'").c_str());
     return *op;
   }
-  const auto index = nb::cast<std::int64_t>(key);
-  const auto size = static_cast<std::int64_t>(graph.num_ops());
+  const Py_ssize_t index = PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
+  if (index == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  const auto size = static_cast<Py_ssize_t>(graph.num_ops());
   if (index < -size || index >= size) throw nb::index_error("operator index out of range");
   return OpId(static_cast<std::size_t>(index < 0 ? index + size : index));
 }
 
 void bind_graph(nb::module_& m) {
   bind_operator(m);
-  nb::class_<GraphHandle>(m, "Graph", "An ML graph: operators, and the tensors between them. Immutable.")
-      .def_static("load",
-                  [](const std::filesystem::path& path) {
-                    return handle(interruptible(
-                        [&](const CancelFlag* cancel) { return read_graph(path, cancel); }));
-                  },
-                  "path"_a, "Reads a graph file: graph.json, dnn-partitioning JSON or PipeDream text.")
-      .def_static("from_json",
-                  [](const std::string& text) {
-                    return handle(interruptible([&](const CancelFlag* cancel) {
-                      return parse_graph(text, "<string>", cancel);
-                    }));
-                  },
-                  "text"_a)
+  nb::class_<GraphHandle>(m, "Graph",
+                          "An ML graph: operators, and the tensors between them. Immutable.")
+      .def_static(
+          "load",
+          [](const std::filesystem::path& path) {
+            return handle(
+                interruptible([&](const CancelFlag* cancel) { return read_graph(path, cancel); }));
+          },
+          "path"_a, "Reads a graph file: graph.json, dnn-partitioning JSON or PipeDream text.")
+      .def_static(
+          "from_json",
+          [](const std::string& text) {
+            return handle(interruptible(
+                [&](const CancelFlag* cancel) { return parse_graph(text, "<string>", cancel); }));
+          },
+          "text"_a)
       .def("to_json", [](const GraphHandle& h) { return graph_to_json(*h.graph); })
-      .def("to_dot", [](const GraphHandle& h) { return graph_to_dot(*h.graph); },
-           "Graphviz source.")
-      .def("save",
-           [](const GraphHandle& h, const std::filesystem::path& path) {
-             nb::gil_scoped_release unlocked;
-             write_text_file(path, graph_to_json(*h.graph));
-           },
-           "path"_a, "Writes graph.json, atomically.")
+      .def(
+          "to_dot", [](const GraphHandle& h) { return graph_to_dot(*h.graph); }, "Graphviz source.")
+      .def(
+          "save",
+          [](const GraphHandle& h, const std::filesystem::path& path) {
+            nb::gil_scoped_release unlocked;
+            write_text_file(path, graph_to_json(*h.graph));
+          },
+          "path"_a, "Writes graph.json, atomically.")
       .def_prop_ro("name", [](const GraphHandle& h) { return h.graph->name(); })
-      .def_prop_ro("memory_mode", [](const GraphHandle& h) { return mode_name(h.graph->memory_mode()); })
+      .def_prop_ro("memory_mode",
+                   [](const GraphHandle& h) { return memory_mode_name(h.graph->memory_mode()); })
       .def_prop_ro("batch_size", [](const GraphHandle& h) { return h.graph->batch_size(); })
       .def_prop_ro("num_edges", [](const GraphHandle& h) { return h.graph->num_edges(); })
       .def_prop_ro("num_tensors", [](const GraphHandle& h) { return h.graph->num_tensors(); })
       .def_prop_ro("num_groups", [](const GraphHandle& h) { return h.graph->num_groups(); })
-      .def_prop_ro("device_kinds",
-                   [](const GraphHandle& h) {
-                     std::vector<std::string> names;
-                     for (const KindId kind : h.graph->kinds()) names.emplace_back(h.graph->kind_name(kind));
-                     return names;
-                   },
-                   "The device kinds that the graph has compute times for.")
-      .def_prop_ro("names",
-                   [](const GraphHandle& h) {
-                     std::vector<std::string_view> names;
-                     names.reserve(h.graph->num_ops());
-                     for (const OpId op : h.graph->ops()) names.push_back((*h.graph)[op].name);
-                     return names;
-                   },
-                   "The operators' names, by index.")
+      .def_prop_ro(
+          "device_kinds",
+          [](const GraphHandle& h) {
+            std::vector<std::string> names;
+            for (const KindId kind : h.graph->kinds()) names.emplace_back(h.graph->kind_name(kind));
+            return names;
+          },
+          "The device kinds that the graph has compute times for.")
+      .def_prop_ro(
+          "names",
+          [](const GraphHandle& h) {
+            std::vector<std::string_view> names;
+            names.reserve(h.graph->num_ops());
+            for (const OpId op : h.graph->ops()) names.push_back((*h.graph)[op].name);
+            return names;
+          },
+          "The operators' names, by index.")
       .def("__len__", [](const GraphHandle& h) { return h.graph->num_ops(); })
-      .def("__contains__",
-           [](const GraphHandle& h, std::string_view name) { return h.graph->find(name).has_value(); })
-      .def("__getitem__",
-           [](const GraphHandle& h, const nb::object& key) {
-             return OperatorHandle{h.graph, operator_id(*h.graph, key)};
-           },
-           nb::sig("def __getitem__(self, key: str | int) -> Operator"))
-      .def("__eq__",
-           [](const GraphHandle& a, const GraphHandle& b) {
-             return a.graph == b.graph || graph_to_json(*a.graph) == graph_to_json(*b.graph);
-           },
-           nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
+      .def("__contains__", [](const GraphHandle& h,
+                              std::string_view name) { return h.graph->find(name).has_value(); })
+      .def(
+          "__getitem__",
+          [](const GraphHandle& h, const nb::object& key) {
+            return OperatorHandle{h.graph, operator_id(*h.graph, key)};
+          },
+          nb::sig("def __getitem__(self, key: str | int) -> Operator"))
+      .def(
+          "__eq__",
+          [](const GraphHandle& a, const GraphHandle& b) {
+            return a.graph == b.graph || graph_to_json(*a.graph) == graph_to_json(*b.graph);
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
       .def("__getstate__", [](const GraphHandle& h) { return graph_to_json(*h.graph); })
       .def("__setstate__",
            [](GraphHandle& h, const std::string& text) {

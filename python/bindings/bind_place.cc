@@ -8,6 +8,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -97,7 +98,8 @@ PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
   });
 }
 
-std::map<std::string, std::int64_t> bounds_of(const GraphHandle& graph, const ClusterHandle& cluster) {
+std::map<std::string, std::int64_t> bounds_of(const GraphHandle& graph,
+                                              const ClusterHandle& cluster) {
   return interruptible([&](const CancelFlag*) {
     std::map<std::string, std::int64_t> bounds;
     for (const NamedBound& bound : lower_bounds(CostModel(*graph.graph, *cluster.cluster)))
@@ -129,77 +131,85 @@ nb::dict facts_of(const GraphHandle& graph) {
 
 void bind_place(nb::module_& m) {
   nb::class_<UnplaceableHandle>(m, "Unplaceable", "Why no plan fits, and what would.")
-      .def_prop_ro("operator",
-                   [](const UnplaceableHandle& h) -> std::optional<std::string> {
-                     if (!h.answer.op.has_value()) return std::nullopt;
-                     return std::string((*h.graph)[*h.answer.op].name);
-                   },
-                   "The operator, or the first of its colocation group, that found no room.")
-      .def_prop_ro("short_by", [](const UnplaceableHandle& h) { return h.answer.short_by.count(); },
-                   "Bytes missing in the best case.")
-      .def_prop_ro("proved", [](const UnplaceableHandle& h) { return h.answer.proved; },
-                   "No plan can exist; otherwise none was found.")
+      .def_prop_ro(
+          "operator",
+          [](const UnplaceableHandle& h) -> std::optional<std::string> {
+            if (!h.answer.op.has_value()) return std::nullopt;
+            return std::string((*h.graph)[*h.answer.op].name);
+          },
+          "The operator, or the first of its colocation group, that found no room.")
+      .def_prop_ro(
+          "short_by", [](const UnplaceableHandle& h) { return h.answer.short_by.count(); },
+          "Bytes missing in the best case.")
+      .def_prop_ro(
+          "proved", [](const UnplaceableHandle& h) { return h.answer.proved; },
+          "No plan can exist; otherwise none was found.")
       .def_prop_ro("reason", [](const UnplaceableHandle& h) { return h.answer.reason; })
-      .def_prop_ro("smallest_capacity",
-                   [](const UnplaceableHandle& h) -> std::optional<std::int64_t> {
-                     if (!h.answer.smallest_capacity.has_value()) return std::nullopt;
-                     return h.answer.smallest_capacity->count();
-                   },
-                   "Bytes, equal on all devices, for which a plan was found.")
-      .def_prop_ro("smallest_device_count",
-                   [](const UnplaceableHandle& h) { return h.answer.more_devices; },
-                   "How many devices, adding ones like the largest, a plan was found for.")
+      .def_prop_ro(
+          "smallest_capacity",
+          [](const UnplaceableHandle& h) -> std::optional<std::int64_t> {
+            if (!h.answer.smallest_capacity.has_value()) return std::nullopt;
+            return h.answer.smallest_capacity->count();
+          },
+          "Bytes, equal on all devices, for which a plan was found.")
+      .def_prop_ro(
+          "smallest_device_count", [](const UnplaceableHandle& h) { return h.answer.more_devices; },
+          "How many devices, adding ones like the largest, a plan was found for.")
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
-  m.def("place_graph",
-        [](const GraphHandle& graph, const ClusterHandle& cluster, const std::string& method,
-           std::string_view optimize, std::string_view budget, unsigned threads,
-           std::string_view lp, double lp_threshold, bool complete_matching, std::uint64_t seed,
-           bool bounds, bool suggest,
-           const std::optional<std::map<std::string, std::string>>& expert) {
-          PlanRequest request;
-          request.method = method;
-          request.optimize.level = find_optimize_level(optimize);
-          request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
-          request.threads = threads;
-          request.place.favorites = favorites_of(lp);
-          request.place.lp_threshold = lp_threshold;
-          request.place.complete_matching = complete_matching;
-          request.place.seed = seed;
-          request.bounds = bounds;
-          request.suggest = suggest;
-          return place(graph, cluster, request, expert);
-        },
-        "graph"_a, "cluster"_a, nb::kw_only(), "method"_a = "auto", "optimize"_a = "all",
-        "budget"_a = "1s", "threads"_a = 1, "lp"_a = "matching",
-        "lp_threshold"_a = PlaceOptions{}.lp_threshold,
-        "complete_matching"_a = PlaceOptions{}.complete_matching,
-        "seed"_a = PlaceOptions{}.seed, "bounds"_a = true, "suggest"_a = true,
-        "expert"_a = nb::none());
+  m.def(
+      "place_graph",
+      [](const GraphHandle& graph, const ClusterHandle& cluster, const std::string& method,
+         std::string_view optimize, std::string_view budget, unsigned threads, std::string_view lp,
+         double lp_threshold, bool complete_matching, std::uint64_t seed, bool bounds, bool suggest,
+         const std::optional<std::map<std::string, std::string>>& expert) {
+        if (threads == 0) throw InputError("threads must be at least 1");
+        if (!(lp_threshold >= 0 && lp_threshold <= 1))
+          throw InputError("lp_threshold must be from 0 to 1, not " + std::to_string(lp_threshold));
+        PlanRequest request;
+        request.method = method;
+        request.optimize.level = find_optimize_level(optimize);
+        request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
+        request.threads = threads;
+        request.place.favorites = favorites_of(lp);
+        request.place.lp_threshold = lp_threshold;
+        request.place.complete_matching = complete_matching;
+        request.place.seed = seed;
+        request.bounds = bounds;
+        request.suggest = suggest;
+        return place(graph, cluster, request, expert);
+      },
+      "graph"_a, "cluster"_a, nb::kw_only(), "method"_a = "auto", "optimize"_a = "all",
+      "budget"_a = "1s", "threads"_a = 1, "lp"_a = "matching",
+      "lp_threshold"_a = PlaceOptions{}.lp_threshold,
+      "complete_matching"_a = PlaceOptions{}.complete_matching, "seed"_a = PlaceOptions{}.seed,
+      "bounds"_a = true, "suggest"_a = true, "expert"_a = nb::none());
   m.def("simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a,
         "Replays a placement (device by operator name), each device running what becomes ready "
         "first. The result may exceed capacities: see Plan.fits.");
-  m.def("verify",
-        [](const PlanHandle& h) {
-          return interruptible([&](const CancelFlag*) {
-            return check_schedule(*h.graph, Cluster(h.plan.cluster), h.plan.schedule);
-          });
-        },
-        "plan"_a, "One sentence per rule that the plan breaks; empty when it is right.");
+  m.def(
+      "verify",
+      [](const PlanHandle& h) {
+        return interruptible([&](const CancelFlag*) {
+          return check_schedule(*h.graph, Cluster(h.plan.cluster), h.plan.schedule);
+        });
+      },
+      "plan"_a, "One sentence per rule that the plan breaks; empty when it is right.");
   m.def("lower_bounds", &bounds_of, "graph"_a, "cluster"_a,
         "Nanoseconds that no placement's step time can be below, by the bound's name.");
   m.def("graph_facts", &facts_of, "graph"_a,
         nb::sig("def graph_facts(graph: Graph) -> dict[str, int | float]"),
         "What is known of a graph without a cluster: sizes, work, critical path, memory.");
-  m.def("methods",
-        [] {
-          std::map<std::string, std::string> methods;
-          for (const PortfolioEntry& entry : portfolio_methods())
-            methods.emplace(entry.name, entry.summary);
-          for (const PlacerEntry& entry : all_placers()) methods.emplace(entry.name, entry.summary);
-          return methods;
-        },
-        "The names of all methods of place_graph, and what they do.");
+  m.def(
+      "methods",
+      [] {
+        std::map<std::string, std::string> methods;
+        for (const PortfolioEntry& entry : portfolio_methods())
+          methods.emplace(entry.name, entry.summary);
+        for (const PlacerEntry& entry : all_placers()) methods.emplace(entry.name, entry.summary);
+        return methods;
+      },
+      "The names of all methods of place_graph, and what they do.");
 }
 
 }  // namespace baechi::python

@@ -51,120 +51,138 @@ std::map<std::string, std::int64_t> by_device(const PlanHandle& h, const Of& of)
 void bind_plan(nb::module_& m) {
   nb::class_<MethodOutcome>(m, "MethodOutcome", "What one method reached.")
       .def_prop_ro("method", [](const MethodOutcome& o) { return o.method; })
-      .def_prop_ro("makespan_ns",
-                   [](const MethodOutcome& o) -> std::optional<std::int64_t> {
-                     if (!o.makespan.has_value()) return std::nullopt;
-                     return o.makespan->count();
-                   },
-                   "The step time it reached; None when it found no plan that fits.")
+      .def_prop_ro(
+          "makespan_ns",
+          [](const MethodOutcome& o) -> std::optional<std::int64_t> {
+            if (!o.makespan.has_value()) return std::nullopt;
+            return o.makespan->count();
+          },
+          "The step time it reached; None when it found no plan that fits.")
       .def_prop_ro("fallbacks", [](const MethodOutcome& o) { return o.fallbacks; })
       .def_prop_ro("reason", [](const MethodOutcome& o) { return o.reason; })
       .def_prop_ro("devices_used", [](const MethodOutcome& o) { return o.devices_used; })
       .def("__repr__", [](const MethodOutcome& o) { return "MethodOutcome('" + o.method + "')"; });
 
   nb::class_<PlanHandle>(m, "Plan", "Which operator runs where and when, simulated and verified.")
-      .def_static("load",
-                  [](const std::filesystem::path& path, const GraphHandle& graph) {
-                    return PlanHandle{graph.graph, read_plan(path, *graph.graph)};
-                  },
-                  "path"_a, "graph"_a)
-      .def_static("from_json",
-                  [](const std::string& text, const GraphHandle& graph) {
-                    return PlanHandle{graph.graph, parse_plan(text, "<string>", *graph.graph)};
-                  },
-                  "text"_a, "graph"_a)
+      .def_static(
+          "load",
+          [](const std::filesystem::path& path, const GraphHandle& graph) {
+            return PlanHandle{graph.graph, read_plan(path, *graph.graph)};
+          },
+          "path"_a, "graph"_a)
+      .def_static(
+          "from_json",
+          [](const std::string& text, const GraphHandle& graph) {
+            return PlanHandle{graph.graph, parse_plan(text, "<string>", *graph.graph)};
+          },
+          "text"_a, "graph"_a)
       .def("to_json", [](const PlanHandle& h) { return plan_to_json(h.plan, *h.graph); })
-      .def("save",
-           [](const PlanHandle& h, const std::filesystem::path& path) {
-             nb::gil_scoped_release unlocked;
-             write_text_file(path, plan_to_json(h.plan, *h.graph));
-           },
-           "path"_a, "Writes plan.json, atomically.")
+      .def(
+          "save",
+          [](const PlanHandle& h, const std::filesystem::path& path) {
+            nb::gil_scoped_release unlocked;
+            write_text_file(path, plan_to_json(h.plan, *h.graph));
+          },
+          "path"_a, "Writes plan.json, atomically.")
       .def_prop_ro("graph", [](const PlanHandle& h) { return GraphHandle{h.graph}; })
       .def_prop_ro("cluster",
                    [](const PlanHandle& h) {
                      return ClusterHandle{std::make_shared<const Cluster>(h.plan.cluster)};
                    })
       .def_prop_ro("method", [](const PlanHandle& h) { return h.plan.method; })
-      .def_prop_ro("makespan_ns", [](const PlanHandle& h) { return h.plan.makespan().count(); },
-                   "The predicted step time in nanoseconds.")
-      .def_prop_ro("gap", [](const PlanHandle& h) { return h.plan.gap(); },
-                   "makespan / strongest lower bound - 1; None without a bound.")
-      .def_prop_ro("bounds",
-                   [](const PlanHandle& h) {
-                     std::map<std::string, std::int64_t> bounds;
-                     for (const NamedBound& bound : h.plan.bounds)
-                       bounds.emplace(bound.name, bound.value.count());
-                     return bounds;
-                   },
-                   "Lower bounds on any placement's step time, in nanoseconds, by name.")
-      .def_prop_ro("device_of",
-                   [](const PlanHandle& h) {
-                     std::map<std::string, std::string> devices;
-                     for (const OpId op : h.graph->ops())
-                       devices.emplace((*h.graph)[op].name,
-                                       device_name(h.plan, h.plan.schedule.slots[op].device));
-                     return devices;
-                   },
-                   "The device of every operator, by name.")
-      .def_prop_ro("devices",
-                   [](const PlanHandle& h) {
-                     return column(h, [](const OpSlot& slot) { return slot.device.value(); });
-                   },
-                   "The device index of every operator, by index.")
-      .def_prop_ro("starts",
-                   [](const PlanHandle& h) {
-                     return column(h, [](const OpSlot& slot) { return slot.start.count(); });
-                   },
-                   "Nanoseconds, by operator index.")
-      .def_prop_ro("ends",
-                   [](const PlanHandle& h) {
-                     return column(h, [](const OpSlot& slot) { return slot.end.count(); });
-                   },
-                   "Nanoseconds, by operator index.")
-      .def_prop_ro("transfers",
-                   [](const PlanHandle& h) {
-                     std::vector<std::tuple<std::string, std::string, std::string, std::int64_t,
-                                            std::int64_t, std::int64_t, std::int64_t>>
-                         rows;
-                     for (const Transfer& t : h.plan.schedule.transfers)
-                       rows.emplace_back((*h.graph)[h.graph->producer(t.tensor)].name,
-                                         device_name(h.plan, t.from), device_name(h.plan, t.to),
-                                         h.graph->size(t.tensor).count(), t.requested.count(),
-                                         t.start.count(), t.end.count());
-                     return rows;
-                   },
-                   "(producer, source, target, bytes, requested, start, end) of every transfer; "
-                   "times in nanoseconds.")
-      .def_prop_ro("peaks",
-                   [](const PlanHandle& h) {
-                     return by_device(h, [](const PlanDevice& d) { return d.peak.count(); });
-                   },
-                   "The most bytes each device holds at once.")
-      .def_prop_ro("busy_ns",
-                   [](const PlanHandle& h) {
-                     return by_device(h, [](const PlanDevice& d) { return d.busy.count(); });
-                   },
-                   "How long each device computes, in nanoseconds.")
-      .def_prop_ro("fits",
-                   [](const PlanHandle& h) {
-                     for (const DeviceId device : h.plan.devices.keys())
-                       if (h.plan.devices[device].peak > h.plan.cluster.devices[device.index()].capacity)
-                         return false;
-                     return true;
-                   },
-                   "Every peak is within its device's capacity. Always so for a placed plan.")
-      .def_prop_ro("methods", [](const PlanHandle& h) { return h.plan.methods; },
-                   "What every method that was tried reached.")
-      .def_prop_ro("fallbacks", [](const PlanHandle& h) { return h.plan.fallbacks; },
-                   "What it took to fit: 'reserve', 'repair', 'packing', ...")
+      .def_prop_ro(
+          "makespan_ns", [](const PlanHandle& h) { return h.plan.makespan().count(); },
+          "The predicted step time in nanoseconds.")
+      .def_prop_ro(
+          "gap", [](const PlanHandle& h) { return h.plan.gap(); },
+          "makespan / strongest lower bound - 1; None without a bound.")
+      .def_prop_ro(
+          "bounds",
+          [](const PlanHandle& h) {
+            std::map<std::string, std::int64_t> bounds;
+            for (const NamedBound& bound : h.plan.bounds)
+              bounds.emplace(bound.name, bound.value.count());
+            return bounds;
+          },
+          "Lower bounds on any placement's step time, in nanoseconds, by name.")
+      .def_prop_ro(
+          "device_of",
+          [](const PlanHandle& h) {
+            std::map<std::string, std::string> devices;
+            for (const OpId op : h.graph->ops())
+              devices.emplace((*h.graph)[op].name,
+                              device_name(h.plan, h.plan.schedule.slots[op].device));
+            return devices;
+          },
+          "The device of every operator, by name.")
+      .def_prop_ro(
+          "devices",
+          [](const PlanHandle& h) {
+            return column(h, [](const OpSlot& slot) { return slot.device.value(); });
+          },
+          "The device index of every operator, by index.")
+      .def_prop_ro(
+          "starts",
+          [](const PlanHandle& h) {
+            return column(h, [](const OpSlot& slot) { return slot.start.count(); });
+          },
+          "Nanoseconds, by operator index.")
+      .def_prop_ro(
+          "ends",
+          [](const PlanHandle& h) {
+            return column(h, [](const OpSlot& slot) { return slot.end.count(); });
+          },
+          "Nanoseconds, by operator index.")
+      .def_prop_ro(
+          "transfers",
+          [](const PlanHandle& h) {
+            std::vector<std::tuple<std::string, std::string, std::string, std::int64_t,
+                                   std::int64_t, std::int64_t, std::int64_t>>
+                rows;
+            for (const Transfer& t : h.plan.schedule.transfers)
+              rows.emplace_back((*h.graph)[h.graph->producer(t.tensor)].name,
+                                device_name(h.plan, t.from), device_name(h.plan, t.to),
+                                h.graph->size(t.tensor).count(), t.requested.count(),
+                                t.start.count(), t.end.count());
+            return rows;
+          },
+          "(producer, source, target, bytes, requested, start, end) of every transfer; "
+          "times in nanoseconds.")
+      .def_prop_ro(
+          "peaks",
+          [](const PlanHandle& h) {
+            return by_device(h, [](const PlanDevice& d) { return d.peak.count(); });
+          },
+          "The most bytes each device holds at once.")
+      .def_prop_ro(
+          "busy_ns",
+          [](const PlanHandle& h) {
+            return by_device(h, [](const PlanDevice& d) { return d.busy.count(); });
+          },
+          "How long each device computes, in nanoseconds.")
+      .def_prop_ro(
+          "fits",
+          [](const PlanHandle& h) {
+            for (const DeviceId device : h.plan.devices.keys())
+              if (h.plan.devices[device].peak > h.plan.cluster.devices[device.index()].capacity)
+                return false;
+            return true;
+          },
+          "Every peak is within its device's capacity. Always so for a placed plan.")
+      .def_prop_ro(
+          "methods", [](const PlanHandle& h) { return h.plan.methods; },
+          "What every method that was tried reached.")
+      .def_prop_ro(
+          "fallbacks", [](const PlanHandle& h) { return h.plan.fallbacks; },
+          "What it took to fit: 'reserve', 'repair', 'packing', ...")
       .def_prop_ro("notes", [](const PlanHandle& h) { return h.plan.notes; })
-      .def("__eq__",
-           [](const PlanHandle& a, const PlanHandle& b) {
-             return a.plan == b.plan && (a.graph == b.graph ||
-                                         plan_to_json(a.plan, *a.graph) == plan_to_json(b.plan, *b.graph));
-           },
-           nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
+      .def(
+          "__eq__",
+          [](const PlanHandle& a, const PlanHandle& b) {
+            return a.plan == b.plan && (a.graph == b.graph || plan_to_json(a.plan, *a.graph) ==
+                                                                  plan_to_json(b.plan, *b.graph));
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
       .def("__getstate__",
            [](const PlanHandle& h) {
              return std::make_tuple(plan_to_json(h.plan, *h.graph), GraphHandle{h.graph});

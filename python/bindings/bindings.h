@@ -6,6 +6,9 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
@@ -35,6 +38,26 @@ struct PlanHandle {
 
 // The operator that a Python caller names or numbers. Throws KeyError or IndexError.
 OpId operator_id(const OpGraph& graph, const nanobind::object& key);
+
+// 'dataflow' or 'retain'. Throws InputError for another name.
+MemoryMode memory_mode_of(std::string_view name);
+const char* memory_mode_name(MemoryMode mode);
+
+// The entries of a mapping in its own order, which is the order of a graph's device kinds. Throws
+// TypeError for a value that is not of type T as it stands.
+template <class T>
+std::vector<std::pair<std::string, T>> items_of(const nanobind::mapping& mapping,
+                                                const char* what) {
+  std::vector<std::pair<std::string, T>> items;
+  for (const nanobind::handle item : mapping.items()) {
+    std::pair<std::string, T> entry;
+    if (!nanobind::try_cast(item[0], entry.first, false) ||
+        !nanobind::try_cast(item[1], entry.second, false))
+      throw nanobind::type_error(what);
+    items.push_back(std::move(entry));
+  }
+  return items;
+}
 
 void bind_errors(nanobind::module_& m);
 void bind_graph(nanobind::module_& m);

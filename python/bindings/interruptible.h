@@ -17,15 +17,15 @@
 namespace baechi::python {
 
 // `work(flag)` runs on a thread of its own while this one asks Python for signals every few
-// milliseconds; when there is one, the flag is set and, once the work has ended, Python's exception
-// (KeyboardInterrupt) is raised. The work must not touch Python objects.
+// milliseconds; when a handler raises, the flag is set and, once the work has ended, its exception
+// (KeyboardInterrupt for Ctrl-C) goes on. The work must not touch Python objects.
 template <class Work>
 auto interruptible(const Work& work) {
   using Result = decltype(work(static_cast<const CancelFlag*>(nullptr)));
   CancelFlag flag;
   std::optional<Result> result;
   std::exception_ptr failure;
-  bool interrupted = false;
+  std::optional<nanobind::python_error> interrupted;
   {
     nanobind::gil_scoped_release unlocked;
     std::mutex mutex;
@@ -43,21 +43,17 @@ auto interruptible(const Work& work) {
     });
     std::unique_lock lock(mutex);
     while (!done_changed.wait_for(lock, std::chrono::milliseconds(20), [&] { return done; })) {
-      if (interrupted) continue;
+      if (interrupted.has_value()) continue;
       lock.unlock();
       {
         nanobind::gil_scoped_acquire locked;
-        interrupted = PyErr_CheckSignals() != 0;
-        if (interrupted) PyErr_Clear();
+        if (PyErr_CheckSignals() != 0) interrupted.emplace();
       }
-      if (interrupted) flag.request();
+      if (interrupted.has_value()) flag.request();
       lock.lock();
     }
   }
-  if (interrupted) {
-    PyErr_SetNone(PyExc_KeyboardInterrupt);
-    throw nanobind::python_error();
-  }
+  if (interrupted.has_value()) throw nanobind::python_error(std::move(*interrupted));
   if (failure) std::rethrow_exception(failure);
   return *std::move(result);
 }

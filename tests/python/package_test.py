@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,8 +45,11 @@ def test_builder_and_operator_views_say_the_same() -> None:
     assert set(graph.device_kinds) == {"gpu", "cpu", "*"}
     with pytest.raises(KeyError, match="no operator 'e'"):
         graph["e"]
-    with pytest.raises(IndexError):
-        graph[4]
+    for outside in [4, -5, 2**70]:
+        with pytest.raises(IndexError):
+            graph[outside]
+    with pytest.raises(TypeError):
+        graph[1.5]  # type: ignore[index]
 
 
 def test_graph_survives_files_and_pickling(tmp_path: Path) -> None:
@@ -63,6 +68,8 @@ def test_bad_input_is_a_value_error_that_names_the_place(tmp_path: Path) -> None
         builder.add("a", {"gpu": 1})
     with pytest.raises(ValueError, match="negative compute time"):
         builder.add("b", {"gpu": -1})
+    with pytest.raises(baechi.InputError, match="memory_mode is 'dataflow' or 'retain', not 'zz'"):
+        baechi.GraphBuilder(memory_mode="zz")
     bad = tmp_path / "bad.json"
     bad.write_text('{"format": "baechi-graph", "version": 1, "operators": [{"nme": "x"}]}')
     with pytest.raises(baechi.InputError, match=r"bad\.json:1:\d+: \$\.operators\[0\]"):
@@ -75,6 +82,59 @@ def test_bad_input_is_a_value_error_that_names_the_place(tmp_path: Path) -> None
         baechi.place_graph(diamond(), "2x8GiB", method="magic")
     with pytest.raises(baechi.InputError):
         baechi.place_graph(diamond(), "2x8GiB", budget=float("nan"))
+
+
+def test_a_builder_builds_once() -> None:
+    builder = baechi.GraphBuilder()
+    builder.add("a", {"gpu": 1})
+    builder.build()
+    with pytest.raises(baechi.InputError, match="the builder has been built already"):
+        builder.build()
+    with pytest.raises(baechi.InputError, match="the builder has been built already"):
+        builder.add("b", {"gpu": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"times": {"gpu": -1}},
+        {"times": {"": 1}},
+        {"permanent": -1},
+        {"temporary": -1},
+        {"outputs": [1, -1]},
+        {"inputs": [("nobody", 0)]},
+        {"inputs": [("a", 0), ("a", 1)]},
+        {"after": ["a", "nobody"]},
+        {"forward": "nobody"},
+        {"colocate": ["g", ""]},
+        {"device": ""},
+    ],
+)
+def test_an_operator_that_is_refused_leaves_nothing_behind(wrong: dict[str, Any]) -> None:
+    builder = baechi.GraphBuilder()
+    builder.add("a", {"gpu": 1}, outputs=[8])
+    with pytest.raises(baechi.InputError):
+        builder.add("b", **({"times": {"gpu": 1}} | wrong))
+    assert len(builder) == 1
+    builder.add("b", {"gpu": 2})
+    graph = builder.build()
+    assert (graph.num_edges, graph.num_groups, graph.device_kinds) == (0, 0, ["gpu"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"lp_threshold": math.nan}, "lp_threshold must be from 0 to 1"),
+        ({"lp_threshold": 5.0}, "lp_threshold must be from 0 to 1"),
+        ({"lp_threshold": -1.0}, "lp_threshold must be from 0 to 1"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"budget": math.inf}, "budget must be a finite number of seconds, not inf"),
+        ({"budget": -1}, "budget must be a finite number of seconds, not -1"),
+    ],
+)
+def test_options_out_of_range_are_refused(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(baechi.InputError, match=match):
+        baechi.place_graph(diamond(), "2x8GiB", **wrong)
 
 
 def test_cluster_reads_one_liners_and_tells_transfer_times(tmp_path: Path) -> None:
@@ -140,17 +200,22 @@ def test_expert_placements_are_simulated_as_given() -> None:
         baechi.simulate(graph, cluster, dict.fromkeys("abcd", "tpu"))
 
 
+def training_graph() -> baechi.Graph:
+    """Build a retain graph with groups, pins, backward flags and control edges, kinds unsorted."""
+    builder = baechi.GraphBuilder("training", memory_mode="retain", batch_size=32)
+    builder.add("w", {"gpu": 5, "cpu": 9}, permanent=40, outputs=[8], colocate=["group0"])
+    builder.add("f", {"gpu": 10}, kind="MatMul", inputs=[("w", 0)], outputs=[4, 6], temporary=3)
+    builder.add("b", {"gpu": 20}, inputs=[("f", 1)], outputs=[8], forward="f", device="gpu:1")
+    builder.add("u", {"cpu": 7}, inputs=[("b", 0)], after=["w"], colocate=["group0"], backward=True)
+    builder.add("log", {"*": 1}, after=["u", "f"])
+    return builder.build()
+
+
 def test_arrays_go_both_ways() -> None:
     numpy = pytest.importorskip("numpy")
-    graph = baechi.generate("layered", operators=2000, seed=1)
-    arrays = baechi.graph_to_arrays(graph)
-    copy = baechi.graph_from_arrays(graph.names, name=graph.name, **arrays)
-    assert len(copy) == len(graph)
-    for name, values in baechi.graph_to_arrays(copy).items():
-        if name == "times":
-            assert all((values[kind] == arrays["times"][kind]).all() for kind in values)
-        else:
-            assert (values == arrays[name]).all(), name
+    for graph in [training_graph(), baechi.generate("layered", operators=2000, seed=1)]:
+        arrays = baechi.graph_to_arrays(graph)
+        assert baechi.graph_from_arrays(graph.names, name=graph.name, **arrays) == graph
     wrong = dict(arrays, permanent=numpy.zeros(3, dtype=numpy.int64))
     with pytest.raises(baechi.InputError, match="permanent has 3 entries, expected 2000"):
         baechi.graph_from_arrays(graph.names, **wrong)
@@ -159,17 +224,43 @@ def test_arrays_go_both_ways() -> None:
         baechi.graph_from_arrays(graph.names, **wrong)
 
 
+def test_arrays_may_be_strided_but_not_of_another_type() -> None:
+    numpy = pytest.importorskip("numpy")
+    times = numpy.array([1, 0, 2, 0])
+    graph = baechi.graph_from_arrays(["a", "b"], {"gpu": times[::2]})
+    assert [graph[i].times["gpu"] for i in range(2)] == [1, 2]
+    with pytest.raises(TypeError):
+        baechi.graph_from_arrays(["a", "b"], {"gpu": numpy.array([1.7, 2.2])})
+    with pytest.raises(TypeError):
+        baechi.graph_from_arrays(["a", "b"], {"gpu": times[:2]}, permanent=numpy.array([0.5, 1.0]))
+
+
+def test_colocation_groups_that_share_an_operator_are_one_in_arrays() -> None:
+    pytest.importorskip("numpy")
+    builder = baechi.GraphBuilder()
+    for name, groups in [("a", ["x"]), ("b", ["x", "y"]), ("c", ["y"]), ("d", [])]:
+        builder.add(name, {"gpu": 1}, colocate=groups)
+    assert baechi.graph_to_arrays(builder.build())["groups"].tolist() == [0, 0, 0, -1]
+
+
 def test_networkx_goes_both_ways() -> None:
     networkx = pytest.importorskip("networkx")
     from baechi.networkx import from_networkx, to_networkx
 
-    graph = diamond()
-    assert from_networkx(to_networkx(graph)) == graph
+    for graph in [diamond(), training_graph()]:
+        assert from_networkx(to_networkx(graph)) == graph
     plain = networkx.DiGraph()
     plain.add_node("x", times={"gpu": 5}, outputs=[8])
     plain.add_node("y", times={"gpu": 6})
     plain.add_edge("x", "y")
     assert from_networkx(plain)["y"].inputs == [("x", 0)]
+    plain.nodes["x"]["forward"] = "y"
+    backward = from_networkx(plain)["x"]
+    assert (backward.forward, backward.backward) == ("y", True)
+    plain.nodes["x"]["forward"] = "z"
+    with pytest.raises(baechi.InputError, match="no operator 'z'"):
+        from_networkx(plain)
+    del plain.nodes["x"]["forward"]
     plain.add_edge("y", "x")
     with pytest.raises(baechi.InputError, match="cycle"):
         from_networkx(plain)
@@ -216,6 +307,21 @@ def test_ctrl_c_stops_a_long_search() -> None:
     out, _ = process.communicate(timeout=120)
     assert out == "interrupted\n"
     assert process.returncode == 0
+
+
+def test_what_a_signal_handler_raises_comes_out() -> None:
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError("long enough")
+
+    graph = baechi.generate("layered", operators=20_000, seed=1)
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(TimeoutError, match="long enough"):
+            baechi.place_graph(graph, "4x64GiB", budget="10000s")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_methods_and_models_have_summaries() -> None:
