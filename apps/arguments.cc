@@ -2,18 +2,62 @@
 #include "apps/arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <string>
+#include <system_error>
 
 #include "apps/progress.h"
+#include "baechi/base/error.h"
 #include "baechi/io/read_graph.h"
+#include "baechi/io/source_place.h"
 
 namespace baechi::cli {
+namespace {
+
+template <class Number>
+bool read_whole_text(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
+
+[[noreturn]] void throw_not_a_number(std::string_view option, std::string_view text,
+                                     const std::string& expected) {
+  throw InputError(std::string(option),
+                   "expected " + expected + ", found '" + printable(text, 40) + "'");
+}
+
+}  // namespace
+
+std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
+                                 std::uint64_t least, std::uint64_t most) {
+  std::uint64_t number = 0;
+  if (!read_whole_text(text, number) || number < least || number > most)
+    throw_not_a_number(
+        option, text,
+        "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return number;
+}
+
+double parse_number(std::string_view option, std::string_view text, double least, double most) {
+  double number = 0;
+  if (!read_whole_text(text, number) || !(number >= least && number <= most))
+    throw_not_a_number(
+        option, text,
+        "a number from " + CLI::detail::to_string(least) + " to " + CLI::detail::to_string(most));
+  return number;
+}
+
+std::string check_path(const std::string& path) {
+  return path.empty() ? "the path is empty" : std::string();
+}
 
 void add_graph_argument(CLI::App& app, std::string& path) {
   app.add_option("graph", path,
                  "ML graph: graph.json, dnn-partitioning JSON or PipeDream graph.txt; - is "
                  "standard input")
       ->required()
+      ->check(check_path)
       ->type_name("GRAPH");
 }
 
@@ -27,6 +71,9 @@ void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required
                  "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
                  "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4")
       ->required(required)
+      ->check([](const std::string& text) {
+        return text.empty() ? "the cluster is empty" : std::string();
+      })
       ->type_name("CLUSTER");
   app.add_option("--link", argument.link,
                  "Latency and bandwidth between any two devices, such as 50us,6GB/s")
@@ -40,6 +87,7 @@ Cluster load_cluster(const ClusterArgument& argument) { return Cluster(read_clus
 
 void add_output_option(CLI::App& app, std::string& path) {
   app.add_option("-o,--output", path, "Write the result to this file instead of standard output")
+      ->check(check_path)
       ->type_name("FILE");
 }
 

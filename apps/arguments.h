@@ -2,7 +2,9 @@
 // The options that several subcommands share, declared alike everywhere.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "apps/command.h"
 #include "baechi/cluster/cluster.h"
@@ -14,6 +16,15 @@ namespace baechi::cli {
 // GRAPH: the positional argument of everything that reads a graph.
 void add_graph_argument(CLI::App& app, std::string& path);
 OpGraph load_graph(const std::string& path, const RunContext& context);
+
+// The value of `option`, all of its text a whole number within the bounds. Throws InputError.
+std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
+                                 std::uint64_t least, std::uint64_t most);
+// The same for a number that may have a fraction; never a NaN.
+double parse_number(std::string_view option, std::string_view text, double least, double most);
+
+// For CLI::Option::check(): what is wrong with an empty path.
+std::string check_path(const std::string& path);
 
 // --cluster, --link, --comm.
 void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required);

@@ -13,6 +13,7 @@
 
 #include "apps/command.h"
 #include "apps/console.h"
+#include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 #include "baechi/base/version.h"
 #include "baechi/io/source_place.h"
@@ -22,8 +23,11 @@ namespace {
 
 CancelFlag cancel_flag;
 
-// The first Ctrl-C asks the work to stop; the second one ends the process.
+// The first Ctrl-C asks the work to stop; the second one ends the process. Who started us may have
+// said that Ctrl-C is not for us (nohup, a shell's background job): then it stays so.
 void install_signal_handler() {
+  struct sigaction inherited = {};
+  if (sigaction(SIGINT, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN) return;
   struct sigaction action = {};
   action.sa_handler = [](int) { cancel_flag.request(); };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
@@ -32,6 +36,7 @@ void install_signal_handler() {
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 fine, 1 our fault, 2 bad input, 3 does not fit, 130 cancelled.\n"
+    "Ctrl-C ends a search with the best plan so far and exit code 0, all else with 130.\n"
     "Results go to standard output, words to standard error.";
 
 std::string examples_footer(std::string_view examples) {
@@ -109,6 +114,8 @@ ExitCode run_guarded(int argc, char** argv) {
     return fail(ExitCode::kCancelled, "cancelled");
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::kOurFault, "out of memory");
+  } catch (const InternalError& error) {  // says itself that it is one
+    return fail(ExitCode::kOurFault, error.what());
   } catch (const std::exception& error) {
     return fail(ExitCode::kOurFault, std::string("internal error: ") + error.what());
   } catch (...) {

@@ -82,8 +82,10 @@ Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("files", options->files, "Graphs, clusters and plans, in any order")
       ->required()
+      ->check(check_path)
       ->type_name("FILE");
   app.add_option("--graph", options->graph, "Also check that the plans are plans of this graph")
+      ->check(check_path)
       ->type_name("GRAPH");
   return [options](const RunContext& context) {
     std::optional<OpGraph> graph;

@@ -66,9 +66,11 @@ Run declare(CLI::App& app) {
                  "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt), or with --to "
                  "cluster a cluster file or line")
       ->required()
+      ->check(check_path)
       ->type_name("IN");
   app.add_option("output", options->output, "File to write; - is standard output")
       ->required()
+      ->check(check_path)
       ->type_name("OUT");
   app.add_option("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
       ->check(CLI::IsMember({"graph", "dot", "cluster"}));

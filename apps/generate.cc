@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,8 +35,9 @@ struct Options {
   GenerateRequest request;
 };
 
-GenerateRequest request_of(const Options& options) {
+GenerateRequest request_of(const Options& options, const CancelFlag* cancel) {
   GenerateRequest request = options.request;
+  request.cancel = cancel;
   if (!options.devices.empty()) request.kinds = parse_costed_kinds(options.devices);
   if (options.training || options.inference) request.training = options.training;
   if (!options.precision.empty()) {
@@ -142,24 +145,35 @@ ExitCode run(const Options& options, const RunContext& context) {
   if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
   const Progress progress("generating " + options.model);
-  const OpGraph graph = generate_graph(options.model, request_of(options));
+  const OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
   write_result(options.output, graph_to_json(graph));
   const bool to_file = !options.output.empty() && options.output != "-";
   if (to_file || !context.json) report(options, graph, context.json);
   return ExitCode::kOk;
 }
 
+template <class Integer>
+void add_number_option(CLI::App& app, const std::string& name, const std::string& words,
+                       std::optional<Integer>& into) {
+  app.add_option_function<std::string>(
+         name,
+         [name, &into](const std::string& text) {
+           constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Integer>::max());
+           into = static_cast<Integer>(parse_whole_number(name, text, 0, kMost));
+         },
+         words)
+      ->type_name("N");
+}
+
 Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   GenerateRequest& request = options->request;
   app.add_option("model", options->model, "Which graph; --list names them")->type_name("MODEL");
-  app.add_option("--batch", request.batch, "Mini-batch size")->type_name("N");
-  app.add_option("--length", request.length, "Tokens per sequence")->type_name("N");
-  app.add_option("--layers", request.layers, "Layers (of encoder and of decoder)")->type_name("N");
-  app.add_option("--operators", request.operators, "Operators of a synthetic graph")
-      ->type_name("N");
-  app.add_option("--seed", request.seed, "What a synthetic graph's costs are drawn from")
-      ->type_name("N");
+  add_number_option(app, "--batch", "Mini-batch size", request.batch);
+  add_number_option(app, "--length", "Tokens per sequence", request.length);
+  add_number_option(app, "--layers", "Layers (of encoder and of decoder)", request.layers);
+  add_number_option(app, "--operators", "Operators of a synthetic graph", request.operators);
+  add_number_option(app, "--seed", "What a synthetic graph's costs are drawn from", request.seed);
   app.add_option("--device", options->devices,
                  "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
                  "alone is its own kind")

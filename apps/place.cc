@@ -2,6 +2,8 @@
 // baechi place: the main job. Which operator runs where and when, how long a step takes, and how
 // far that is from the best possible.
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -123,27 +125,47 @@ Run declare(CLI::App& app) {
          },
          optimize_help())
       ->default_str("all");
-  app.add_option("--budget", options->budget,
-                 "How long auto and refine may search, e.g. 500ms or 10s")
+  app.add_option(
+         "--budget", options->budget,
+         "How long auto and refine may search, e.g. 500ms or 10s; Ctrl-C ends a search with "
+         "the best plan so far and exit code 0")
       ->capture_default_str();
-  app.add_option("--threads", options->request.threads,
-                 "Threads of the search; they change how long it takes, not the plan")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--threads",
+         [options](const std::string& text) {
+           options->request.threads =
+               static_cast<unsigned>(parse_whole_number("--threads", text, 1, 1024));
+         },
+         "Threads of the search, 1 to 1024; they change how long it takes, not the plan")
+      ->type_name("N")
+      ->default_str("1");
   app.add_option("--lp", options->favorites, "How m-sct finds favorite children")
       ->check(CLI::IsMember({"matching", "approx", "exact"}))
       ->capture_default_str();
-  app.add_option("--lp-threshold", options->request.place.lp_threshold,
-                 "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1)")
-      ->check(CLI::Range(0.0, 0.5))
-      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--lp-threshold",
+         [options](const std::string& text) {
+           options->request.place.lp_threshold = parse_number("--lp-threshold", text, 0.0, 0.5);
+         },
+         "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1); 0 to "
+         "0.5")
+      ->type_name("X")
+      ->default_str(CLI::detail::to_string(options->request.place.lp_threshold));
   app.add_flag("!--no-completion", options->request.place.complete_matching,
                "With --lp approx|exact: leave pairs unmatched that rounding left over");
   app.add_option("--expert", options->expert,
                  "A placement to follow with --method expert, and to show with --method all")
+      ->check(check_path)
       ->type_name("FILE");
-  app.add_option("--seed", options->request.place.seed, "For every random choice")
-      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--seed",
+         [options](const std::string& text) {
+           options->request.place.seed =
+               parse_whole_number("--seed", text, 0, std::numeric_limits<std::uint64_t>::max());
+         },
+         "For every random choice")
+      ->type_name("N")
+      ->default_str(std::to_string(options->request.place.seed));
   app.add_flag("!--no-bounds", options->request.bounds, "Do not compute lower bounds");
   add_output_option(app, options->output);
   return [options](const RunContext& context) { return place(*options, context); };

@@ -68,7 +68,7 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
 Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required();
+  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
   add_cluster_options(app, options->cluster, /*required=*/false);
   app.add_flag("--free-order", options->free_order,
                "Run operators as they become ready instead of in the plan's order");

@@ -29,8 +29,11 @@ void bind_generate(nb::module_& m) {
                                 .operators = operators,
                                 .seed = seed};
         if (device.has_value()) request.kinds = parse_costed_kinds(*device);
-        return GraphHandle{std::make_shared<const OpGraph>(
-            interruptible([&](const CancelFlag*) { return generate_graph(model, request); }))};
+        return GraphHandle{
+            std::make_shared<const OpGraph>(interruptible([&](const CancelFlag* cancel) {
+              request.cancel = cancel;
+              return generate_graph(model, request);
+            }))};
       },
       "model"_a, nb::kw_only(), "batch"_a = nb::none(), "length"_a = nb::none(),
       "layers"_a = nb::none(), "operators"_a = nb::none(), "seed"_a = nb::none(),

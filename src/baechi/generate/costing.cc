@@ -27,6 +27,13 @@ std::vector<CostedKind> parse_costed_kinds(std::string_view text) {
   return kinds;
 }
 
+void check_growth(OpId added, const Costing& costing) {
+  if (added.index() % 1024 == 0) throw_if_cancelled(costing.cancel);
+  if (added.index() >= static_cast<std::size_t>(kMostGeneratedOperators))
+    throw InputError("the graph would have more than " + std::to_string(kMostGeneratedOperators) +
+                     " operators");
+}
+
 void set_times(OpGraphBuilder& builder, OpId op, const Costing& costing, Work work) {
   work.precision = costing.precision;
   for (const CostedKind& costed : costing.kinds)

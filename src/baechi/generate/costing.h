@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/graph/op_graph_builder.h"
@@ -22,10 +23,18 @@ struct CostedKind {
 // unknown preset, a kind given twice or an empty one.
 std::vector<CostedKind> parse_costed_kinds(std::string_view text);
 
+// The largest graph that is generated: a few times what can be placed, and what memory can hold.
+inline constexpr std::int64_t kMostGeneratedOperators = 20'000'000;
+
 struct Costing {
   std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080");
   Precision precision = Precision::kFp32;
+  const CancelFlag* cancel = nullptr;  // polled while operators are added
 };
+
+// For every operator as it is added: throws Cancelled, or InputError when the graph becomes larger
+// than any that is generated.
+void check_growth(OpId added, const Costing& costing);
 
 // Sets the roofline time of `op` for every kind.
 void set_times(OpGraphBuilder& builder, OpId op, const Costing& costing, Work work);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/generate/generate.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ void take(Value& into, const std::optional<Value>& asked) {
 void take_costing(Costing& costing, const GenerateRequest& request) {
   take(costing.kinds, request.kinds);
   take(costing.precision, request.precision);
+  costing.cancel = request.cancel;
 }
 
 OpGraph gnmt(const GenerateRequest& request) {
@@ -97,15 +99,15 @@ constexpr GeneratorEntry kGenerators[] = {
     {"layered", "random layers, operators that read a few of the layers before",
      "operators seed precision", synthetic<generate_layered>},
     {"gnmt", "machine translation as the paper trains it, unrolled LSTM layers with attention",
-     "batch length layers precision", gnmt},
+     "batch length layers precision", gnmt, 50, true},
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
      "batch precision", inception_v3},
     {"transformer", "machine translation as the paper trains it, attention only",
-     "batch length layers precision", transformer},
+     "batch length layers precision", transformer, 500},
     {"llama", "decoder-only language model of Llama 3 8B's sizes, modules, fp16",
-     "batch length layers training precision", llama},
+     "batch length layers training precision", llama, 10},
     {"moe", "language model of Mixtral 8x7B's sizes: experts side by side, modules, fp16",
-     "batch length layers training precision", moe},
+     "batch length layers training precision", moe, 30},
     {"unet", "image segmentation: down and up again with connections across, modules",
      "batch layers training precision", unet},
     {"two-tower", "recommender: two branches, large embedding tables, modules",
@@ -121,6 +123,19 @@ void check_option(const GeneratorEntry& generator, std::string_view option, bool
   if (asked && !listens(generator, option))
     throw InputError("'" + std::string(generator.name) + "' has no option " + std::string(option) +
                      "; it has: " + std::string(generator.options));
+}
+
+void check_size(const GeneratorEntry& generator, const GenerateRequest& request) {
+  if (generator.operators_per_layer == 0) return;
+  std::int64_t left = kMostGeneratedOperators / generator.operators_per_layer;
+  std::string words = "layers";
+  if (generator.unrolled) {
+    words += " times length";
+    left /= std::max<std::int64_t>(1, request.length.value_or(1));
+  }
+  if (request.layers.value_or(1) > left)
+    throw InputError(std::string(generator.name) + ": " + words + " is too large: more than " +
+                     std::to_string(kMostGeneratedOperators) + " operators");
 }
 
 }  // namespace
@@ -139,6 +154,7 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     check_option(generator, "seed", request.seed.has_value());
     check_option(generator, "training", request.training.has_value());
     check_option(generator, "precision", request.precision.has_value());
+    check_size(generator, request);
     return generator.generate(request);
   }
   throw InputError("unknown graph '" + std::string(name) + "'; known: " + known);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "baechi/base/cancel.h"
 #include "baechi/generate/costing.h"
 #include "baechi/graph/op_graph.h"
 
@@ -23,6 +24,7 @@ struct GenerateRequest {
   std::optional<bool> training = {};  // else one forward pass
   std::optional<Precision> precision = {};
   std::optional<std::vector<CostedKind>> kinds = {};  // absent: gpu=rtx2080
+  const CancelFlag* cancel = nullptr;                 // when set: throws Cancelled
 };
 
 struct GeneratorEntry {
@@ -30,6 +32,10 @@ struct GeneratorEntry {
   std::string_view summary;  // one line
   std::string_view options;  // the names of the request's members it listens to: "batch length"
   OpGraph (*generate)(const GenerateRequest& request);
+  // At least so many operators per layer, and if it is unrolled per layer and token: what is much
+  // too large is refused before it is built. 0: a generator that limits its layers itself.
+  std::int64_t operators_per_layer = 0;
+  bool unrolled = false;
 };
 
 std::span<const GeneratorEntry> all_generators();

@@ -27,6 +27,7 @@ class Drawer {
                                            .kind = kind,
                                            .permanent = Bytes(magnitude(kLeastBytes)),
                                            .temporary = Bytes(magnitude(kLeastBytes))});
+    check_growth(op, costing_);
     const Bytes output(magnitude(kLeastBytes));
     set_times(builder_, op, costing_, {.flops = magnitude(kLeastFlops), .bytes = 2 * output});
     outputs_.push_back(builder_.add_output(op, output));
@@ -53,7 +54,7 @@ class Drawer {
 };
 
 void require_operators(const SyntheticOptions& options, std::int64_t least) {
-  constexpr std::int64_t kMost = 100'000'000;
+  constexpr std::int64_t kMost = kMostGeneratedOperators;
   if (options.operators < least || options.operators > kMost)
     throw InputError("operators must be " + std::to_string(least) + " to " + std::to_string(kMost) +
                      ", not " + std::to_string(options.operators));

@@ -88,6 +88,7 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
                                          .temporary = operation.temporary,
                                          .backward = operation.update,
                                          .forward = operation.forward});
+  check_growth(op, options_.costing);
   names_.push_back(std::move(unique));
   group_leader_.push_back(op);
   if (operation.forward.has_value()) colocate(op, *operation.forward);

@@ -99,6 +99,7 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kMemoryMode:
       plan_.memory_mode = read_memory_mode(json_);
+      document_.memory_mode_offset = json_.offset();
       break;
     case kMethod:
       plan_.method = std::string(json_.read_string());
@@ -141,6 +142,7 @@ void PlanReader::read_graph() {
   const std::uint64_t seen = json_.read_fields(kGraphNames, [&](std::size_t field) {
     if (field == 0) {
       plan_.graph_name = std::string(json_.read_string());
+      document_.graph_name_offset = json_.offset();
     } else {
       document_.num_operators =
           static_cast<std::size_t>(json_.read_non_negative("a number of operators"));

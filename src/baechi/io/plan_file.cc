@@ -169,6 +169,7 @@ class PlanBinder {
   PlanBinder(const JsonReader& json, const OpGraph& graph) : json_(json), graph_(graph) {}
 
   Plan bind(PlanDocument document) {
+    check_same_graph(document);
     Plan plan = std::move(document.plan);
     if (document.operators.size() != graph_.num_ops()) fail_missing(document);
     plan.schedule.slots.resize(graph_.num_ops());
@@ -189,6 +190,20 @@ class PlanBinder {
   }
 
  private:
+  void check_same_graph(const PlanDocument& document) const {
+    const Plan& plan = document.plan;
+    const bool named = !plan.graph_name.empty() && !graph_.name().empty();
+    if (named && plan.graph_name != graph_.name())
+      json_.fail_at(
+          document.graph_name_offset, "$.graph.name",
+          "the plan is for the graph '" + plan.graph_name + "', not for '" + graph_.name() + "'");
+    if (plan.memory_mode != graph_.memory_mode())
+      json_.fail_at(document.memory_mode_offset, "$.memory_mode",
+                    "the plan is for a graph with memory mode " +
+                        std::string(memory_mode_name(plan.memory_mode)) + ", this one has " +
+                        std::string(memory_mode_name(graph_.memory_mode())));
+  }
+
   OpId find(std::string_view name, std::size_t offset, const char* path) const {
     const std::optional<OpId> op = graph_.find(name);
     if (!op.has_value())

@@ -83,6 +83,7 @@ int create_beside(const std::string& target, std::string& path) {
 SourceText read_text_file(const std::filesystem::path& path) {
   if (path == "-") return {"<stdin>", read_all(STDIN_FILENO, 0, "<stdin>")};
   const std::string name = path.string();
+  if (name.empty()) throw InputError("the path is empty");
   if (name.find('\0') != std::string::npos) throw InputError("a file name contains a zero byte");
   const FileDescriptor file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) throw_system_error(name, "cannot open");
@@ -95,6 +96,7 @@ SourceText read_text_file(const std::filesystem::path& path) {
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {
   const std::string name = path.string();
+  if (name.empty()) throw InputError("the path is empty");
   std::error_code error;
   std::filesystem::path target = path;
   if (std::filesystem::is_symlink(path, error)) {

@@ -91,7 +91,7 @@ TEST_CASE("plan.json: a plan of another graph is refused") {
   CHECK(error_of(graph, longer).ends_with("the plan does not place operator 'c' of the graph"));
   CHECK(error_of(longer, graph).ends_with("the graph has no operator 'c'"));
   CHECK(error_of(testing::figure_1(), testing::fork_join(4, Time(1), Bytes(1)))
-            .ends_with("the graph has no operator 'a'"));
+            .find("the plan is for the graph '") != std::string::npos);
 }
 
 TEST_CASE("plan.json: damage is found and placed") {

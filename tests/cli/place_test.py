@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""place, simulate, verify and bounds: exit codes, documents, and plans that are not true."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run
+
+METHODS = [
+    *("auto", "refine", "all", "m-topo", "m-etf", "m-sct"),
+    *("chain", "partition", "single", "balanced", "random"),
+]
+CLUSTER = "2x8GiB"
+
+
+@pytest.fixture(scope="module")
+def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("place") / "graph.json"
+    result = run("generate", "layered", "--operators", "60", "--seed", "3", "-o", path)
+    assert result.returncode == 0, result.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(run: Run, graph: Path) -> Path:
+    """A plan of m-etf that uses both devices."""
+    path = graph.parent / "plan.json"
+    result = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "-o", path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(path.read_text())["transfers"]
+    return path
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], words: str, code: int = 2) -> None:
+    assert result.returncode == code, result.stderr
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_a_plan_that_verifies(
+    run: Run, graph: Path, tmp_path: Path, method: str
+) -> None:
+    result = run("place", graph, "-c", CLUSTER, "-m", method, "--budget", "10ms", "--json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["format"] == "baechi-plan"
+    assert len(document["operators"]) == 60
+    assert all(bound["value"] <= document["makespan"] for bound in document["bounds"])
+    path = tmp_path / "plan.json"
+    path.write_text(result.stdout)
+    verified = run("verify", graph, path)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_what_does_not_fit_says_how_much_and_what_would_do(run: Run, graph: Path) -> None:
+    result = run("place", graph, "-c", "2x10KiB", "--budget", "10ms", "--json")
+    assert_refused(result, "does not fit", code=3)
+    assert "KiB" in result.stderr or "MiB" in result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["fits"] is False
+    assert answer["short_by"] > 0
+    capacity = answer["smallest_equal_capacity"]
+    again = run("place", graph, "-c", f"2x{capacity}B", "--budget", "10ms")
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seed", "-1"),
+        ("--seed", "99999999999999999999999"),
+        ("--seed", "1.5"),
+        ("--seed", ""),
+        ("--threads", "0"),
+        ("--threads", "1025"),
+        ("--threads", "two"),
+        ("--lp-threshold", "nan"),
+        ("--lp-threshold", "0.6"),
+        ("--lp-threshold", "-0.1"),
+        ("--lp-threshold", "0.1x"),
+    ],
+)
+def test_numbers_are_read_exactly(run: Run, graph: Path, option: str, value: str) -> None:
+    assert_refused(run("place", graph, "-c", CLUSTER, option, value), option)
+
+
+def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
+    largest = ["--seed", str(2**64 - 1), "--lp-threshold", "0.5", "--threads", "2"]
+    result = run("place", graph, "-c", CLUSTER, "-m", "random", *largest)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_expert_placement_is_followed(run: Run, graph: Path, tmp_path: Path) -> None:
+    names = [entry["name"] for entry in json.loads(graph.read_text())["operators"]]
+    devices = run("place", graph, "-c", CLUSTER, "-m", "m-topo", "--json").stdout
+    device = json.loads(devices)["devices"][1]["name"]
+    expert = tmp_path / "expert.json"
+
+    def place(device_of: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        document = {"format": "baechi-placement", "version": 1, "device_of": device_of}
+        expert.write_text(json.dumps(document))
+        return run("place", graph, "-c", CLUSTER, "-m", "expert", "--expert", expert, "--json")
+
+    good = place(dict.fromkeys(names, device))
+    assert good.returncode == 0, good.stderr
+    assert {entry["device"] for entry in json.loads(good.stdout)["operators"]} == {device}
+    assert_refused(place(dict.fromkeys(names[1:], device)), f"'{names[0]}' is not placed")
+    assert_refused(place(dict.fromkeys(names, "abacus")), "no such device")
+    assert_refused(place(dict.fromkeys([*names, "ghost"], device)), "no operator 'ghost'")
+    assert_refused(run("place", graph, "-c", CLUSTER, "-m", "expert"), "needs --expert FILE")
+
+
+def test_simulate_replays_here_and_elsewhere(run: Run, graph: Path, plan: Path) -> None:
+    makespan = json.loads(plan.read_text())["makespan"]
+    same = run("simulate", graph, plan, "--json")
+    assert same.returncode == 0, same.stderr
+    assert json.loads(same.stdout)["makespan"] == makespan
+    slow = run("simulate", graph, plan, "-c", CLUSTER, "--link", "1s,1GB/s", "--json")
+    assert slow.returncode == 0, slow.stderr
+    assert json.loads(slow.stdout)["makespan"] > makespan
+    assert run("simulate", graph, plan, "-c", "2x10KiB").returncode == 3
+    assert_refused(run("simulate", graph, plan, "-c", "3x8GiB"), "the plan is for 2 devices")
+
+
+def test_bounds_are_the_plans_bounds(run: Run, graph: Path, plan: Path) -> None:
+    result = run("bounds", graph, "-c", CLUSTER, "--json")
+    assert result.returncode == 0, result.stderr
+    bounds = {entry["name"]: entry["nanoseconds"] for entry in json.loads(result.stdout)["bounds"]}
+    document = json.loads(plan.read_text())
+    assert bounds == {entry["name"]: entry["value"] for entry in document["bounds"]}
+
+
+def add_one(*keys: str | int) -> Callable[[dict[str, Any]], None]:
+    def tamper(document: dict[str, Any]) -> None:
+        value: Any = document
+        for key in keys[:-1]:
+            value = value[key]
+        value[keys[-1]] += 1
+
+    return tamper
+
+
+def rename_graph(document: dict[str, Any]) -> None:
+    document["graph"]["name"] = "another"
+
+
+def change_memory_mode(document: dict[str, Any]) -> None:
+    other = {"dataflow": "retain", "retain": "dataflow"}
+    document["memory_mode"] = other[document["memory_mode"]]
+
+
+def claim_a_shorter_step(document: dict[str, Any]) -> None:
+    row = next(row for row in document["methods"] if row["method"] == document["method"])
+    row["makespan"] -= 1
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (add_one("devices", 0, "peak"), "peaks at "),
+        (add_one("devices", 0, "busy"), "is busy for "),
+        (add_one("devices", 0, "sent"), "' sends "),
+        (add_one("devices", 1, "received"), "' receives "),
+        (claim_a_shorter_step, "the row of method 'm-etf' claims a step of "),
+        (rename_graph, "the plan is for the graph 'another', not for 'layered'"),
+        (change_memory_mode, "the plan is for a graph with memory mode "),
+    ],
+)
+def test_a_plan_that_claims_what_is_not_so_is_refused(
+    run: Run,
+    graph: Path,
+    plan: Path,
+    tmp_path: Path,
+    tamper: Callable[[dict[str, Any]], None],
+    words: str,
+) -> None:
+    document = json.loads(plan.read_text())
+    tamper(document)
+    path = tmp_path / "tampered.json"
+    path.write_text(json.dumps(document))
+    assert_refused(run("verify", graph, path), words)
+
+
+def test_empty_paths_are_named(run: Run, graph: Path, plan: Path) -> None:
+    for arguments in (
+        ["info", ""],
+        ["check", ""],
+        ["convert", graph, "", "--to", "dot"],
+        ["verify", graph, ""],
+        ["place", graph, "-c", CLUSTER, "-o", ""],
+        ["generate", "chain", "-o", ""],
+    ):
+        assert_refused(run(*arguments), "the path is empty")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gnmt", "--layers", "9999999"],
+        ["gnmt", "--length", "999999999999999999"],
+        ["llama", "--layers", "9223372036854775807"],
+        ["transformer", "--layers", "100000"],
+        ["layered", "--operators", "20000001"],
+    ],
+)
+def test_a_graph_much_too_large_is_refused_at_once(run: Run, arguments: list[str]) -> None:
+    assert_refused(run("generate", *arguments, "-o", "/nowhere/x.json", timeout=10), "20000000")
+
+
+@pytest.mark.parametrize("seed", ["-5", "18446744073709551616", "x"])
+def test_generate_reads_its_numbers_exactly(run: Run, seed: str) -> None:
+    assert_refused(run("generate", "layered", "--seed", seed), "--seed")
+
+
+GENERATE = ["generate", "gnmt", "--layers", "8", "--length", "2000", "-o", "/nowhere/x.json"]
+
+
+def test_generate_stops_at_an_interrupt(command: str) -> None:
+    # The interrupt may come before the handler is there: then the process just ends by it.
+    with subprocess.Popen([command, *GENERATE], stderr=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "baechi: cancelled\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_inherited_ignored_interrupt_stays_ignored(command: str) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    arguments = [command, "generate", "gnmt", "--length", "300", "-o", "/nowhere/x.json"]
+    with subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, text=True, preexec_fn=ignore
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 2  # there is no folder /nowhere
