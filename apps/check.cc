@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi check: is this a valid graph, cluster or plan?
+// baechi check: is this a valid graph, cluster, plan or placement?
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -11,6 +11,7 @@
 #include "apps/progress.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/read_cluster.h"
 #include "baechi/io/read_document.h"
@@ -48,6 +49,9 @@ std::string check_file(const std::string& path, const OpGraph* graph, const RunC
       else
         parse_plan(source.text, source.name, *graph);
       return "plan";
+    case DocumentType::kPlacement:
+      check_placement_text(source.text, source.name);
+      return "placement";
     case DocumentType::kGraph:
       break;
   }
@@ -80,7 +84,7 @@ void print_json(const std::vector<Verdict>& verdicts) {
 
 Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("files", options->files, "Graphs, clusters and plans, in any order")
+  app.add_option("files", options->files, "Graphs, clusters, plans and placements, in any order")
       ->required()
       ->check(check_path)
       ->type_name("FILE");
@@ -113,7 +117,7 @@ Run declare(CLI::App& app) {
 
 extern const Command kCheckCommand{
     .name = "check",
-    .summary = "Validate graph, cluster and plan files",
+    .summary = "Validate graph, cluster, plan and placement files",
     .examples =
         "baechi check graph.json cluster.json plan.json\n"
         "baechi check --graph graph.json plan.json",

@@ -12,6 +12,7 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/dnn_partitioning.h"
+#include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/quantity_text.h"
 #include "baechi/io/read_cluster.h"
@@ -99,6 +100,18 @@ inline void plan_json(std::string_view input) {
   });
 }
 
+inline void placement_json(std::string_view input) {
+  static const OpGraph graph = [] {
+    OpGraphBuilder builder("g");
+    for (const char* name : {"a", "b"})
+      builder.set_time(builder.add_operator({.name = name}), kAnyKind, Time(1));
+    return std::move(builder).build();
+  }();
+  static const Cluster cluster(parse_cluster_line("2x1GiB"));
+  refuse_in_one_line([&] { check_placement_text(input, "input"); });
+  refuse_in_one_line([&] { parse_placement(input, "input", graph, cluster); });
+}
+
 inline void quantity(std::string_view input) {
   refuse_in_one_line([&] {
     const Time time = parse_time(input);
@@ -124,12 +137,13 @@ struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 7> kParserBodies{{{"graph_json", graph_json},
+inline constexpr std::array<Body, 8> kParserBodies{{{"graph_json", graph_json},
                                                     {"dnn_partitioning", dnn_partitioning},
                                                     {"pipedream", pipedream},
                                                     {"cluster_json", cluster_json},
                                                     {"cluster_line", cluster_line},
                                                     {"plan_json", plan_json},
+                                                    {"placement_json", placement_json},
                                                     {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

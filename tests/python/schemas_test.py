@@ -43,6 +43,7 @@ BEYOND_THE_SCHEMA = {
     "graph_time_below_nanosecond.json",
     "graph_time_kind_twice.json",
     "graph_waits_for_itself.json",
+    "placement_operator_twice.json",
     "plan_cluster_after_operators.json",
     "plan_cluster_without_links.json",
     "plan_device_missing.json",
@@ -68,7 +69,7 @@ def is_valid(root: Path) -> Validate:
     """Say whether a document keeps the schema that its file name or "format" calls for."""
     schemas = {
         kind: json.loads((root / "docs" / f"{kind}.schema.json").read_text())
-        for kind in ("graph", "cluster", "plan")
+        for kind in ("graph", "cluster", "plan", "placement")
     }
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -93,6 +94,7 @@ def is_valid(root: Path) -> Validate:
         "graph_forward_references.json",
         "cluster_two_hosts.json",
         "plan_small.json",
+        "placement_small.json",
     ],
 )
 def test_good_files_keep_the_schema(run: Run, data: Path, is_valid: Validate, name: str) -> None:
@@ -137,6 +139,6 @@ def test_bad_files_break_the_schema_unless_it_cannot_say_so(data: Path, is_valid
     accepted = set()
     for path in (data / "bad").glob("*_*.json"):
         kind = path.name.split("_")[0]
-        if kind in ("graph", "cluster", "plan") and is_valid(json.loads(path.read_text()), kind):
+        if kind in ("graph", "cluster", "plan", "placement") and is_valid(json.loads(path.read_text()), kind):
             accepted.add(path.name)
     assert accepted == BEYOND_THE_SCHEMA

@@ -64,9 +64,15 @@ JsonReader::JsonReader(std::string_view text, std::string place)
 }
 
 std::string JsonReader::path() const {
+  constexpr std::size_t kEnds = 5;  // levels shown at either end of a deep path
   std::string path = "$";
-  for (const Frame& frame : frames_) {
+  for (std::size_t level = 0; level < frames_.size(); ++level) {
+    const Frame& frame = frames_[level];
     if (frame.first) break;  // entered, but not yet at an entry
+    if (level >= kEnds && level + kEnds < frames_.size()) {
+      if (level == kEnds) path += "...";
+      continue;
+    }
     if (!frame.is_object)
       path += "[" + std::to_string(frame.index) + "]";
     else if (is_identifier(frame.key))

@@ -19,4 +19,7 @@ Placement read_placement(const std::filesystem::path& path, const OpGraph& graph
 Placement parse_placement(std::string_view text, const std::string& place, const OpGraph& graph,
                           const Cluster& cluster);
 
+// As far as a placement can be checked without its graph and cluster.
+void check_placement_text(std::string_view text, const std::string& place);
+
 }  // namespace baechi

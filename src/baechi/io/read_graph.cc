@@ -37,7 +37,8 @@ GraphFormat detect_graph_format(std::string_view text, const std::string& place)
   }
   const DocumentKind kind = document_kind(text, place);
   if (kind.format.has_value()) {
-    if (*kind.format == "baechi-cluster" || *kind.format == "baechi-plan")
+    if (*kind.format == "baechi-cluster" || *kind.format == "baechi-plan" ||
+        *kind.format == "baechi-placement")
       throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a graph");
     return GraphFormat::kBaechi;
   }

@@ -150,6 +150,16 @@ TEST_CASE("json: an error is one line of bounded length, whatever the input") {
   CHECK(error.find('\n') == std::string::npos);
 }
 
+TEST_CASE("json: a deep path is shown by its two ends") {
+  std::string text, end;
+  for (int level = 0; level < 30; ++level) {
+    text += "{\"k" + std::to_string(level) + "\": ";
+    end += '}';
+  }
+  CHECK(error_of(text + "x" + end).find(" $.k0.k1.k2.k3.k4....k25.k26.k27.k28.k29: expected") !=
+        std::string::npos);
+}
+
 TEST_CASE("json: the writer lays out lines, and inline containers within them") {
   std::string text;
   JsonWriter json(text);
