@@ -191,7 +191,7 @@ def test_a_plan_that_claims_what_is_not_so_is_refused(
     assert_refused(run("verify", graph, path), words)
 
 
-def test_empty_paths_are_named(run: Run, graph: Path, plan: Path) -> None:
+def test_empty_paths_are_named(run: Run, graph: Path) -> None:
     for arguments in (
         ["info", ""],
         ["check", ""],

@@ -139,6 +139,8 @@ def test_bad_files_break_the_schema_unless_it_cannot_say_so(data: Path, is_valid
     accepted = set()
     for path in (data / "bad").glob("*_*.json"):
         kind = path.name.split("_")[0]
-        if kind in ("graph", "cluster", "plan", "placement") and is_valid(json.loads(path.read_text()), kind):
+        if kind in ("graph", "cluster", "plan", "placement") and is_valid(
+            json.loads(path.read_text()), kind
+        ):
             accepted.add(path.name)
     assert accepted == BEYOND_THE_SCHEMA
