@@ -115,7 +115,7 @@ def test_an_expert_placement_is_followed(run: Run, graph: Path, tmp_path: Path) 
     assert good.returncode == 0, good.stderr
     assert {entry["device"] for entry in json.loads(good.stdout)["operators"]} == {device}
     assert_refused(place(dict.fromkeys(names[1:], device)), f"'{names[0]}' is not placed")
-    assert_refused(place(dict.fromkeys(names, "abacus")), "no such device")
+    assert_refused(place(dict.fromkeys(names, "abacus")), "the cluster has no device 'abacus'")
     assert_refused(place(dict.fromkeys([*names, "ghost"], device)), "no operator 'ghost'")
     assert_refused(run("place", graph, "-c", CLUSTER, "-m", "expert"), "needs --expert FILE")
 
