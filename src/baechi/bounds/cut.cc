@@ -15,7 +15,6 @@ class Hypothesis {
  public:
   Hypothesis(const Relaxation& relaxed, const HeadsTails& ends, std::size_t rounds)
       : base_(relaxed),
-        ends_(ends),
         pairs_(cut_pairs(relaxed, ends)),
         forced_(forced_together(relaxed)),
         rounds_(rounds) {}
@@ -65,7 +64,6 @@ class Hypothesis {
   }
 
   const Relaxation& base_;
-  const HeadsTails& ends_;
   const std::vector<CutPair> pairs_;
   const UnionFind forced_;
   const std::size_t rounds_;
