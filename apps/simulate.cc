@@ -10,6 +10,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/plan/planner.h"
 #include "baechi/report/plan_text.h"
 #include "baechi/report/text_table.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -30,10 +31,7 @@ Plan replayed(const Plan& plan, const Cluster& cluster, Trace trace) {
   result.schedule = std::move(trace.schedule);
   result.bounds.clear();
   result.methods.clear();
-  result.devices.clear();
-  for (const DeviceTrace& device : trace.devices)
-    result.devices.push_back(
-        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
+  result.devices = plan_devices(trace);
   return result;
 }
 

@@ -92,8 +92,7 @@ PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
     plan.memory_mode = graph.graph->memory_mode();
     plan.method = "given";
     plan.schedule = std::move(trace.schedule);
-    for (const DeviceTrace& d : trace.devices)
-      plan.devices.push_back({d.peak, d.peak_at, d.peak_op, d.busy, d.sent, d.received});
+    plan.devices = plan_devices(trace);
     return handle;
   });
 }

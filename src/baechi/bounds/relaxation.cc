@@ -102,7 +102,7 @@ void add_units(const CostModel& costs, Relaxation& relaxed) {
 // What lives from its producer's start until the step ends. Of an operator that takes time, all of
 // it lives at the moment when the last such operator of its device starts.
 std::int64_t kept_outputs(const OpGraph& graph, OpId op) {
-  const bool retained = graph.memory_mode() == MemoryMode::kRetain && !graph[op].backward;
+  const bool retained = graph.retains_outputs(op);
   std::int64_t bytes = 0;
   for (const TensorId tensor : graph.outputs(op))
     if (retained || graph.consumers(tensor).empty()) bytes += graph.size(tensor).count();

@@ -54,6 +54,10 @@ class OpGraph {
 
   const std::string& name() const { return name_; }
   MemoryMode memory_mode() const { return memory_mode_; }
+  // The outputs of `op`, and all copies of them, are held until the step ends.
+  bool retains_outputs(OpId op) const {
+    return memory_mode_ == MemoryMode::kRetain && !ops_[op].backward;
+  }
   // The mini-batch size the costs were made for, when they grow in proportion to it.
   std::optional<std::int64_t> batch_size() const { return batch_size_; }
 

@@ -60,16 +60,13 @@ class GroupChanges {
     changes_.push_back({first, bytes});
     changes_.push_back({last + 1, Bytes(0) - bytes});
   }
-  bool retained(OpId producer) const {
-    return graph_.memory_mode() == MemoryMode::kRetain && !graph_[producer].backward;
-  }
   std::uint32_t end() const { return static_cast<std::uint32_t>(graph_.num_ops()); }
 
   void add_outputs(OpId op) {
     for (const TensorId tensor : graph_.outputs(op)) {
       std::uint32_t last = rank_[op];
       for (const Edge& edge : graph_.consumers(tensor)) last = std::max(last, rank_[edge.to]);
-      if (retained(op) || graph_.consumers(tensor).empty()) last = end();
+      if (graph_.retains_outputs(op) || graph_.consumers(tensor).empty()) last = end();
       add(rank_[op], last, graph_.size(tensor));
     }
   }
@@ -85,7 +82,8 @@ class GroupChanges {
         last = std::max(last, rank_[use.to]);
       }
       if (first == op)
-        add(rank_[edge.from], retained(edge.from) ? end() : last, graph_.size(*edge.tensor));
+        add(rank_[edge.from], graph_.retains_outputs(edge.from) ? end() : last,
+            graph_.size(*edge.tensor));
     }
   }
 

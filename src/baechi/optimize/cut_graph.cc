@@ -22,7 +22,7 @@ IdVector<OpId, std::int64_t> memory_at_peak(const OpGraph& graph) {
   for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
   const auto last_use = [&](TensorId tensor) {
     const OpId producer = graph.producer(tensor);
-    const bool retained = graph.memory_mode() == MemoryMode::kRetain && !graph[producer].backward;
+    const bool retained = graph.retains_outputs(producer);
     std::size_t last = rank[producer];
     for (const Edge& edge : graph.consumers(tensor)) last = std::max(last, rank[edge.to]);
     return retained || graph.consumers(tensor).empty() ? order.size() : last;

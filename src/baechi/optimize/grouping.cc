@@ -115,7 +115,7 @@ void Grouping::need_profile(std::uint32_t set) {
   auto profile = std::make_unique<Profile>();
   for (std::uint32_t at = set;; at = next_[at]) {
     const OpId op(at);
-    const bool retained = graph.memory_mode() == MemoryMode::kRetain && !graph[op].backward;
+    const bool retained = graph.retains_outputs(op);
     for (const TensorId tensor : graph.outputs(op)) {
       std::size_t last = kMoments - 1;
       if (!retained && !graph.consumers(tensor).empty()) {

@@ -192,10 +192,7 @@ class Best {
 
   void offer(PlacedGraph candidate) {
     const Trace trace = simulate(costs_, candidate, {.cancel = options_.cancel});
-    Bytes over;
-    for (const DeviceId device : costs_.cluster().devices())
-      over += std::max(Bytes(0), trace.devices[device].peak - costs_.cluster()[device].capacity);
-    const std::pair key(over, trace.schedule.makespan);
+    const std::pair key(total_excess(trace, costs_.cluster()), trace.schedule.makespan);
     if (placed_.has_value() && key >= key_) return;
     key_ = key;
     placed_ = std::move(candidate);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "baechi/base/assert.h"
-#include "baechi/graph/union_find.h"
 #include "baechi/optimize/mean_link.h"
+#include "baechi/place/kept_together.h"
 
 namespace baechi {
 namespace {
@@ -15,13 +15,7 @@ namespace {
 // What stays together, by its first operator in the sequence.
 IdVector<OpId, std::uint32_t> items(const CostModel& costs) {
   const OpGraph& graph = costs.graph();
-  UnionFind sets(graph.num_ops());
-  for (const GroupId group : graph.groups())
-    for (const OpId op : graph.members(group))
-      sets.unite(op.value(), graph.members(group)[0].value());
-  for (const OpId op : graph.ops())
-    if (graph[op].forward.has_value() && costs.pin(op) == costs.pin(*graph[op].forward))
-      sets.unite(op.value(), graph[op].forward->value());
+  UnionFind sets = kept_together(costs);
   IdVector<OpId, std::uint32_t> item(graph.num_ops());
   for (const OpId op : graph.ops()) item[op] = sets.find(op.value());
   return item;
@@ -34,8 +28,7 @@ Time any_time(const CostModel& costs, OpId op) {
 }
 
 bool kept_to_the_end(const OpGraph& graph, TensorId tensor) {
-  return graph.consumers(tensor).empty() ||
-         (graph.memory_mode() == MemoryMode::kRetain && !graph[graph.producer(tensor)].backward);
+  return graph.consumers(tensor).empty() || graph.retains_outputs(graph.producer(tensor));
 }
 
 }  // namespace

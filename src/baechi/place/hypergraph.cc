@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "baechi/graph/union_find.h"
 #include "baechi/optimize/mean_link.h"
+#include "baechi/place/kept_together.h"
 #include "baechi/place/sequential_peak.h"
 
 namespace baechi {
@@ -62,13 +62,7 @@ std::int64_t mean_time(const Vertex& vertex) {
 
 OperatorHypergraph make_hypergraph(const CostModel& costs) {
   const OpGraph& graph = costs.graph();
-  UnionFind sets(graph.num_ops());
-  for (const GroupId group : graph.groups())
-    for (const OpId op : graph.members(group))
-      sets.unite(op.value(), graph.members(group)[0].value());
-  for (const OpId op : graph.ops())
-    if (graph[op].forward.has_value() && costs.pin(op) == costs.pin(*graph[op].forward))
-      sets.unite(op.value(), graph[op].forward->value());
+  UnionFind sets = kept_together(costs);
 
   // A tensor's bytes count in proportion to what is alive at one device's peak.
   Bytes permanent, outputs;

@@ -347,10 +347,7 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
       if (!runs) continue;  // a forward and a backward operator that no one device can run
       PlacedGraph placed = list_schedule(costs, placement).placed;
       const Trace trace = simulate(costs, placed, {.cancel = options.cancel});
-      Bytes over;
-      for (const DeviceId device : costs.cluster().devices())
-        over += std::max(Bytes(0), trace.devices[device].peak - costs.cluster()[device].capacity);
-      const std::pair key(over, trace.schedule.makespan);
+      const std::pair key(total_excess(trace, costs.cluster()), trace.schedule.makespan);
       if (best.has_value() && key >= best_key) continue;
       best = std::move(placed);
       best_key = key;

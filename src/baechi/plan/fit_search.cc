@@ -26,8 +26,7 @@ Order by_start(const Schedule& schedule, const OpGraph& graph) {
 }
 
 bool kept_to_the_end(const OpGraph& graph, TensorId tensor) {
-  return graph.consumers(tensor).empty() ||
-         (graph.memory_mode() == MemoryMode::kRetain && !graph[graph.producer(tensor)].backward);
+  return graph.consumers(tensor).empty() || graph.retains_outputs(graph.producer(tensor));
 }
 
 // Roughly what each unit adds to the memory of `device` at its peak.
@@ -74,7 +73,11 @@ bool interchangeable_devices(const CostModel& costs) {
 }  // namespace
 
 FitSearch::FitSearch(const CostModel& costs, const Units& units, const FitOptions& options)
-    : costs_(costs), units_(units), options_(options), work_left_(options.simulated_ops) {}
+    : costs_(costs),
+      units_(units),
+      options_(options),
+      simulator_(costs),
+      work_left_(options.simulated_ops) {}
 
 PlacedGraph FitSearch::placed_by(const Assignment& assignment, const Sequence& sequence) const {
   PlacedGraph placed{Placement(sequence.size(), DeviceId(0)),
@@ -93,12 +96,8 @@ std::optional<FitSearch::Outcome> FitSearch::evaluate(const Assignment& assignme
   constexpr std::int64_t kLeast = 50;  // what a replay costs however few operators there are
   work_left_ -= std::max(kLeast, static_cast<std::int64_t>(sequence.size()));
   if (work_left_ < 0) return std::nullopt;
-  trace_ = simulate(costs_, placed_by(assignment, sequence), {.cancel = options_.cancel});
-  Outcome outcome{{}, trace_.schedule.makespan};
-  for (const DeviceId device : costs_.cluster().devices())
-    outcome.over +=
-        std::max(Bytes(0), trace_.devices[device].peak - costs_.cluster()[device].capacity);
-  return outcome;
+  trace_ = simulator_.trace(placed_by(assignment, sequence), {.cancel = options_.cancel});
+  return Outcome{total_excess(trace_, costs_.cluster()), trace_.schedule.makespan};
 }
 
 bool FitSearch::may_hold(const Assignment& assignment) const {
@@ -120,7 +119,7 @@ std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
   Assignment assignment(units_.size(), DeviceId(0));
   for (const UnitId unit : units_.keys())
     assignment[unit] = placed.device[units_[unit].ops.front()];
-  const Trace trace = simulate(costs_, placed, {.cancel = options_.cancel});
+  const Trace trace = simulator_.trace(placed, {.cancel = options_.cancel});
   for (const Sequence& sequence :
        {by_start(trace.schedule, graph),
         Sequence(graph.topological_order().begin(), graph.topological_order().end()),

@@ -13,6 +13,7 @@
 #include "baechi/plan/memory_needs.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/simulate/simulator.h"
 
 namespace baechi {
 
@@ -66,6 +67,7 @@ class FitSearch {
   const CostModel& costs_;
   const Units& units_;
   FitOptions options_;
+  Simulator simulator_;
   Trace trace_;  // of the last evaluate()
   std::int64_t work_left_;
   bool complete_ = false;

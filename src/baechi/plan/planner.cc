@@ -111,6 +111,14 @@ std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::si
   return high;
 }
 
+IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace) {
+  IdVector<DeviceId, PlanDevice> devices;
+  for (const DeviceTrace& device : trace.devices)
+    devices.push_back(
+        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
+  return devices;
+}
+
 Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
              bool bounds) {
   const OpGraph& graph = costs.graph();
@@ -125,9 +133,7 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   plan.memory_mode = graph.memory_mode();
   plan.method = method;
   plan.schedule = std::move(trace.schedule);
-  for (const DeviceTrace& device : trace.devices)
-    plan.devices.push_back(
-        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
+  plan.devices = plan_devices(trace);
   if (bounds) plan.bounds = lower_bounds(costs);
   return plan;
 }

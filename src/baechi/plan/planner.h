@@ -14,6 +14,7 @@
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
 #include "baechi/schedule/plan.h"
+#include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
 
@@ -61,6 +62,9 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
 std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const CancelFlag* cancel);
 std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::size_t max_devices,
                                                  const CancelFlag* cancel);
+
+// What the simulator saw, as a plan keeps it.
+IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace);
 
 // The plan of a placement that is known to fit: simulates, verifies (a violation is an
 // InternalError: our bug), and fills in everything but the table of methods.

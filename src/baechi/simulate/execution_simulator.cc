@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/simulate/execution_simulator.h"
 
+#include <algorithm>
+
 #include "baechi/simulate/simulator.h"
 
 namespace baechi {
@@ -14,6 +16,13 @@ std::optional<Overflow> find_overflow(const Trace& trace, const Cluster& cluster
     first = {device, seen.peak - cluster[device].capacity, *seen.overflow_at};
   }
   return first;
+}
+
+Bytes total_excess(const Trace& trace, const Cluster& cluster) {
+  Bytes excess;
+  for (const DeviceId device : trace.devices.keys())
+    excess += std::max(Bytes(0), trace.devices[device].peak - cluster[device].capacity);
+  return excess;
 }
 
 Trace simulate(const CostModel& costs, const PlacedGraph& placed, const SimulateOptions& options) {

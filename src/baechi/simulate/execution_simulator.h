@@ -49,6 +49,9 @@ struct Overflow {
 // Requires the cluster that the trace was made on.
 std::optional<Overflow> find_overflow(const Trace& trace, const Cluster& cluster);
 
+// By how much the peaks exceed the capacities, summed over the devices; zero when all fits.
+Bytes total_excess(const Trace& trace, const Cluster& cluster);
+
 struct SimulateOptions {
   bool record_memory = false;
   const CancelFlag* cancel = nullptr;

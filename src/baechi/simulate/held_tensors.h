@@ -46,9 +46,7 @@ class HeldTensors {
 
   const MemoryAccount& account(DeviceId device) const { return devices_[device].account; }
   // Held until the step ends, and so are its copies.
-  bool keeps_outputs(OpId op) const {
-    return graph_->memory_mode() == MemoryMode::kRetain && !(*graph_)[op].backward;
-  }
+  bool keeps_outputs(OpId op) const { return graph_->retains_outputs(op); }
 
  private:
   struct OpMemory {  // what `op` takes while it runs, whatever the placement
