@@ -67,23 +67,11 @@ class ForwardGraph {
     for (const OpId op : graph_.ops()) temporary_ = std::max(temporary_, graph_[op].temporary);
   }
 
-  // Why the pass must not be applied; empty when it may.
-  std::string objection(double memory_share) const {
-    Bytes total, capacity;
-    for (const OpId op : graph_.ops()) {
-      if (graph_[op].backward) continue;
-      const Crew& crew = crew_[op];
-      total += crew.held + graph_.output_bytes(op);
-      if (!can_run(crew)) return "no device can run '" + name(op) + "' and its backward operators";
-    }
-    for (const DeviceId device : costs_.cluster().devices())
-      capacity += costs_.cluster()[device].capacity;
-    if (static_cast<double>(total.count()) > memory_share * static_cast<double>(capacity.count()))
-      return "keeping everything would take " + std::to_string(total.count()) +
-             " bytes and the "
-             "cluster has " +
-             std::to_string(capacity.count());
-    return "";
+  // A forward operator that no device can run together with its followers.
+  std::optional<OpId> without_device() const {
+    for (const OpId op : graph_.ops())
+      if (!graph_[op].backward && !can_run(crew_[op])) return op;
+    return std::nullopt;
   }
 
   Contracted build() const {
@@ -107,8 +95,6 @@ class ForwardGraph {
   }
 
  private:
-  std::string name(OpId op) const { return std::string(graph_[op].name); }
-
   void measure(Crew& crew) const {
     if (crew.members.empty()) return;
     const OpId forward = crew.members.front();
@@ -167,6 +153,58 @@ class ForwardGraph {
   Bytes temporary_;            // the largest of all: it may fall into the moment when most is held
 };
 
+// What stays together in the small graph, and the most that a device may have to hold for it.
+struct Load {
+  Bytes held;
+  IdVector<DeviceId, char> may_run;
+};
+
+std::vector<Load> loads_of(const CostModel& small) {
+  const OpGraph& graph = small.graph();
+  const OpLabels label = group_labels(graph);
+  std::vector<std::optional<std::uint32_t>> index(graph.num_ops());
+  std::vector<Load> loads;
+  for (const OpId op : graph.ops()) {
+    std::optional<std::uint32_t>& at = index[label[op]];
+    if (!at.has_value()) {
+      at = static_cast<std::uint32_t>(loads.size());
+      loads.push_back({Bytes(0), IdVector<DeviceId, char>(small.cluster().num_devices(), 1)});
+    }
+    Load& load = loads[*at];
+    load.held += graph[op].permanent + graph.output_bytes(op);
+    for (const DeviceId device : small.cluster().devices())
+      if (!small.may_run(op, device)) load.may_run[device] = 0;
+    for (const Edge& edge : graph.in_edges(op))
+      if (edge.tensor.has_value() && label[edge.from] != label[op])
+        load.held += graph.size(*edge.tensor);
+  }
+  return loads;
+}
+
+// Some device always has room when the cluster holds everything and, besides, the largest group
+// once more on each device that may run it: if each of these were too full for the group, they
+// would hold more than everything. Returns why that is not so; empty when it is.
+std::string memory_objection(const CostModel& small, double memory_share) {
+  Bytes total, temporary;
+  const std::vector<Load> loads = loads_of(small);
+  for (const Load& load : loads) total += load.held;
+  for (const OpId op : small.graph().ops())
+    temporary = std::max(temporary, small.graph()[op].temporary);
+  for (const Load& load : loads) {
+    Bytes capacity, needed = total;
+    for (const DeviceId device : small.cluster().devices()) {
+      if (load.may_run[device] == 0) continue;
+      capacity += small.cluster()[device].capacity;
+      needed += load.held + temporary;
+    }
+    if (static_cast<double>(needed.count()) > memory_share * static_cast<double>(capacity.count()))
+      return "room for everything at once, wherever it goes, would take " +
+             std::to_string(needed.count()) + " bytes and there are " +
+             std::to_string(capacity.count());
+  }
+  return "";
+}
+
 }  // namespace
 
 ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& options) {
@@ -182,9 +220,14 @@ ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& 
     if (!leader[op].has_value())
       return no("'" + std::string(graph[op].name) + "' has no forward operator to follow");
   const ForwardGraph forward(costs, leader);
-  if (const std::string reason = forward.objection(options.memory_share); !reason.empty())
-    return no(reason);
-  return {forward.build(), "backward operators follow forward ones"};
+  if (const std::optional<OpId> op = forward.without_device(); op.has_value())
+    return no("no device can run '" + std::string(graph[*op].name) +
+              "' and its backward operators");
+  Contracted small = forward.build();
+  const std::string reason =
+      memory_objection(CostModel(small.graph, costs.cluster()), options.memory_share);
+  if (!reason.empty()) return no(reason);
+  return {std::move(small), "backward operators follow forward ones"};
 }
 
 Optimized forward_only(const CostModel& costs, const ForwardOnlyOptions& options) {

@@ -13,8 +13,8 @@
 namespace baechi {
 
 struct ForwardOnlyOptions {
-  // Leave the graph alone when all that could ever be held at once is more than this part of the
-  // cluster's memory: then the small graph, which assumes the worst, would hardly find room.
+  // Leave the graph alone unless this part of the cluster's memory has room for all that could
+  // ever be held at once, wherever a placer puts it: the small graph assumes that worst case.
   double memory_share = 1.0;
 };
 

@@ -40,7 +40,7 @@ OpGraph training() {
 
 TEST_CASE("forward-only: forward operators carry their backward operators' costs") {
   const OpGraph graph = training();
-  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(1'000));
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(2'000));
   const Optimized small = forward_only(CostModel(graph, cluster));
   REQUIRE(small.graph.num_ops() == 2);
   CHECK(small.graph.times(KindId(0))[OpId(0)] == Time(1 + 16));
@@ -65,6 +65,21 @@ TEST_CASE("forward-only: without room for everything it places both, and says so
   CHECK(same.passes[0].note.find("placed too") != std::string::npos);
   const OpGraph inference = testing::figure_1();
   CHECK(forward_only(CostModel(inference, cluster)).graph.num_ops() == 6);
+}
+
+// Two groups that hold everything until the step ends: f's 200 bytes and 37 permanent ones; g's 400
+// and 44, and the copy of 200 that g receives. In all 881, and each of the two devices must still
+// have room for g's 644 and for temporary memory of 32.
+TEST_CASE("forward-only: needs room for the largest group on every device") {
+  const OpGraph graph = training();
+  const auto ops_left = [&](std::int64_t both_capacities) {
+    const Cluster cluster =
+        testing::unit_latency_cluster(2, Bytes(both_capacities / 2 + both_capacities % 2));
+    return forward_only(CostModel(graph, cluster)).graph.num_ops();
+  };
+  const std::int64_t everything = 237 + 644 + 2 * (644 + 32);
+  CHECK(ops_left(everything + 1) == 2);
+  CHECK(ops_left(everything - 2) == 5);
 }
 
 // What the small graph says fits, fits.
