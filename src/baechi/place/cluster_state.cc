@@ -9,12 +9,12 @@
 namespace baechi {
 
 ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed,
-                           MemoryPolicy memory)
+                           const PlaceOptions& options)
     : costs_(costs),
       graph_(costs.graph()),
       allowed_(allowed),
       transfer_times_(costs),
-      memory_(costs, memory),
+      memory_(costs, options.memory, options.headroom),
       parallel_(costs.cluster().communication() == CommunicationMode::kParallel),
       keep_copies_(!parallel_ || !memory_.ample()),
       duplex_(costs.cluster().communication() == CommunicationMode::kDuplex
@@ -140,7 +140,7 @@ Bytes ClusterState::overrun(OpId op, DeviceId device) const {
     if (edge.tensor.has_value() && slots_[edge.from].device != device &&
         find_copy(*edge.tensor, device) == nullptr)
       copies += graph_.size(*edge.tensor);
-  return memory_.overrun(op, device, copies, opens_group(op));
+  return memory_.overrun({op, device, copies, opens_group(op), !slots_[op].decided.has_value()});
 }
 
 void ClusterState::place(OpId op, DeviceId device) {

@@ -43,7 +43,7 @@ struct Arrival {
 // fetches in the meantime leaves the sum and moves the queue's end.
 class ClusterState {
  public:
-  ClusterState(const CostModel& costs, const AllowedDevices& allowed, MemoryPolicy memory);
+  ClusterState(const CostModel& costs, const AllowedDevices& allowed, const PlaceOptions& options);
 
   const CostModel& costs() const { return costs_; }
   std::size_t num_devices() const { return free_.size(); }

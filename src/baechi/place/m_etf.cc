@@ -26,7 +26,7 @@ PlaceResult place_m_etf(const CostModel& costs, const PlaceOptions& options) {
   const AllowedDevices allowed(costs);
   if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
 
-  ClusterState state(costs, allowed, options.memory);
+  ClusterState state(costs, allowed, options);
   const IdVector<OpId, bool> suppliers =
       options.call_suppliers ? find_suppliers(costs) : IdVector<OpId, bool>(graph.num_ops());
   const Priority priority = longest_way_first(costs, suppliers);

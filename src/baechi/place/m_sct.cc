@@ -104,7 +104,7 @@ PlaceResult place_m_sct(const CostModel& costs, const PlaceOptions& options) {
   if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
 
   const FavoriteChildren favorites = find_favorite_children(costs, options);
-  ClusterState state(costs, allowed, options.memory);
+  ClusterState state(costs, allowed, options);
   const IdVector<OpId, bool> suppliers =
       options.call_suppliers ? find_suppliers(costs) : IdVector<OpId, bool>(graph.num_ops());
   const Priority priority = longest_way_first(costs, suppliers);

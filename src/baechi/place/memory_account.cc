@@ -22,12 +22,15 @@ bool holds_everything(const CostModel& costs) {
 
 }  // namespace
 
-MemoryAccount::MemoryAccount(const CostModel& costs, MemoryPolicy policy)
+MemoryAccount::MemoryAccount(const CostModel& costs, MemoryPolicy policy, double headroom)
     : costs_(&costs), policy_(policy), ample_(holds_everything(costs)) {
   if (ample_) return;
   const OpGraph& graph = costs.graph();
   const std::size_t num_devices = costs.cluster().num_devices();
   used_.resize(num_devices);
+  for (const DeviceId device : costs.cluster().devices())
+    headroom_.push_back(Bytes(static_cast<std::int64_t>(
+        headroom * static_cast<double>(costs.cluster()[device].capacity.count()))));
   temporary_.resize(num_devices);
   frees_.resize(num_devices);
   groups_.resize(graph.num_groups());
@@ -43,7 +46,8 @@ MemoryAccount::MemoryAccount(const CostModel& costs, MemoryPolicy policy)
   }
 }
 
-Bytes MemoryAccount::overrun(OpId op, DeviceId device, Bytes copies, bool opens_group) const {
+Bytes MemoryAccount::overrun(const Asking& asking) const {
+  const auto [op, device, copies, opens_group, by_choice] = asking;
   const Operator& operation = costs_->graph()[op];
   const Bytes capacity = costs_->cluster()[device].capacity;
   const bool grouped = operation.group.has_value();
@@ -66,6 +70,7 @@ Bytes MemoryAccount::overrun(OpId op, DeviceId device, Bytes copies, bool opens_
     need += outputs_[op] + operation.temporary;
     if (!grouped) need += operation.permanent;
   }
+  if (by_choice) need += headroom_[device];
   return need - capacity;
 }
 

@@ -19,14 +19,21 @@ namespace baechi {
 // put on the device, so that what it accepts fits under any schedule.
 class MemoryAccount {
  public:
-  MemoryAccount(const CostModel& costs, MemoryPolicy policy);
+  MemoryAccount(const CostModel& costs, MemoryPolicy policy, double headroom);
 
   // Even all operators and all tensors at once fit on every device: nothing needs an account.
   bool ample() const { return ample_; }
 
   // By how much `op` would overrun the device now, `copies` being what it receives; fits when not
-  // positive. `opens_group`: it would bring its colocation group to the device.
-  Bytes overrun(OpId op, DeviceId device, Bytes copies, bool opens_group) const;
+  // positive. `opens_group`: it would bring its colocation group to the device. `by_choice`: it
+  // could go elsewhere, and must leave the headroom free.
+  struct Asking {
+    OpId op;
+    DeviceId device;
+    Bytes copies;
+    bool opens_group, by_choice;
+  };
+  Bytes overrun(const Asking& asking) const;
 
   void take(OpId op, DeviceId device, bool opens_group);
   void add_copy(DeviceId device, Bytes size) { used_[device] += size; }
@@ -58,6 +65,7 @@ class MemoryAccount {
   IdVector<GroupId, GroupNeed> groups_;
   IdVector<OpId, Bytes> outputs_;
   IdVector<DeviceId, Bytes> used_;
+  IdVector<DeviceId, Bytes> headroom_;
   IdVector<DeviceId, Bytes> temporary_;  // kReserve: the largest of what is placed
   IdVector<DeviceId, std::priority_queue<Free, std::vector<Free>, std::greater<>>> frees_;
   std::uint64_t num_frees_ = 0;

@@ -35,8 +35,10 @@ struct PlaceOptions {
   double lp_threshold = 0.5;      // x below it makes a favorite child; the paper's was 0.1
   bool complete_matching = true;  // after rounding, while a pair of free ends is left
   MemoryPolicy memory = MemoryPolicy::kLive;
-  bool call_suppliers = true;         // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
-  std::uint64_t seed = 1;             // for `random`
+  double headroom = 0;         // m-ETF, m-SCT, kLive: share of each device kept for operators
+                               // that have no other device left
+  bool call_suppliers = true;  // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
+  std::uint64_t seed = 1;      // for `random`
   const Placement* expert = nullptr;  // for `expert`
   const CancelFlag* cancel = nullptr;
 };
@@ -60,8 +62,9 @@ PlaceResult place_partition(const CostModel&, const PlaceOptions&);  // beyond: 
 struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"
   Placer place;
-  std::string_view summary;  // one line for --help
-  bool baseline = false;     // a yardstick: shown as it is, never helped to fit
+  std::string_view summary;     // one line for --help
+  bool baseline = false;        // a yardstick: shown as it is, never helped to fit
+  bool keeps_headroom = false;  // knows PlaceOptions::headroom
   bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this

@@ -2,6 +2,7 @@
 #include "baechi/plan/attempt.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -11,6 +12,8 @@
 namespace baechi {
 namespace {
 
+// Shares of the devices for PlaceOptions::headroom, tried in this order.
+constexpr std::array kHeadrooms{0.1, 0.2, 0.3, 0.4};
 constexpr std::size_t kEnumerable = 12;  // operators; beyond it the space is hopeless
 
 // A plan of the optimised graph in the orders worth trying on the original one: the expanded order,
@@ -61,22 +64,36 @@ class Try {
   void run() {
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
     if (place(shrink, MemoryPolicy::kLive) || placer_.baseline) return;
-    fall_back("reserve");
-    if (place(shrink, MemoryPolicy::kReserve)) return;
+    if (place_carefully(shrink)) return;
     if (shrink) {
       fall_back("unoptimized");
-      if (place(false, MemoryPolicy::kLive) || place(false, MemoryPolicy::kReserve)) return;
+      if (place(false, MemoryPolicy::kLive) || place_carefully(false)) return;
     }
     search();
   }
 
  private:
-  void fall_back(const char* name) { attempt_.fallbacks.emplace_back(name); }
+  void fall_back(const char* name) {
+    const std::vector<std::string>& known = attempt_.fallbacks;
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      attempt_.fallbacks.emplace_back(name);
+  }
 
-  bool place(bool shrink, MemoryPolicy memory) {
+  bool place_carefully(bool shrink) {
+    if (placer_.keeps_headroom) {
+      fall_back("headroom");
+      for (const double headroom : kHeadrooms)
+        if (place(shrink, MemoryPolicy::kLive, headroom)) return true;
+    }
+    fall_back("reserve");
+    return place(shrink, MemoryPolicy::kReserve);
+  }
+
+  bool place(bool shrink, MemoryPolicy memory, double headroom = 0) {
     const CostModel& costs = shrink ? problem_.shrunk->costs : problem_.costs;
     PlaceOptions options = options_;
     options.memory = memory;
+    options.headroom = headroom;
     PlaceResult result = placer_.place(costs, options);
     if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
       explain(costs.graph(), *misfit, shrink);

@@ -48,7 +48,8 @@ struct Attempt {
 };
 
 // Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
-// When its plan does not fit (and it is no baseline), falls back in this order: "reserve" sets
+// When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
+// part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
 // memory aside for every output, "unoptimized" places the graph as it is, "repair" moves operators
 // off the devices that run over, "packing" places by memory alone, "enumeration" tries everything
 // (small graphs only).

@@ -43,7 +43,7 @@ TEST_CASE("cluster state: transfers of one operator queue up behind each other")
     const Cluster cluster = two_devices(mode);
     const CostModel costs(graph, cluster);
     const AllowedDevices allowed(costs);
-    ClusterState state(costs, allowed, MemoryPolicy::kLive);
+    ClusterState state(costs, allowed, {});
     state.place(OpId(0), DeviceId(0));  // ends at 2
     state.place(OpId(1), DeviceId(0));  // ends at 5
     state.place(OpId(2), DeviceId(1));  // ends at 4
@@ -67,7 +67,7 @@ TEST_CASE("cluster state: a received tensor is not sent again") {
   const Cluster cluster = two_devices(CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);
   const AllowedDevices allowed(costs);
-  ClusterState state(costs, allowed, MemoryPolicy::kLive);
+  ClusterState state(costs, allowed, {});
   state.place(OpId(0), DeviceId(0));
   CHECK(state.arrival(OpId(1), DeviceId(1)).ready == Time(25));
   state.place(OpId(1), DeviceId(1));  // src's output arrives at 25
@@ -91,7 +91,7 @@ TEST_CASE("cluster state: without queues its schedule is the simulator's") {
     const Cluster cluster(spec);
     const CostModel costs(graph, cluster);
     const AllowedDevices allowed(costs);
-    ClusterState state(costs, allowed, MemoryPolicy::kLive);
+    ClusterState state(costs, allowed, {});
     Random random(seed);
     for (const OpId op : graph.topological_order()) {
       const DeviceId device(random.below(cluster.num_devices()));
@@ -116,7 +116,7 @@ TEST_CASE("cluster state: no earliest start falls while others are placed") {
     const Cluster cluster(spec);
     const CostModel costs(graph, cluster);
     const AllowedDevices allowed(costs);
-    ClusterState state(costs, allowed, MemoryPolicy::kLive);
+    ClusterState state(costs, allowed, {});
     Random random(seed);
     std::vector<std::vector<Time>> known(graph.num_ops(), std::vector<Time>(cluster.num_devices()));
     for (const OpId op : graph.topological_order()) {

@@ -22,7 +22,7 @@ class NaiveScan {
       : costs_(costs),
         graph_(costs.graph()),
         allowed_(costs),
-        state_(costs, allowed_, options.memory),
+        state_(costs, allowed_, options),
         suppliers_(options.call_suppliers ? find_suppliers(costs)
                                           : IdVector<OpId, bool>(graph_.num_ops())),
         ready_ops_(state_, suppliers_),
