@@ -320,7 +320,7 @@ class Plan:
 
     @property
     def fallbacks(self) -> list[str]:
-        """What it took to fit: 'reserve', 'repair', 'packing', ..."""
+        """What it took to fit: 'headroom', 'reserve', 'repair', ..."""
 
     @property
     def notes(self) -> list[str]: ...

@@ -174,7 +174,7 @@ void bind_plan(nb::module_& m) {
           "What every method that was tried reached.")
       .def_prop_ro(
           "fallbacks", [](const PlanHandle& h) { return h.plan.fallbacks; },
-          "What it took to fit: 'reserve', 'repair', 'packing', ...")
+          "What it took to fit: 'headroom', 'reserve', 'repair', ...")
       .def_prop_ro("notes", [](const PlanHandle& h) { return h.plan.notes; })
       .def(
           "__eq__",

@@ -37,7 +37,7 @@ std::optional<OpId> only_consumer(const OpGraph& graph, OpId op) {
 }
 
 Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
-  Coplacement result{OpLabels(graph.num_ops()), cut.makespan};
+  Coplacement result{OpLabels(graph.num_ops()), cut.makespan, cut.placed.device};
   IdVector<DeviceId, std::optional<OpId>> first(cut.placed.order->size());
   for (const OpId op : graph.ops()) {
     std::optional<OpId>& label = first[cut.placed.device[op]];
@@ -86,7 +86,7 @@ Optimized coplace(const CostModel& costs, const CoplacementOptions& options) {
   const Coplacement found = find_coplacements(costs, group_labels(graph), options);
   Contracted small = contract(graph, each_alone(graph), found.group);
   PassStatistics statistics = clock.stop(small.graph, describe(found));
-  return {std::move(small.graph), std::move(small.expansion), {std::move(statistics)}};
+  return {std::move(small.graph), std::move(small.expansion), {std::move(statistics)}, found.home};
 }
 
 }  // namespace baechi

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +37,13 @@ Optimized group_and_fuse(const CostModel& costs, const OptimizeOptions& options)
 
   PassClock clock("colocate", size);
   OpLabels group = colocation_labels(graph, options.colocation);
+  std::optional<Placement> home;
   if (level >= OptimizeLevel::kColocate) record(clock, group, describe(options.colocation));
   if (level >= OptimizeLevel::kCoplace) {
     clock = PassClock("coplace", size);
     Coplacement found = find_coplacements(costs, group, options.coplacement);
     group = std::move(found.group);
+    home = std::move(found.home);
     record(clock, group, describe(found));
   }
   OpLabels cluster = each_alone(graph);
@@ -57,7 +60,7 @@ Optimized group_and_fuse(const CostModel& costs, const OptimizeOptions& options)
   Contracted small = contract(graph, cluster, group);
   if (!passes.empty())  // the last pass carries the contraction's time
     passes.back() = clock.stop(small.graph, std::move(note));
-  return {std::move(small.graph), std::move(small.expansion), std::move(passes)};
+  return {std::move(small.graph), std::move(small.expansion), std::move(passes), std::move(home)};
 }
 
 }  // namespace

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "baechi/base/units.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/optimize/expansion.h"
+#include "baechi/schedule/schedule.h"
 
 namespace baechi {
 
@@ -30,6 +32,8 @@ struct Optimized {
   OpGraph graph;
   Expansion expansion;
   std::vector<PassStatistics> passes;  // in the order they ran
+  // When co-placement cut the graph: the device that each original operator's group was cut for.
+  std::optional<Placement> home = {};
 };
 
 inline PassStatistics::Size size_of(const OpGraph& graph) {

@@ -29,6 +29,8 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
       queue_load_(queue_end_.size()) {
   for (const OpId op : graph_.ops()) {
     slots_[op].decided = costs.pin(op);
+    if (!slots_[op].decided && options.home != nullptr && allowed(op, (*options.home)[op]))
+      designate(op, (*options.home)[op]);
     slots_[op].group = graph_[op].group;
   }
   if (keep_copies_) first_copy_.resize(graph_.num_tensors());

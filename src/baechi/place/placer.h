@@ -40,6 +40,9 @@ struct PlaceOptions {
   bool call_suppliers = true;  // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
   std::uint64_t seed = 1;      // for `random`
   const Placement* expert = nullptr;  // for `expert`
+  // m-ETF, m-SCT: where operators go while there is room, equal within a colocation group; the rest
+  // is as ever: when they start, and where they go when there is none.
+  const Placement* home = nullptr;
   const CancelFlag* cancel = nullptr;
 };
 
@@ -64,7 +67,7 @@ struct PlacerEntry {
   Placer place;
   std::string_view summary;     // one line for --help
   bool baseline = false;        // a yardstick: shown as it is, never helped to fit
-  bool keeps_headroom = false;  // knows PlaceOptions::headroom
+  bool list_scheduler = false;  // knows PlaceOptions::headroom and home
   bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this

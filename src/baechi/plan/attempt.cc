@@ -63,11 +63,11 @@ class Try {
 
   void run() {
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
-    if (place(shrink, MemoryPolicy::kLive) || placer_.baseline) return;
+    if (place(shrink, {}) || placer_.baseline) return;
     if (place_carefully(shrink)) return;
     if (shrink) {
       fall_back("unoptimized");
-      if (place(false, MemoryPolicy::kLive) || place_carefully(false)) return;
+      if (place(false, {}) || place_carefully(false)) return;
     }
     search();
   }
@@ -79,32 +79,55 @@ class Try {
       attempt_.fallbacks.emplace_back(name);
   }
 
+  // How a list scheduler looks after memory.
+  struct Care {
+    MemoryPolicy memory = MemoryPolicy::kLive;
+    double headroom = 0;
+  };
+
   bool place_carefully(bool shrink) {
-    if (placer_.keeps_headroom) {
+    if (placer_.list_scheduler) {
       fall_back("headroom");
       for (const double headroom : kHeadrooms)
-        if (place(shrink, MemoryPolicy::kLive, headroom)) return true;
+        if (place(shrink, {.headroom = headroom})) return true;
     }
     fall_back("reserve");
-    return place(shrink, MemoryPolicy::kReserve);
+    return place(shrink, {.memory = MemoryPolicy::kReserve});
   }
 
-  bool place(bool shrink, MemoryPolicy memory, double headroom = 0) {
-    const CostModel& costs = shrink ? problem_.shrunk->costs : problem_.costs;
+  bool place(bool shrink, const Care& care) {
     PlaceOptions options = options_;
-    options.memory = memory;
-    options.headroom = headroom;
-    PlaceResult result = placer_.place(costs, options);
-    if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
-      explain(costs.graph(), *misfit, shrink);
-      return false;
-    }
-    PlacedGraph placed = std::get<PlacedGraph>(std::move(result));
+    options.memory = care.memory;
+    options.headroom = care.headroom;
     attempt_.optimized = shrink;
-    if (!shrink) return offer({std::move(placed)});
-    if (!offer(expansions(problem_, placed))) return false;
-    attempt_.small = std::move(placed);
-    return true;
+    if (!shrink) {
+      std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
+      return placed.has_value() && offer({*std::move(placed)});
+    }
+    const std::optional<PlacedGraph> small = run_placer(problem_.shrunk->costs, options);
+    const bool fits = small.has_value() && offer(expansions(problem_, *small));
+    return place_at_home(std::move(options)) || fits;
+  }
+
+  // The paper's way lets the first operator of a group decide, and a group that starts with a
+  // short operator stays where its parents are. This one takes the cut at its word.
+  bool place_at_home(PlaceOptions options) {
+    const std::optional<Placement>& home = problem_.shrunk->optimized.home;
+    if (!home.has_value() || !placer_.list_scheduler) return false;
+    options.home = &*home;
+    std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
+    if (!placed.has_value()) return false;
+    PlacedGraph reordered = list_schedule(problem_.costs, placed->device).placed;
+    const bool better = offer({*std::move(placed), std::move(reordered)});
+    attempt_.at_home = attempt_.at_home || better;
+    return better;
+  }
+
+  std::optional<PlacedGraph> run_placer(const CostModel& costs, const PlaceOptions& options) {
+    PlaceResult result = placer_.place(costs, options);
+    if (auto* placed = std::get_if<PlacedGraph>(&result)) return std::move(*placed);
+    explain(costs, std::get<DoesNotFit>(result));
+    return std::nullopt;
   }
 
   bool offer(std::vector<PlacedGraph> candidates) {
@@ -116,19 +139,20 @@ class Try {
       return true;
     }
     if (misfit.has_value()) {
-      if (attempt_.reason.empty()) explain(misfit->trace, misfit->overflow);
+      if (attempt_.reason.empty() && !attempt_.placed.has_value())
+        explain(misfit->trace, misfit->overflow);
       if (!start_.has_value()) start_ = std::move(misfit->placed);
     }
     return false;
   }
 
-  void explain(const OpGraph& graph, const DoesNotFit& misfit, bool shrunk) {
-    if (!attempt_.reason.empty()) return;
-    attempt_.reason = "operator '" + std::string(graph[misfit.op].name) +
+  void explain(const CostModel& costs, const DoesNotFit& misfit) {
+    if (attempt_.placed.has_value() || !attempt_.reason.empty()) return;
+    attempt_.reason = "operator '" + std::string(costs.graph()[misfit.op].name) +
                       "' found no room: the device with the most lacked " +
                       in_words(misfit.short_by);
     attempt_.misfit = misfit;
-    if (shrunk)
+    if (&costs != &problem_.costs)
       attempt_.misfit->op = problem_.shrunk->optimized.expansion.members(misfit.op).front();
   }
 
@@ -188,10 +212,6 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
 
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt) {
   return offer(problem, {placed}, attempt);
-}
-
-bool offer_expansions(const Problem& problem, const PlacedGraph& small, Attempt& attempt) {
-  return offer(problem, expansions(problem, small), attempt);
 }
 
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

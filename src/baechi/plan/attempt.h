@@ -36,7 +36,7 @@ struct Problem {
 struct Attempt {
   std::string method;
   bool optimized = false;             // placed on the optimised graph and expanded
-  std::optional<PlacedGraph> small;   // if so: the plan of the optimised graph
+  bool at_home = false;               // if so: its groups stay on the devices they were cut for
   std::optional<PlacedGraph> placed;  // it fits, by simulation
   Time makespan;                      // of `placed`
   IdVector<DeviceId, Bytes> peaks;    // of `placed`
@@ -55,10 +55,8 @@ struct Attempt {
 // (small graphs only).
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
 
-// Takes the placement, or the plan of the optimised graph expanded in the orders worth trying, if
-// it fits and is faster than what `attempt` has. True if so.
+// Takes the placement if it fits and is faster than what `attempt` has. True if so.
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt);
-bool offer_expansions(const Problem& problem, const PlacedGraph& small, Attempt& attempt);
 
 // Any placement that fits, as cheaply as one can be found; nothing if none was.
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

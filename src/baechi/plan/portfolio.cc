@@ -47,8 +47,10 @@ class Portfolio {
     Attempt plain = attempt({costs_, units_}, placer, request_.place);
     optimized.nanoseconds += plain.nanoseconds;
     if (!plain.placed.has_value() ||
-        (optimized.placed.has_value() && optimized.makespan <= plain.makespan))
+        (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
+      note_optimized(optimized);
       return keep(std::move(optimized));
+    }
     plain.nanoseconds = optimized.nanoseconds;
     if (optimized.placed.has_value())
       result_.notes.push_back(std::string(placer.name) +
@@ -90,6 +92,13 @@ class Portfolio {
   PortfolioResult take() { return std::move(result_); }
 
  private:
+  // What the table of methods does not show.
+  void note_optimized(const Attempt& optimized) {
+    if (optimized.at_home && optimized.placed.has_value())
+      result_.notes.push_back(optimized.method +
+                              ": every group stays on the device that the optimizer cut it for");
+  }
+
   void keep(Attempt attempt) { result_.attempts.push_back(std::move(attempt)); }
 
   const Attempt* best() const {

@@ -47,7 +47,7 @@ struct Plan {
   ClusterSpec cluster;
   MemoryMode memory_mode = MemoryMode::kDataflow;
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
-  std::vector<std::string> fallbacks;  // "reserve", "repair", "packing", ... as they were needed
+  std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed
   Schedule schedule;                   // simulated and verified on the original graph
   IdVector<DeviceId, PlanDevice> devices;
   std::vector<NamedBound> bounds;      // valid lower bounds, the strongest first

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "baechi/cost/cost_model.h"
@@ -89,6 +91,49 @@ TEST_CASE("m-etf: a supplier is placed with the first operator that needs it") {
   CHECK(std::holds_alternative<PlacedGraph>(place_m_etf(costs, literal)));
 }
 
+//   a(3)  b(3)  c(3) --> last(5), on gpu:0 only      bytes; gpu:0 has 10, gpu:1 has 30
+TEST_CASE("m-etf: headroom is left for operators that have no other device") {
+  OpGraphBuilder builder;
+  const auto add = [&](const char* name, std::int64_t bytes, std::optional<std::string_view> pin) {
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(bytes), .pin = pin});
+    builder.set_time(op, "gpu", Time(10));
+    return op;
+  };
+  add("a", 3, {});
+  add("b", 3, {});
+  const OpId c = add("c", 3, {}), last = add("last", 5, "gpu:0");
+  builder.add_control_edge(c, last);
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(10), .latency = Time(1)});
+  spec.devices[1].capacity = Bytes(30);
+  const Cluster cluster(std::move(spec));
+  const CostModel costs(graph, cluster);
+
+  const PlaceResult without = place_m_etf(costs, {});
+  REQUIRE(std::holds_alternative<DoesNotFit>(without));
+  CHECK(std::get<DoesNotFit>(without).op == last);
+  PlaceOptions careful;
+  careful.headroom = 0.5;
+  const PlaceResult with = place_m_etf(costs, careful);
+  REQUIRE(std::holds_alternative<PlacedGraph>(with));
+  CHECK(std::get<PlacedGraph>(with).device[last] == DeviceId(0));
+}
+
+TEST_CASE("m-etf: operators go home while there is room") {
+  const OpGraph graph = testing::figure_1();
+  const Cluster cluster = testing::unit_latency_cluster(3, Bytes(100));
+  const CostModel costs(graph, cluster);
+  const Placement home(graph.num_ops(), DeviceId(2));
+  PlaceOptions options;
+  options.home = &home;
+  CHECK(std::get<PlacedGraph>(place_m_etf(costs, options)).device == home);
+
+  const Cluster tight = testing::unit_latency_cluster(3, Bytes(4));
+  const PlaceResult spilled = place_m_etf(CostModel(graph, tight), options);
+  REQUIRE(std::holds_alternative<PlacedGraph>(spilled));
+  CHECK(std::get<PlacedGraph>(spilled).device != home);
+}
+
 TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
@@ -98,7 +143,9 @@ TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
       const OpGraph graph = testing::random_dag(seed, kind.limits);
       const Cluster cluster = testing::instance_cluster(seed, kind);
       const CostModel costs(graph, cluster);
-      const PlaceOptions options = testing::instance_options(seed);
+      PlaceOptions options = testing::instance_options(seed);
+      const std::optional<Placement> home = testing::instance_home(seed, costs);
+      if (home.has_value()) options.home = &*home;
       const PlaceResult fast = place_m_etf(costs, options);
       const PlaceResult naive = testing::naive_list_schedule(costs, options);
       REQUIRE(fast.index() == naive.index());

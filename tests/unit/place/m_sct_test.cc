@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <variant>
 
 #include "baechi/cost/cost_model.h"
@@ -68,7 +69,9 @@ TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
       const OpGraph graph = testing::random_dag(seed, kind.limits);
       const Cluster cluster = testing::instance_cluster(seed, kind);
       const CostModel costs(graph, cluster);
-      const PlaceOptions options = testing::instance_options(seed);
+      PlaceOptions options = testing::instance_options(seed);
+      const std::optional<Placement> home = testing::instance_home(seed, costs);
+      if (home.has_value()) options.home = &*home;
       const FavoriteChildren favorites = find_favorite_children(costs, options);
       const PlaceResult fast = place_m_sct(costs, options);
       const PlaceResult naive = testing::naive_list_schedule(costs, options, &favorites.child);

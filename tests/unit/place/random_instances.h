@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "baechi/cluster/cluster.h"
 #include "baechi/place/placer.h"
 #include "unit/graphs.h"
+#include "unit/simulate/random_placement.h"
 
 namespace baechi::testing {
 
@@ -69,7 +71,14 @@ inline PlaceOptions instance_options(std::uint64_t seed) {
   PlaceOptions options;
   if (seed % 3 == 2) options.memory = MemoryPolicy::kReserve;
   if (seed % 7 == 3) options.call_suppliers = false;
+  if (seed % 4 == 1) options.headroom = 0.2;
   return options;
+}
+
+// For a sixth of the seeds; absent too when a colocation group has no device.
+inline std::optional<Placement> instance_home(std::uint64_t seed, const CostModel& costs) {
+  Random random(seed);
+  return seed % 6 == 4 ? random_placement(costs, random) : std::nullopt;
 }
 
 }  // namespace baechi::testing

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
@@ -68,6 +70,40 @@ TEST_CASE("planner: auto is at least as good as every other method, and says wha
 }
 
 // Four operators of 10 bytes on two devices of 15: two devices hold one each.
+//             +--> 20 operators of 5 each
+//   src(10) --+                             sending takes 30
+//             +--> 20 operators of 5 each
+//
+// Whatever is next can start at once where everything already is.
+TEST_CASE("planner: groups stay on the devices they were cut for when that makes a shorter step") {
+  OpGraphBuilder builder;
+  const auto add = [&](const std::string& name, std::int64_t time) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(time));
+    return op;
+  };
+  const TensorId start = builder.add_output(add("src", 10), Bytes(1));
+  for (const char* branch : {"left ", "right "}) {
+    TensorId last = start;
+    for (int i = 0; i < 20; ++i) {
+      const OpId op = add(branch + std::to_string(i), 5);
+      builder.connect(last, op);
+      last = builder.add_output(op, Bytes(1));
+    }
+  }
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster(
+      uniform_cluster({.count = 2, .capacity = Bytes(1000), .latency = Time(30)}));
+  const CostModel costs(graph, cluster);
+  PlanRequest request = request_for("m-etf");
+  const Plan plan = std::get<Plan>(make_plan(costs, request));
+  CHECK(plan.makespan() == Time(140));
+  REQUIRE(plan.notes.size() == 1);
+  CHECK(plan.notes.front().find("cut it for") != std::string::npos);
+  request.optimize.level = OptimizeLevel::kNone;
+  CHECK(std::get<Plan>(make_plan(costs, request)).makespan() == Time(210));
+}
+
 TEST_CASE("planner: what does not fit is named, with the bytes and with what would do") {
   const OpGraph graph = chain(std::vector<Time>(4, Time(1)), Bytes(0), Bytes(10));
   const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(15), .latency = Time(1)}));
