@@ -10,6 +10,7 @@ extern const Command kGenerateCommand;    // generate.cc
 extern const Command kPlaceCommand;       // place.cc
 extern const Command kSimulateCommand;    // simulate.cc
 extern const Command kVerifyCommand;      // verify.cc
+extern const Command kExplainCommand;     // explain.cc
 extern const Command kBoundsCommand;      // bounds.cc
 extern const Command kInfoCommand;        // info.cc
 extern const Command kConvertCommand;     // convert.cc
@@ -23,6 +24,7 @@ std::span<const Command> all_commands() {
       kPlaceCommand,
       kSimulateCommand,
       kVerifyCommand,
+      kExplainCommand,
       kBoundsCommand,
       kInfoCommand,
       kConvertCommand,

@@ -26,6 +26,7 @@ LAYERS = [
     "bounds",
     "place",
     "plan",
+    "study",
     "io",
     "report",
 ]

@@ -131,6 +131,15 @@ TEST_CASE("critical path: it has no gap, and every link of it has its reason") {
                                   CriticalUse::kDeviceWait, CriticalUse::kQueueWait})
       total += path.total(use);
     REQUIRE(total == schedule.makespan);
+    Time at, waiting;
+    for (const CriticalSegment& segment : path.segments(schedule)) {
+      REQUIRE(segment.start == at);
+      REQUIRE(segment.start == path.links[segment.first].start);
+      at = segment.end;
+      waiting += segment.waiting;
+    }
+    REQUIRE(at == schedule.makespan);
+    REQUIRE(waiting == path.total(CriticalUse::kDeviceWait) + path.total(CriticalUse::kQueueWait));
   }
   for (const std::size_t count : reasons) CHECK(count > 50);
 }

@@ -292,6 +292,23 @@ Time CriticalPath::total(CriticalUse wanted) const {
   return total;
 }
 
+std::vector<CriticalSegment> CriticalPath::segments(const Schedule& schedule) const {
+  std::vector<CriticalSegment> segments;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const CriticalLink& link = links[i];
+    std::optional<DeviceId> device;
+    if (!link.transfer.has_value()) device = schedule.slots[link.op].device;
+    if (segments.empty() || segments.back().device != device)
+      segments.push_back({.first = i, .last = i, .device = device, .start = link.start});
+    CriticalSegment& segment = segments.back();
+    segment.last = i;
+    segment.end = link.end;
+    if (use(i) == CriticalUse::kDeviceWait || use(i) == CriticalUse::kQueueWait)
+      segment.waiting += link.end - link.start;
+  }
+  return segments;
+}
+
 CriticalPath critical_path(const OpGraph& graph, const Cluster& cluster, const Schedule& schedule) {
   return {WalkBack(graph, cluster, schedule).path()};
 }

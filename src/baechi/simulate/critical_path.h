@@ -45,6 +45,16 @@ struct CriticalLink {
 // whose result the next link does not need is a busy device (a queue) that the next one waits for.
 enum class CriticalUse : std::uint8_t { kCompute, kTransfer, kDeviceWait, kQueueWait };
 
+// Neighbouring links in one place: operators of one device, or transfers.
+struct CriticalSegment {
+  std::size_t first, last;              // links, both included
+  std::optional<DeviceId> device = {};  // that computes; absent: transfers
+  Time start = {}, end = {};
+  Time waiting = {};  // of it: links with use kDeviceWait or kQueueWait
+
+  friend bool operator==(const CriticalSegment&, const CriticalSegment&) = default;
+};
+
 struct CriticalPath {
   // In the order of time: the first starts at 0, each starts when the one before it ends, the last
   // ends with the step. Empty for a graph without operators.
@@ -52,6 +62,9 @@ struct CriticalPath {
 
   CriticalUse use(std::size_t link) const;
   Time total(CriticalUse use) const;  // of all links; over all uses they add up to the makespan
+
+  // All of the path, in the order of time. Requires the schedule that it is the path of.
+  std::vector<CriticalSegment> segments(const Schedule& schedule) const;
 };
 
 // Where several things ended at the same moment, data comes before a busy device, and then the

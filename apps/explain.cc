@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi explain: why a step takes as long as it does, and why an operator is where it is.
+#include "baechi/study/explain.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/base/error.h"
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/plan/planner.h"
+#include "baechi/report/explanation_text.h"
+#include "baechi/study/near_names.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, plan, op;
+  ClusterArgument cluster;
+};
+
+// The plan as it would run on the cluster it is asked about: replayed when that is another one.
+Plan plan_on(const Plan& plan, const Cluster& cluster, const CostModel& costs,
+             const RunContext& context) {
+  if (cluster.spec() == plan.cluster) return plan;
+  if (cluster.num_devices() != plan.cluster.devices.size())
+    throw InputError("--cluster", "the plan is for " + std::to_string(plan.cluster.devices.size()) +
+                                      " devices, the cluster has " +
+                                      std::to_string(cluster.num_devices()));
+  const OpGraph& graph = costs.graph();
+  Trace trace = simulate(
+      costs, {placement_of(plan.schedule), order_of(plan.schedule, graph, cluster.num_devices())},
+      {.cancel = context.cancel});
+  Plan result = plan;
+  result.cluster = cluster.spec();
+  result.devices = plan_devices(trace);
+  result.schedule = std::move(trace.schedule);
+  result.bounds.clear();
+  return result;
+}
+
+ExitCode explain(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Plan given = read_plan(options.plan, graph);
+  const Cluster cluster =
+      options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
+  const CostModel costs(graph, cluster);
+  Plan plan = plan_on(given, cluster, costs, context);
+  if (plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+  const Explained explained{graph, cluster, plan};
+
+  std::string text;
+  if (options.op.empty()) {
+    const PlanExplanation told = explain_plan(graph, cluster, plan);
+    text = context.json ? explanation_json(explained, told) : explanation_text(explained, told);
+  } else {
+    const OperatorExplanation told =
+        explain_operator(costs, plan, find_operator(graph, options.op), context.cancel);
+    text = context.json ? explanation_json(explained, told) : explanation_text(explained, told);
+  }
+  print_result(text);
+  for (const DeviceId device : cluster.devices()) {
+    if (plan.devices[device].peak <= cluster[device].capacity) continue;
+    print_words(
+        "baechi: " + options.plan + ": device '" + cluster[device].name + "' runs out of memory: " +
+        short_text(plan.devices[device].peak - cluster[device].capacity) + " over its capacity");
+    return ExitCode::kDoesNotFit;
+  }
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
+  app.add_option("--op", options->op,
+                 "Why this operator is on its device: start, finish, memory and step time on "
+                 "every other one")
+      ->type_name("NAME");
+  add_cluster_options(app, options->cluster, /*required=*/false);
+  return [options](const RunContext& context) { return explain(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kExplainCommand{
+    .name = "explain",
+    .summary = "Why a plan takes that long, who holds the memory, why an operator is where it is",
+    .examples =
+        "baechi explain model.json plan.json\n"
+        "baechi explain model.json plan.json --op encoder/layer_3/attention\n"
+        "baechi explain model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli
