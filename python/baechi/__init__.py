@@ -23,12 +23,14 @@ from baechi._core import (
     Operator,
     Plan,
     Unplaceable,
+    device_presets,
     generate,
     graph_facts,
     graph_from_arrays,
     graph_to_arrays,
     methods,
     models,
+    roofline_time,
     verify,
 )
 from baechi._core import version as _version
@@ -47,6 +49,7 @@ __all__ = [
     "Plan",
     "Unplaceable",
     "__version__",
+    "device_presets",
     "generate",
     "graph_facts",
     "graph_from_arrays",
@@ -55,6 +58,7 @@ __all__ = [
     "methods",
     "models",
     "place_graph",
+    "roofline_time",
     "simulate",
     "verify",
 ]

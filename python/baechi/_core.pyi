@@ -161,6 +161,16 @@ def graph_to_arrays(graph: Graph) -> dict[str, Any]:
     What graph_from_arrays takes beside names and name, as NumPy arrays and lists. Colocation groups are numbers here: their names are not kept, and those that share an operator are one.
     """
 
+def device_presets() -> dict[str, str]:
+    """
+    The devices that costs can be estimated for, by name, and what they are.
+    """
+
+def roofline_time(preset: str, flops: int, bytes: int, *, precision: str = 'fp32') -> int:
+    """
+    Nanoseconds that a kernel of so many FLOPs, reading and writing so many bytes, takes on a device preset: its launch and the slower of computing and moving.
+    """
+
 class Device:
     """A memory-limited device of a cluster."""
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 #include <vector>
 
+#include "baechi/base/error.h"
+#include "baechi/cost/device_presets.h"
 #include "baechi/io/read_cluster.h"
 #include "baechi/io/text_file.h"
 #include "baechi/io/write_cluster.h"
@@ -42,9 +47,34 @@ const char* mode_name(CommunicationMode mode) {
   return "";
 }
 
+std::int64_t roofline_ns(std::string_view preset, std::int64_t flops, std::int64_t bytes,
+                         std::string_view precision) {
+  const std::optional<Precision> found = find_precision(precision);
+  if (!found.has_value())
+    throw InputError("unknown precision '" + std::string(precision) + "': fp32, tf32, fp16, bf16");
+  if (flops < 0 || bytes < 0) throw InputError("flops and bytes must not be negative");
+  return roofline_time(device_preset(preset),
+                       {.flops = flops, .bytes = Bytes(bytes), .precision = *found})
+      .count();
+}
+
 }  // namespace
 
 void bind_cluster(nb::module_& m) {
+  m.def(
+      "device_presets",
+      [] {
+        std::map<std::string, std::string> described;
+        for (const DevicePreset& preset : all_device_presets())
+          described.emplace(preset.name, preset.description);
+        return described;
+      },
+      "The devices that costs can be estimated for, by name, and what they are.");
+  m.def("roofline_time", &roofline_ns, "preset"_a, "flops"_a, "bytes"_a, nb::kw_only(),
+        "precision"_a = "fp32",
+        "Nanoseconds that a kernel of so many FLOPs, reading and writing so many bytes, takes on a "
+        "device preset: its launch and the slower of computing and moving.");
+
   nb::class_<Device>(m, "Device", "A memory-limited device of a cluster.")
       .def_prop_ro("name", [](const Device& d) { return d.name; })
       .def_prop_ro(

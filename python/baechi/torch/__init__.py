@@ -1,2 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs PyTorch models across devices. Needs the extra ``baechi[torch]``."""
+"""PyTorch models, placed over several devices (extra ``baechi[torch]``).
+
+>>> placed = baechi.torch.place(model, example_inputs, cluster="4x8GiB")  # doctest: +SKIP
+>>> model(batch)  # as before, over four devices  # doctest: +SKIP
+>>> placed.restore()  # doctest: +SKIP
+"""
+
+from baechi.torch.capture import Capture, capture
+from baechi.torch.graph_generator import ModelGraph, graph_of
+from baechi.torch.placing import Placed, assign, place
+from baechi.torch.profiler import Costs, OpCost, estimate, measure
+
+__all__ = [
+    "Capture",
+    "Costs",
+    "ModelGraph",
+    "OpCost",
+    "Placed",
+    "assign",
+    "capture",
+    "estimate",
+    "graph_of",
+    "measure",
+    "place",
+]

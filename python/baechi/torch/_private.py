@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every private name of PyTorch that baechi.torch uses, in one place, and a test of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import flop_counter
+
+FIRST_TESTED = (2, 9)
+LAST_TESTED = (2, 13)
+
+pop_function_mode = torch._C._pop_torch_function_stack
+push_function_mode = torch._C._push_on_torch_function_stack
+current_autograd_node = torch._C._current_autograd_node
+
+
+def next_sequence_number() -> int:
+    """Return the number that the next autograd node of this thread gets."""
+    return int(torch.autograd._get_sequence_nr())
+
+
+def sequence_number(node: Any) -> int:
+    """Return when an autograd node was made: they count up, but for the accumulation of leaves."""
+    return int(node._sequence_nr())
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Return what identifies the storage of a tensor while the storage lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def flop_formulas() -> dict[Any, Any]:
+    """Return the functions that count the FLOPs of an aten operator, by overload packet."""
+    return flop_counter.flop_registry
+
+
+def refresh_flat_weights(module: nn.Module) -> None:
+    """Make a recurrent module see parameters that were replaced by others."""
+    if isinstance(module, nn.RNNBase):
+        module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
+
+def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether `tensor.data` may be replaced by one that lives on `device`."""
+    other = torch.empty(0, dtype=tensor.dtype, device=device)
+    return bool(torch._has_compatible_shallow_copy_type(tensor, other))
+
+
+def self_test() -> list[str]:
+    """Return what is not as expected in the PyTorch that is installed; empty when all is."""
+    wrong = []
+
+    class Counter(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    counter = Counter()
+    weight = torch.ones(2, requires_grad=True)
+    with counter:
+        mode = pop_function_mode()
+        weight.add(1)
+        push_function_mode(mode)
+        if mode is not counter or counter.calls != 0:
+            wrong.append("a function mode taken off the stack still sees calls")
+        before = next_sequence_number()
+        product = weight.mul(2)
+        if counter.calls != 1:
+            wrong.append("a function mode put back on the stack sees no calls")
+    if sequence_number(product.grad_fn) != before:
+        wrong.append("autograd nodes are numbered otherwise")
+    seen: list[Any] = []
+    product.register_hook(lambda _: seen.append(current_autograd_node()))
+    product.sum().backward()
+    if not seen or not hasattr(seen[0], "_sequence_nr"):
+        wrong.append("the running autograd node is unknown")
+    if storage_address(product) != storage_address(product.view(2, 1)):
+        wrong.append("a view has another storage")
+    version = version_of(weight.detach())
+    with torch.no_grad():
+        weight.add_(1)
+    if version_of(weight) != version + 1:
+        wrong.append("in-place changes are not counted")
+    if torch.ops.aten.mm not in flop_formulas():
+        wrong.append("the FLOPs of a matrix product are unknown")
+    cell = nn.LSTM(2, 2)
+    cell.weight_ih_l0 = nn.Parameter(torch.zeros_like(cell.weight_ih_l0))
+    refresh_flat_weights(cell)
+    if cell._flat_weights[0] is not cell.weight_ih_l0:
+        wrong.append("recurrent modules keep their weights elsewhere")
+    if not moves_in_place(weight, torch.device("cpu")):
+        wrong.append("parameters cannot be moved in place")
+    return wrong

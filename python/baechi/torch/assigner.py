@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs an unmodified eager model over several devices (Paper 4.3, the Assigner).
+
+Weights move to where the plan wants them, without a change of identity. While the model runs, the
+inputs of each unit go to the unit's device, and those of a plain torch function to the device that
+the plan names, to its weight's, or to that of its first input. What the plan does not know, such as
+control flow that took another turn than in the recorded step, follows its inputs.
+
+A module all of whose operators share a device becomes one unit, so that nothing inside it is
+intercepted.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError
+from baechi.torch import _private
+from baechi.torch.capture import Capture
+from baechi.torch.communication import MODES, Arrival, Links, LogicalDevice
+from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.profiler import kept_ops
+
+_TAG = "_baechi_device"
+
+# Functions whose result the caller wants elsewhere, or as a Python value: they run where their
+# argument is.
+_STAY = frozenset(
+    [
+        "to",
+        "cpu",
+        "cuda",
+        "numpy",
+        "tolist",
+        "item",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "detach_",
+        "set_",
+        "_to_copy",
+    ]
+)
+# Functions with arguments that belong to the host whatever the device.
+_HOST_ARGUMENTS = frozenset(
+    [
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
+        "pack_padded_sequence",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+    ]
+)
+_IN_PLACE = frozenset(["__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"])
+
+
+def changes_argument(name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a torch function changes its first argument."""
+    return (
+        (name.endswith("_") and not name.endswith("__"))
+        or name in _IN_PLACE
+        or bool(kwargs.get("inplace"))
+    )
+
+
+def logical_devices(
+    names: Sequence[str], devices: Sequence[str | torch.device]
+) -> list[LogicalDevice]:
+    """Return a logical device per name, on the given physical ones."""
+    if len(names) != len(devices):
+        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
+    places = [_with_index(torch.device(device)) for device in devices]
+    return [
+        LogicalDevice(i, name, place, places.count(place) > 1)
+        for i, (name, place) in enumerate(zip(names, places, strict=True))
+    ]
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.index is not None or device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+class _Copy:
+    """A tensor that was sent, as long as it lives."""
+
+    __slots__ = ("arrival", "grads", "source", "version")
+
+    def __init__(self, source: Any, version: int, grads: bool, arrival: Arrival) -> None:
+        self.source = source
+        self.version = version
+        self.grads = grads
+        self.arrival = arrival
+
+
+class Assigner(Interceptor):
+    """A model whose operators run where a placement says, until `remove`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Capture,
+        device_of: Mapping[str, int],
+        devices: list[LogicalDevice],
+        mode: str = "streams",
+    ) -> None:
+        if mode not in MODES:
+            raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+        self.devices = devices
+        self._device_of = {key: devices[index] for key, index in device_of.items()}
+        self._units = _units(captured, self._device_of)
+        super().__init__(model, lambda path, _: path in self._units)
+        self.links = Links(devices, mode)
+        self._captured = captured
+        self._exclusive = {d.torch_device: d for d in devices if not d.shared}
+        self._mine = set(devices)
+        self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
+        self._any_shared = any(d.shared for d in devices)
+        self._own_streams = [d for d in devices if d.own_stream is not None]
+        self._copies: dict[tuple[int, int], _Copy] = {}
+        self._pending: dict[int, list[Any]] = {}
+        self._pushed = _pushed(captured, self._device_of) if mode == "streams" else {}
+        self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
+        self._moved: list[tuple[torch.Tensor, torch.device]] = []
+        self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
+
+    # Weights
+
+    def install(self) -> None:
+        """Move the weights and put the wrappers in place."""
+        goes = _weight_devices(self.model, self._captured, self._device_of)
+        self._moved = [(tensor, tensor.device) for tensor, _ in goes]
+        names = [name for name, _ in _named_weights(self.model)]
+        self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
+        move_weights([(tensor, device.torch_device) for tensor, device in goes])
+        for tensor, device in goes:
+            self._mark(tensor, device)
+        super().install()
+
+    def remove(self) -> None:
+        """Take the wrappers away and move the weights back."""
+        super().remove()
+        move_weights(self._moved)
+        for tensor, _ in self._moved:
+            if hasattr(tensor, _TAG):
+                delattr(tensor, _TAG)
+        self._moved = []
+
+    # Who has a tensor
+
+    def owner(self, tensor: torch.Tensor) -> LogicalDevice | None:
+        """Return the device that has a tensor; None for what came from outside."""
+        if self._any_shared:
+            device = getattr(tensor, _TAG, None)
+            if device in self._mine:
+                return device
+        return self._exclusive.get(tensor.device)
+
+    def _mark(self, value: Any, device: LogicalDevice | None) -> None:
+        if device is not None and device.shared:
+            for tensor in tensors_in(value):
+                setattr(tensor, _TAG, device)
+
+    # Moving
+
+    def moved(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return `tensor` as `target` may read it; a tensor travels once per device and version."""
+        source = self.owner(tensor)
+        if source is target or tensor.is_meta:
+            return tensor
+        if source is None and tensor.device == target.torch_device:
+            return tensor
+        copy = self._copy(tensor, source, target)
+        return copy.arrival.wait()
+
+    def _copy(
+        self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice
+    ) -> _Copy:
+        key = (id(tensor), target.index)
+        grads = tensor.requires_grad and torch.is_grad_enabled()
+        version = _private.version_of(tensor)
+        copy = self._copies.get(key)
+        if (
+            copy is not None
+            and copy.source() is tensor
+            and copy.version == version
+            and (copy.grads or not grads)
+        ):
+            return copy
+        if source is None:
+            arrival = self._from_outside(tensor, target)
+        else:
+            arrival = self.links.send(tensor, source, target)
+        if target.shared:
+            setattr(arrival.tensor, _TAG, target)
+        if arrival.sent is not None:
+            self._pending.setdefault(_private.storage_address(tensor), []).append(arrival.sent)
+        copies = self._copies
+
+        def forget(_: Any, key: tuple[int, int] = key) -> None:
+            copies.pop(key, None)
+
+        copy = _Copy(weakref.ref(tensor, forget), version, grads, arrival)
+        copies[key] = copy
+        return copy
+
+    def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
+        self.links.transfers += 1
+        self.links.bytes += tensor.numel() * tensor.element_size()
+        stream = target.own_stream
+        if stream is None:
+            return Arrival(tensor.to(target.torch_device), None, None, None)
+        with stream:
+            return Arrival(tensor.to(target.torch_device), None, None, None)
+
+    def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
+        """Let pending copies of the storage finish, and forget what will be outdated."""
+        events = self._pending.pop(_private.storage_address(tensor), None)
+        if events is not None and device is not None and device.stream is not None:
+            for event in events:
+                device.stream.wait_event(event)
+        if tensor.is_inference():  # these do not count their versions
+            address = _private.storage_address(tensor)
+            for key, copy in list(self._copies.items()):
+                source = copy.source()
+                if source is not None and _private.storage_address(source) == address:
+                    del self._copies[key]
+
+    def _push(self, key: str, out: Any, device: LogicalDevice | None) -> None:
+        """Send outputs to the devices that will want them, before these ask."""
+        wanted = self._pushed.get(key)
+        if wanted is None or device is None or not device.has_streams:
+            return
+        for position, tensor in enumerate(tensors_in(out)):
+            for target in wanted.get(position, ()):
+                if target is not device and target.has_streams and self.owner(tensor) is device:
+                    self._copy(tensor, device, target)
+
+    # Running
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model; what it returns goes to where its first input is."""
+        home = next((t.device for t in tensors_in((args, kwargs))), None)
+        if home is None and self._moved:
+            home = self._moved[0][1]
+        self._pending.clear()
+        self._join(from_caller=True)
+        try:
+            out = forward(*args, **kwargs)
+            self._state.paused = True
+            return map_tensors(lambda t: self._sent_home(t, home), out)
+        finally:
+            self._state.paused = False
+            self._join(from_caller=False)
+            self._copies.clear()
+
+    def _join(self, *, from_caller: bool) -> None:
+        for device in self._own_streams:
+            callers = torch.accelerator.current_stream(device.torch_device)
+            own = device.own_stream
+            if from_caller:
+                own.wait_event(callers.record_event())
+            else:
+                callers.wait_event(own.record_event())
+
+    def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
+        source = self.owner(tensor)
+        if home is None or source is None or tensor.device == home:
+            return tensor
+        target = self._exclusive.get(home)
+        return self.moved(tensor, target) if target is not None else tensor.to(home)
+
+    def run_unit(
+        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run a unit on its device."""
+        if scope.target is None:
+            scope.target = self._target_of_unit(scope, module)
+        device, changes = scope.target
+        if device is None:
+            device = next(filter(None, map(self.owner, tensors_in((args, kwargs)))), None)
+        if device is not None:
+            if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+                args = (self.moved(args[0], device),)
+            else:
+                args = map_tensors(lambda t: self.moved(t, device), args)
+                kwargs = map_tensors(lambda t: self.moved(t, device), kwargs)
+        if changes and self._pending:
+            for tensor in tensors_in((args, kwargs)):
+                self._about_to_change(tensor, device)
+        if device is None or device.own_stream is None:
+            out = forward(*args, **kwargs)
+        else:
+            with device.own_stream:
+                out = forward(*args, **kwargs)
+        self._made(scope.key or type(module).__name__, out, device)
+        return out
+
+    def _target_of_unit(self, scope: Scope, module: nn.Module) -> tuple[LogicalDevice | None, bool]:
+        key = scope.key or type(module).__name__
+        known = self._units.get(scope.path)
+        device = self._device_of.get(key) or known
+        if device is None:  # called more often than in the recorded step, or only views
+            weight = next(module.parameters(), None)
+            device = None if weight is None else self.owner(weight)
+        return device, key not in self._keeps_inputs
+
+    def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
+        self._mark(out, device)
+        if self._pushed:
+            self._push(key, out, device)
+        if self.watch is not None:
+            self.watch(key, out)
+
+    def run_function(
+        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run a torch function on one device."""
+        known = scope.planned.get(index)
+        if known is None or known[0] != name:
+            key = scope.function_key(index, name)
+            known = scope.planned[index] = (name, key, self._device_of.get(key))
+        tensors = list(tensors_in((args, tuple(kwargs.values()))))
+        changes = changes_argument(name, kwargs)
+        device = self._device_of_function(tensors, known[2], changes or name in _STAY, kwargs)
+        if device is not None and name not in _STAY:
+            keep_host = name in _HOST_ARGUMENTS
+
+            def move(tensor: torch.Tensor) -> torch.Tensor:
+                if keep_host and tensor.dtype == torch.int64 and tensor.device.type == "cpu":
+                    return tensor
+                return self.moved(tensor, device)
+
+            args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
+        if changes and tensors and (self._pending or tensors[0].is_inference()):
+            self._about_to_change(tensors[0], device)
+        if device is None or device.own_stream is None:
+            out = call(*args, **kwargs)
+        else:
+            with device.own_stream:
+                out = call(*args, **kwargs)
+        self._made(known[1], out, device)
+        return out
+
+    def _device_of_function(
+        self,
+        tensors: list[torch.Tensor],
+        planned: LogicalDevice | None,
+        stays: bool,
+        kwargs: Any,
+    ) -> LogicalDevice | None:
+        out = kwargs.get("out")
+        if isinstance(out, torch.Tensor):
+            return self.owner(out)
+        if stays and tensors:
+            return self.owner(tensors[0])
+        if not tensors:
+            return None
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter):
+                return self.owner(tensor)
+        if planned is not None:
+            return planned
+        return next(filter(None, map(self.owner, tensors)), None)
+
+
+def _units(
+    captured: Capture, device_of: Mapping[str, LogicalDevice]
+) -> dict[str, LogicalDevice | None]:
+    """Return the modules that run as one piece, and where; None where each call may differ."""
+    units: dict[str, LogicalDevice | None] = {
+        op.module: None for op in captured.ops if op.module is not None
+    }
+    units.update(dict.fromkeys(captured.units))
+    stands = kept_ops(captured)
+    inside: dict[str, list[int]] = {}
+    for index, op in enumerate(captured.ops):
+        if stands[index] != index:
+            continue
+        path = op.module if op.module is not None else op.scope
+        for around in _prefixes(path):
+            inside.setdefault(around, []).append(index)
+    for path, members in inside.items():
+        if path not in captured.entries and path not in units:
+            continue
+        found = {device_of.get(captured.ops[i].key) for i in members}
+        if len(found) == 1 and None not in found and _closed(captured, path, members):
+            units[path] = found.pop()
+    return units
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".") if path else []
+    return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
+
+
+def _closed(captured: Capture, path: str, members: list[int]) -> bool:
+    """Whether all that the operators read comes in through the arguments of the module."""
+    arguments = captured.entries.get(path)
+    if arguments is None:
+        return True  # a unit already
+    own = set(members)
+    for index in members:
+        for tensor in captured.ops[index].reads:
+            if captured.tensors[tensor].producer not in own and tensor not in arguments:
+                return False
+    return True
+
+
+def _pushed(
+    captured: Capture, device_of: Mapping[str, LogicalDevice]
+) -> dict[str, dict[int, list[LogicalDevice]]]:
+    """Return the devices that read each output of each operator as it is, not through a view."""
+    pushed: dict[str, dict[int, list[LogicalDevice]]] = {}
+    for op in captured.ops:
+        for position, readers in op.feeds.items():
+            devices = {device_of.get(captured.ops[r].key) for r in readers}
+            wanted = sorted((d for d in devices if d is not None), key=lambda d: d.index)
+            if wanted:
+                pushed.setdefault(op.key, {})[position] = wanted
+    return pushed
+
+
+def _weight_devices(
+    model: nn.Module, captured: Capture, device_of: Mapping[str, LogicalDevice]
+) -> list[tuple[torch.Tensor, LogicalDevice]]:
+    """Return where every parameter and buffer goes: to its user, or beside its neighbour."""
+    user: dict[str, LogicalDevice] = {}
+    for op in captured.ops:
+        for name in op.weights:
+            if op.key in device_of:
+                user.setdefault(name, device_of[op.key])
+    result: list[tuple[torch.Tensor, LogicalDevice]] = []
+    last = next(iter(user.values()), None) or next(iter(device_of.values()))
+    for name, tensor in _named_weights(model):
+        last = user.get(captured.aliases.get(name, name), last)
+        result.append((tensor, last))
+    return result
+
+
+def _named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
+    """Give tensors and their gradients new storages; those that shared one share the new one."""
+    sharing: dict[int, int] = {}
+    for tensor, _ in moves:
+        address = _private.storage_address(tensor)
+        sharing[address] = sharing.get(address, 0) + 1
+    stored: dict[tuple[int, torch.device], torch.Tensor] = {}
+    held = []  # until all are moved, so that no address is used again
+    for tensor, device in moves:
+        if tensor.device == device:
+            continue
+        if not _private.moves_in_place(tensor, device):
+            raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
+        address = _private.storage_address(tensor)
+        if sharing[address] == 1:
+            tensor.data = tensor.data.to(device)
+        else:
+            flat = stored.get((address, device))
+            if flat is None:
+                held.append(tensor.data)
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                flat = whole.set_(tensor.untyped_storage()).to(device)
+                stored[address, device] = flat
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            moved = torch.empty(0, dtype=tensor.dtype, device=device)
+            tensor.data = moved.set_(flat.untyped_storage(), *place)
+        if tensor.grad is not None:
+            tensor.grad.data = tensor.grad.data.to(device)

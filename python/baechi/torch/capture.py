@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph Generator of PyTorch: one step of a model, recorded (Paper 4.1).
+
+One forward and backward is run once and watched from three sides: module calls and torch functions
+say what the operators are (`interception`), the dispatcher says which storages each reads, writes
+and makes, and saved-tensor hooks say what the backward keeps. A tensor of the graph is a *storage*:
+views are the same tensor, and an operator that only makes views is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi._core import InputError
+from baechi.torch import _private
+from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
+from baechi.torch.nested import map_tensors, tensors_in
+
+_ALLOCATION = 512  # bytes that caching allocators round sizes up to
+
+
+def rounded(size: int) -> int:
+    """Return what an allocator takes for `size` bytes."""
+    return -(-size // _ALLOCATION) * _ALLOCATION
+
+
+@dataclass
+class Work:
+    """What an operator does to the hardware in one direction."""
+
+    flops: int = 0
+    bytes: int = 0  # read and written
+    kernels: int = 0
+    temporary: int = 0  # bytes alive only while it runs
+
+    def add(self, other: Work) -> None:
+        """Take over the work of an operator that is folded into this one."""
+        self.flops += other.flops
+        self.bytes += other.bytes
+        self.kernels += other.kernels
+        self.temporary = max(self.temporary, other.temporary)
+
+
+@dataclass
+class Tensor:
+    """A storage that operators share. Without a producer it came from outside."""
+
+    bytes: int
+    producer: int | None
+    requires_grad: bool = False
+    returned: bool = False  # part of what the model returns
+    writers: list[int] = field(default_factory=list)  # producer first, then changes in place
+
+
+@dataclass
+class Weight:
+    """A parameter or a buffer; tied ones are one."""
+
+    name: str
+    bytes: int
+    trained: bool
+
+
+@dataclass
+class Op:
+    """A module call or a torch function."""
+
+    key: str
+    kind: str
+    module: str | None  # path of the unit; None for a function
+    scope: str = ""  # path of the module that calls a function
+    reads: dict[int, int | None] = field(default_factory=dict)  # tensor -> who wrote it last
+    made: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)  # made by others, changed in place
+    saved: list[int] = field(default_factory=list)  # kept for its backward
+    weights: list[str] = field(default_factory=list)
+    forward: Work = field(default_factory=Work)
+    backward: Work = field(default_factory=Work)
+    feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
+    shapes: str = ""
+    grads: bool = False  # it has a backward
+
+    @property
+    def only_views(self) -> bool:
+        """Whether it makes nothing new: where it runs follows from its input."""
+        return not (self.made or self.changed)
+
+
+@dataclass
+class Capture:
+    """A recorded step: operators in the order of the forward, and what flows between them."""
+
+    ops: list[Op]
+    tensors: list[Tensor]
+    weights: dict[str, Weight]
+    aliases: dict[str, str]  # the weight that a tied name stands for
+    units: set[str]  # the paths of the units that were called
+    entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
+    training: bool
+    dtype: str  # of the weights, as the presets name it
+    name: str
+
+
+_PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class _DispatcherSide(TorchDispatchMode):
+    """The dispatcher's side of the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self._recorder.dispatched(func, args, kwargs, out)
+        return out
+
+
+class Recorder(Interceptor):
+    """Records one step of a model."""
+
+    sees_entries = True
+
+    def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
+        super().__init__(model, is_unit)
+        self.ops: list[Op] = []
+        self.tensors: list[Tensor] = []
+        self.weights: dict[str, Weight] = {}
+        self.aliases: dict[str, str] = {}
+        self.units: set[str] = set()
+        self.entries: dict[str, set[int]] = {}
+        self._twins: list[torch.Tensor] = []
+        self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
+        self._end_number = 0
+        self._formulas = _private.flop_formulas()
+        self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
+        self._ids: dict[int, int] = {}  # tensor by storage address, while the storage lives
+        self._watches: dict[int, Any] = {}
+        self._op: int | None = None
+        self._first_numbers: list[int] = []  # of the autograd nodes of each op
+        self._forwarded = False
+        self._live = 0
+        self._segment: tuple[int, int, int] | None = None  # op, live at its start, peak
+        self._segment_made: list[int] = []
+        self._sizes: dict[int, int] = {}
+
+    # Weights
+
+    def know_weights(self, twin: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Take in parameters and buffers; `twin` is what the dispatcher sees in their place."""
+        named = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
+        named += [(n, b, False) for n, b in self.model.named_buffers()]
+        for name, tensor, trained in named:
+            self._twins.append(twin(tensor))  # held, so that no address is used again
+            addresses = [_private.storage_address(t) for t in (tensor, self._twins[-1])]
+            known = next((self._weight_of[a] for a in addresses if a in self._weight_of), name)
+            self.aliases[name] = known
+            size = rounded(tensor.untyped_storage().nbytes())
+            self.weights.setdefault(known, Weight(known, size, False)).trained |= trained
+            for address in addresses:
+                self._weight_of[address] = known
+
+    # Module calls and functions
+
+    def run_unit(
+        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a unit as an operator."""
+        self.units.add(scope.path)
+        kind = type(module).__name__
+        with self._running(Op(scope.key or kind, kind, scope.path), args, kwargs):
+            return self._finish(forward(*args, **kwargs), args, kwargs)
+
+    def run_function(
+        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a torch function as an operator."""
+        op = Op(scope.function_key(index, name), name, None, scope.path)
+        with self._running(op, args, kwargs):
+            return self._finish(call(*args, **kwargs), args, kwargs)
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model and note its inputs."""
+        self.entered(self.root, args, kwargs)
+        return forward(*args, **kwargs)
+
+    def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
+        """Note what came in by arguments."""
+        known = self.entries.setdefault(scope.path, set())
+        known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
+
+    @contextlib.contextmanager
+    def _running(self, op: Op, args: Any, kwargs: Any) -> Iterator[None]:
+        if self._op is not None:  # a unit called by a function, as autograd functions do
+            yield
+            return
+        index = len(self.ops)
+        self.ops.append(op)
+        self._first_numbers.append(_private.next_sequence_number())
+        self._op = index
+        for tensor in tensors_in((args, kwargs)):
+            origin = self._origins.get(id(tensor))
+            if origin is not None and origin[0]() is tensor:
+                self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
+        self._open_segment(index)
+        try:
+            yield
+        finally:
+            self._close_segment(op.forward)
+            self._op = None
+
+    def _finish(self, out: Any, args: Any, kwargs: Any) -> Any:
+        op = self.ops[self._op] if self._op is not None else None
+        if op is not None:
+            op.shapes = ",".join(
+                "x".join(map(str, t.shape)) for t in tensors_in((args, tuple(kwargs.values())))
+            )
+        for position, tensor in enumerate(tensors_in(out)):
+            if self._op is not None:
+                self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
+            if not tensor.requires_grad:
+                continue
+            if op is not None:
+                op.grads = True
+            known = self._ids.get(_private.storage_address(tensor))
+            if known is not None:
+                self.tensors[known].requires_grad = True
+        return out
+
+    # Storages
+
+    def tensor_of(self, tensor: torch.Tensor, producer: int | None) -> int:
+        """Return the graph's tensor that `tensor` is, or is a view of."""
+        storage = tensor.untyped_storage()
+        address = int(storage._cdata)
+        known = self._ids.get(address)
+        if known is not None:
+            return known
+        index = len(self.tensors)
+        size = rounded(storage.nbytes())
+        self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
+        self._ids[address] = index
+        self._live += size
+        self._sizes[index] = size
+        if self._segment is not None:
+            self._segment_made.append(index)
+            op, start, peak = self._segment
+            self._segment = (op, start, max(peak, self._live))
+
+        def freed(_: Any, address: int = address, index: int = index) -> None:
+            self._live -= self._sizes.pop(index)
+            del self._watches[index]
+            if self._ids.get(address) == index:
+                del self._ids[address]
+
+        self._watches[index] = weakref.ref(storage, freed)
+        return index
+
+    def _open_segment(self, op: int) -> None:
+        self._segment = (op, self._live, self._live)
+        self._segment_made = []
+
+    def _close_segment(self, work: Work) -> None:
+        if self._segment is None:
+            return
+        _, start, peak = self._segment
+        kept = sum(self._sizes.get(i, 0) for i in self._segment_made)
+        work.temporary = max(work.temporary, peak - start - kept)
+        self._segment = None
+
+    def forwarded(self) -> None:
+        """Say that the forward is over: what the dispatcher sees now is the backward."""
+        self._forwarded = True
+
+    def finished(self) -> None:
+        """Say that the step is over."""
+        if self._segment is not None:
+            self._close_segment(self.ops[self._segment[0]].backward)
+        self._watches.clear()
+
+    def _backward_op(self) -> int | None:
+        node = _private.current_autograd_node()
+        if node is None:
+            return None
+        number = _private.sequence_number(node)
+        if number >= self._end_number:
+            return None  # the accumulation of a leaf
+        index = bisect_right(self._first_numbers, number) - 1
+        return index if index >= 0 else None
+
+    def number_end(self) -> None:
+        """Take note of where the autograd nodes of the forward end."""
+        self._end_number = _private.next_sequence_number()
+
+    # The dispatcher
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Take in one aten operator."""
+        backward = self._forwarded
+        index = self._backward_op() if backward else self._op
+        if index is None:
+            if backward:  # belongs to what ran last
+                index = self._segment[0] if self._segment is not None else None
+            if index is None:
+                return
+        op = self.ops[index]
+        if backward and (self._segment is None or self._segment[0] != index):
+            if self._segment is not None:
+                self._close_segment(self.ops[self._segment[0]].backward)
+            self._open_segment(index)
+        made_before = len(self.tensors)
+        if not backward:
+            self._read(op, args, kwargs)
+        outs = list(tensors_in(out))
+        for tensor in outs:
+            known = self._weight_of.get(_private.storage_address(tensor))
+            if known is not None:
+                continue
+            number = self.tensor_of(tensor, index if not backward else None)
+            if not backward and number >= made_before and number not in op.made:
+                op.made.append(number)
+        if not backward:
+            self._written(op, index, func, args, kwargs)
+        work = op.backward if backward else op.forward
+        if func.is_view or (len(self.tensors) == made_before and not _writes(func)):
+            return
+        work.kernels += 1
+        touched = [*outs, *tensors_in((args, tuple(kwargs.values())))]
+        work.bytes += sum(t.numel() * t.element_size() for t in touched)
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            work.flops += int(formula(*args, **kwargs, out_val=out))
+
+    def _read(self, op: Op, args: Any, kwargs: Any) -> None:
+        for tensor in tensors_in((args, tuple(kwargs.values()))):
+            weight = self._weight_of.get(_private.storage_address(tensor))
+            if weight is not None:
+                if weight not in op.weights:
+                    op.weights.append(weight)
+                continue
+            number = self.tensor_of(tensor, None)
+            known = self.tensors[number]
+            if tensor.requires_grad:
+                known.requires_grad = True
+            if number not in op.reads and number not in op.made:
+                op.reads[number] = known.writers[-1] if known.writers else None
+
+    def _written(self, op: Op, index: int, func: Any, args: Any, kwargs: Any) -> None:
+        if not _writes(func):
+            return
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = kwargs.get(argument.name, args[position] if position < len(args) else None)
+            for tensor in tensors_in(value):
+                number = self._ids.get(_private.storage_address(tensor))
+                if number is None or number in op.made:
+                    continue
+                if number not in op.changed:
+                    op.changed.append(number)
+                    self.tensors[number].writers.append(index)
+
+    # Saved tensors
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that the running operator keeps `tensor` for its backward."""
+        if self._op is not None and not self._forwarded:
+            op = self.ops[self._op]
+            if _private.storage_address(tensor) not in self._weight_of:
+                number = self.tensor_of(tensor, None)
+                if number not in op.saved:
+                    op.saved.append(number)
+        return tensor
+
+
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
+def sum_of(outputs: Any) -> torch.Tensor:
+    """Return the loss that stands in when none is given: the model's own, or the sum of all."""
+    loss = getattr(outputs, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    parts = [t.float().sum() for t in tensors_in(outputs) if t.requires_grad]
+    if not parts:
+        raise InputError("nothing the model returns requires a gradient; give loss=")
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return how a model is called on example inputs: a mapping is keywords, a tuple not."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, Sequence) and not isinstance(example, str):
+        return tuple(example), {}
+    return (example,), {}
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Run a step that leaves no trace: buffers, gradients and the random state are put back."""
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers() if not b.is_meta}
+    grads = [(p, p.grad) for p in model.parameters()]
+    for parameter, _ in grads:
+        parameter.grad = None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for parameter, grad in grads:
+            parameter.grad = grad
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in buffers:
+                    buffer.copy_(buffers[name])
+
+
+def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
+    """Return what says which modules are units: "leaf", classes, paths or a function."""
+    if units == "leaf":
+        return lambda _, module: is_unit_by_default(module)
+    if callable(units) and not isinstance(units, type):
+        return lambda path, module: bool(units(path, module)) or is_unit_by_default(module)
+    chosen = [units] if isinstance(units, (str, type)) else list(units)
+    classes = tuple(unit for unit in chosen if isinstance(unit, type))
+    names = {unit for unit in chosen if isinstance(unit, str)}
+
+    def chooses(path: str, module: nn.Module) -> bool:
+        return (
+            path in names
+            or type(module).__name__ in names
+            or isinstance(module, classes)
+            or is_unit_by_default(module)
+        )
+
+    return chooses
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    training: bool | None = None,
+    units: Any = "leaf",
+    abstract: bool | None = None,
+) -> Capture:
+    """Record one step of `model` on `example_inputs`: what its operators are and what they move.
+
+    Args:
+        model: Any module. On the meta device nothing is computed, so it may exceed the memory.
+        example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
+        loss: From the model's output to a scalar; by default the output's own `loss`, else a sum.
+        training: Record the backward too; by default, when the model is in training mode.
+        units: Modules that become one operator: "leaf", classes, names or a predicate.
+        abstract: Compute nothing, only shapes. By default for models on the meta device.
+
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    on_meta = any(p.is_meta for p in model.parameters())
+    if training is None:
+        training = model.training and any(p.requires_grad for p in model.parameters())
+    recorder = Recorder(model, unit_test(units))
+    args, kwargs = call_arguments(example_inputs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(unchanged(model))
+        change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
+        if change is not None:
+            args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)
+        recorder.know_weights(change or (lambda t: t))
+        recorder.install()
+        stack.callback(recorder.remove)
+        _record(recorder, args, kwargs, loss or sum_of, training)
+    dtypes = [p.dtype for p in model.parameters()]
+    return Capture(
+        recorder.ops,
+        recorder.tensors,
+        recorder.weights,
+        recorder.aliases,
+        recorder.units,
+        recorder.entries,
+        training,
+        _PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
+        type(model).__name__,
+    )
+
+
+def _record(
+    recorder: Recorder,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss: Callable[[Any], torch.Tensor],
+    training: bool,
+) -> None:
+    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t)
+    with _DispatcherSide(recorder), torch.set_grad_enabled(training):
+        with hooks if training else contextlib.nullcontext():
+            outputs = recorder.model(*args, **kwargs)
+            for tensor in tensors_in(outputs):
+                recorder.tensors[recorder.tensor_of(tensor, None)].returned = True
+            if not training:
+                recorder.finished()
+                return
+            scope = Scope("loss", "loss")
+            value = recorder.session(scope, loss, (outputs,), {})
+        recorder.number_end()
+        recorder.forwarded()
+        value.backward()
+    recorder.finished()
+
+
+@contextlib.contextmanager
+def _abstract(on_meta: bool) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """Compute shapes only; yields what turns a real tensor into one without values."""
+    if on_meta:
+        with torch.device("meta"):
+            yield lambda t: t if t.is_meta else torch.empty_like(t, device="meta")
+        return
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode.from_tensor

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensors travel between the devices of a placed model (Paper 3.2, Algorithm 1).
+
+Every device computes on one stream; for every ordered pair of devices there is one stream that
+sends and one that receives. A tensor is sent behind what made it, and its reader waits for the
+event of that tensor, not for all that was sent before. The transfer is a node of autograd, so
+gradients come back over streams of their own.
+
+Several logical devices may share a physical one; each then has a compute stream of its own. Devices
+without streams, as the CPU is, copy at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from baechi.torch import native_build
+
+MODES = ("plain", "streams")
+
+
+class LogicalDevice:
+    """A device of the cluster, and where its operators really run."""
+
+    def __init__(self, index: int, name: str, torch_device: torch.device, shared: bool) -> None:
+        self.index = index
+        self.name = name
+        self.torch_device = torch_device
+        self.shared = shared  # another logical device is on the same physical one
+        self.has_streams = torch_device.type not in ("cpu", "meta")
+        self._own = torch.Stream(torch_device) if shared and self.has_streams else None
+
+    @property
+    def stream(self) -> Any:
+        """The stream that its operators run on; None on a device without streams."""
+        if not self.has_streams:
+            return None
+        if self._own is not None:
+            return self._own
+        return torch.accelerator.current_stream(self.torch_device)
+
+    @property
+    def own_stream(self) -> Any:
+        """Its stream, when that is not the one the caller uses anyway."""
+        return self._own
+
+    def __repr__(self) -> str:
+        return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
+
+
+@functools.cache
+def native_transfer() -> Any:
+    """Return the compiled transfer, or None where there is no compiler; says so once."""
+    source = Path(__file__).parent / "csrc" / "transfer.cc"
+    try:
+        torch.ops.load_library(str(native_build.build("transfer", [source])))
+    except (native_build.BuildError, OSError) as error:
+        warnings.warn(
+            f"baechi.torch: transfers run in Python, which is slower: {error}", stacklevel=2
+        )
+        return None
+    return torch.ops.baechi.transfer
+
+
+def _hop(tensor: torch.Tensor, producer: Any, send: Any, receive: Any, consumer: Any) -> Any:
+    send.wait_event(producer.record_event())
+    if send.device == receive.device:
+        with send:
+            copy = tensor.clone()
+        receive.wait_event(send.record_event())
+        copy.record_stream(receive)
+    else:
+        with send, receive:
+            copy = tensor.to(receive.device, non_blocking=True)
+    tensor.record_stream(send)
+    copy.record_stream(consumer)
+    return copy
+
+
+class _Transfer(torch.autograd.Function):
+    """The node of csrc/transfer.cc in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, route: Any) -> Any:
+        ctx.route = route
+        producer, send, receive, consumer, _, _ = route
+        return _hop(tensor, producer, send, receive, consumer)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        producer, _, receive, _, gradient_send, gradient_receive = ctx.route
+        gradient = _hop(gradients[0], receive, gradient_send, gradient_receive, producer)
+        receive.wait_event(gradient_receive.record_event())
+        return gradient, None
+
+
+class _Clone(torch.autograd.Function):
+    """A copy within one memory that is a transfer to the logical devices on it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> Any:  # noqa: ARG004
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        return gradients[0].clone()
+
+
+class Arrival:
+    """A copy on its way: the tensor, and the events that order what touches either end."""
+
+    __slots__ = ("_event", "_reader", "sent", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, event: Any, reader: Any, sent: Any) -> None:
+        self.tensor = tensor
+        self.sent = sent  # the source was read; None when that is so already
+        self._event = event
+        self._reader = reader
+
+    def wait(self) -> torch.Tensor:
+        """Order the reader behind the arrival of this tensor; once is enough."""
+        if self._event is not None:
+            self._reader.wait_event(self._event)
+            self._event = None
+        return self.tensor
+
+
+class Links:
+    """The streams between the devices of one placed model."""
+
+    def __init__(self, devices: list[LogicalDevice], mode: str) -> None:
+        self._mode = mode
+        self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
+        streams = mode == "streams" and any(device.has_streams for device in devices)
+        self._native = native_transfer() if streams else None
+        self.transfers = 0  # how many tensors were sent so far
+        self.bytes = 0
+
+    def _pair(self, source: LogicalDevice, target: LogicalDevice) -> tuple[Any, Any]:
+        pair = self._pairs.get((source.index, target.index))
+        if pair is None:
+            pair = torch.Stream(source.torch_device), torch.Stream(target.torch_device)
+            self._pairs[source.index, target.index] = pair
+        return pair
+
+    def send(self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice) -> Arrival:
+        """Start to copy `tensor`, which `source` has or makes, to `target`."""
+        self.transfers += 1
+        self.bytes += tensor.numel() * tensor.element_size()
+        streams = source.has_streams and target.has_streams
+        if self._mode != "streams" or not streams:
+            return Arrival(self._copied(tensor, source, target), None, None, None)
+        producer, consumer = source.stream, target.stream
+        route = (producer, *self._pair(source, target), consumer, *self._pair(target, source))
+        if self._native is not None:
+            numbers = [n for s in route for n in (s.stream_id, s.device_index, s.device_type)]
+            copy = self._native(tensor, numbers)
+        elif tensor.requires_grad and torch.is_grad_enabled():
+            with route[2]:
+                copy = _Transfer.apply(tensor, route)
+        else:
+            copy = _hop(tensor, *route[:4])
+        return Arrival(copy, route[2].record_event(), consumer, route[1].record_event())
+
+    def _copied(
+        self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice
+    ) -> torch.Tensor:
+        if source.torch_device != target.torch_device:
+            return tensor.to(target.torch_device)
+        if source.own_stream is not None:
+            target.own_stream.wait_event(source.own_stream.record_event())
+        return _Clone.apply(tensor)

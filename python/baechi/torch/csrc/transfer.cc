@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor goes to another device, its gradient comes back: the transfers of Paper 3.2 as a node of
+// autograd, on the generic streams and events of c10.
+//
+// Autograd runs the backward of a node on the stream that its forward ran on, so the forward runs
+// under the receiving stream. Its own copy node would fill the gradient in on the default stream of
+// the device it goes to, and make that device wait for every gradient.
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The streams of one transfer, in the order that Python gives them.
+struct Route {
+  c10::Stream producer;          // where the tensor is made, on the source
+  c10::Stream send;              // on the source
+  c10::Stream receive;           // on the target
+  c10::Stream consumer;          // where the copy is read, on the target
+  c10::Stream gradient_send;     // on the target
+  c10::Stream gradient_receive;  // on the source
+};
+
+c10::Stream unpack(const std::vector<std::int64_t>& parts, std::size_t i) {
+  return c10::Stream::unpack3(parts[i], static_cast<c10::DeviceIndex>(parts[i + 1]),
+                              static_cast<c10::DeviceType>(parts[i + 2]));
+}
+
+Route unpack(const std::vector<std::int64_t>& parts) {
+  TORCH_CHECK_VALUE(parts.size() == 18, "a route is six streams of three numbers");
+  return {unpack(parts, 0), unpack(parts, 3),  unpack(parts, 6),
+          unpack(parts, 9), unpack(parts, 12), unpack(parts, 15)};
+}
+
+struct Hop {
+  c10::Stream producer, send, receive, consumer;
+};
+
+// Copies `tensor` behind what the producer was asked to do so far. The result may be read on
+// `receive`; a reader on another stream waits for `receive` first.
+at::Tensor hop(const at::Tensor& tensor, const Hop& streams) {
+  c10::Event ready(streams.producer.device_type());
+  ready.record(streams.producer);
+  ready.block(streams.send);
+  const bool within = streams.send.device() == streams.receive.device();
+  at::Tensor copy;
+  if (within) {
+    const c10::StreamGuard guard(streams.send);
+    copy = tensor.clone();
+    c10::Event sent(streams.send.device_type());
+    sent.record(streams.send);
+    sent.block(streams.receive);
+    copy.record_stream(streams.receive);
+  } else {
+    // A copy between devices is ordered behind the current streams of both.
+    const c10::StreamGuard sending(streams.send);
+    const c10::StreamGuard receiving(streams.receive);
+    copy = tensor.to(streams.receive.device(), /*non_blocking=*/true);
+  }
+  // The allocators must not hand out either memory before these streams are past the copy.
+  tensor.record_stream(streams.send);
+  copy.record_stream(streams.consumer);
+  return copy;
+}
+
+class Transfer : public torch::autograd::Function<Transfer> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor,
+                            const std::vector<std::int64_t>& parts) {
+    context->saved_data["route"] = parts;
+    const Route route = unpack(parts);
+    return hop(tensor, {route.producer, route.send, route.receive, route.consumer});
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const Route route = unpack(context->saved_data["route"].toIntVector());
+    // The engine ordered the gradient before the current stream, which is `receive`.
+    at::Tensor gradient = hop(
+        gradients[0], {route.receive, route.gradient_send, route.gradient_receive, route.producer});
+    // The engine orders who reads the result behind the current stream.
+    c10::Event done(route.gradient_receive.device_type());
+    done.record(route.gradient_receive);
+    done.block(route.receive);
+    return {gradient, at::Tensor()};
+  }
+};
+
+at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
+  const std::vector<std::int64_t> numbers = parts.vec();
+  const Route route = unpack(numbers);
+  if (!(at::GradMode::is_enabled() && tensor.requires_grad()))
+    return hop(tensor, {route.producer, route.send, route.receive, route.consumer});
+  const c10::StreamGuard guard(route.receive);
+  return Transfer::apply(tensor, numbers);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(baechi, m) {
+  m.def("transfer(Tensor tensor, int[] route) -> Tensor");
+  m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, &transfer);
+}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ML graph of a recorded step (Paper 4.1): forward and backward operators, tensors, colocation.
+
+An operator and its backward run where its weights are, so they are one colocation group; so are all
+users of a weight, and a storage with what changes it in place. What the backward keeps is an edge
+from its producer to the backward operator: the planner then knows how long it lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from baechi._core import Graph, GraphBuilder, InputError
+from baechi.torch.capture import Capture
+from baechi.torch.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
+
+INPUTS = "inputs"
+BACKWARD = ":backward"
+
+
+@dataclass
+class ModelGraph:
+    """A baechi graph, and which module call or function each of its operators is."""
+
+    graph: Graph
+    capture: Capture
+    modules: dict[str, str]  # path of the unit by operator, for those that are modules
+    weights: dict[str, str] = field(default_factory=dict)  # operator by parameter or buffer
+
+
+class _Assembly:
+    """The graph while it is put together."""
+
+    def __init__(self, captured: Capture, costs: Costs, state: int) -> None:
+        self._captured = captured
+        self._costs = costs
+        self._state = state  # bytes of optimizer state per byte of a trained parameter
+        stands = kept_ops(captured)
+        self._kept = [i for i in stands if stands[i] == i]
+        self._stands = stands
+        self._readers: dict[int, list[int]] = {}
+        for i in self._kept:
+            for tensor in self._tensors_read(i):
+                self._readers.setdefault(tensor, []).append(i)
+        self._savers: dict[int, list[int]] = {}
+        for index, op in enumerate(captured.ops):
+            stand = stands[index]
+            for tensor in op.saved if stand is not None else []:
+                self._savers.setdefault(tensor, []).append(stand)  # type: ignore[arg-type]
+        self._users: dict[str, list[int]] = {}
+        for i in self._kept:
+            for name in captured.ops[i].weights:
+                self._users.setdefault(name, []).append(i)
+        self._port: dict[int, int] = {}
+        self._from_outside: list[int] = []
+        self._incoming: dict[int, list[tuple[str, int]]] = {}  # gradients, by who receives them
+        self._builder = GraphBuilder(captured.name, memory_mode="dataflow")
+
+    def build(self) -> Graph:
+        self._add_inputs()
+        for i in self._kept:
+            self._add_forward(i)
+        if self._captured.training:
+            for i in reversed(self._kept):
+                if self._captured.ops[i].grads:
+                    self._add_backward(i)
+        return self._builder.build()
+
+    def _name(self, index: int) -> str:
+        return self._captured.ops[index].key
+
+    def _cost(self, index: int) -> OpCost:
+        cost = self._costs.ops.get(self._name(index))
+        if cost is None:
+            raise InputError(f"the costs say nothing of operator {self._name(index)!r}")
+        return cost
+
+    def _tensors_read(self, index: int) -> list[int]:
+        return list(self._captured.ops[index].reads)
+
+    def _add_inputs(self) -> None:
+        tensors = self._captured.tensors
+        used = set(self._readers) | set(self._savers)
+        self._from_outside = sorted(t for t in used if tensors[t].producer is None)
+        for port, tensor in enumerate(self._from_outside):
+            self._port[tensor] = port
+        if self._from_outside:
+            sizes = [tensors[t].bytes for t in self._from_outside]
+            self._builder.add(INPUTS, {"*": 0}, kind="inputs", outputs=sizes)
+
+    def _source(self, tensor: int) -> tuple[str, int] | None:
+        if tensor not in self._port:
+            return None
+        producer = self._captured.tensors[tensor].producer
+        return (INPUTS if producer is None else self._name(producer), self._port[tensor])
+
+    def _groups(self, index: int) -> list[str]:
+        op = self._captured.ops[index]
+        groups = [f"weight:{n}" for n in op.weights if len(self._users[n]) > 1]
+        changed = set(op.changed)
+        changed.update(t for t in op.made if len(self._captured.tensors[t].writers) > 1)
+        groups += [
+            f"storage:{t}"
+            for t in sorted(changed)
+            if self._captured.tensors[t].producer is not None
+        ]
+        if op.grads and self._captured.training:
+            groups.append(f"pair:{op.key}")
+        return groups
+
+    def _add_forward(self, index: int) -> None:
+        op, cost = self._captured.ops[index], self._cost(index)
+        outputs: list[int] = []
+        for tensor in op.made:
+            used = tensor in self._readers or tensor in self._savers
+            if used or self._captured.tensors[tensor].returned:
+                self._port[tensor] = len(outputs)
+                outputs.append(self._captured.tensors[tensor].bytes)
+        inputs, after = [], []
+        for tensor, writer in op.reads.items():
+            source = self._source(tensor)
+            if source is not None and source[0] != op.key:
+                inputs.append(source)
+            stand = None if writer is None else self._stands[writer]
+            if (
+                stand is not None
+                and stand != index
+                and stand != self._captured.tensors[tensor].producer
+            ):
+                after.append(self._name(stand))
+        trained = cost.parameters if self._captured.training else 0
+        self._builder.add(
+            op.key,
+            cost.forward,
+            kind=op.kind,
+            permanent=cost.parameters + cost.buffers + self._state * trained,
+            temporary=cost.forward_temporary,
+            outputs=outputs,
+            inputs=inputs,
+            after=sorted(set(after)),
+            colocate=self._groups(index),
+        )
+
+    def _gradient_targets(self, index: int) -> list[tuple[int, int]]:
+        """Return the operators that the gradients of an operator's inputs go to, with the bytes."""
+        targets = []
+        for tensor, writer in self._captured.ops[index].reads.items():
+            known = self._captured.tensors[tensor]
+            stand = None if writer is None else self._stands[writer]
+            if stand is None or stand == index or not known.requires_grad:
+                continue
+            if self._captured.ops[stand].grads:
+                targets.append((stand, known.bytes))
+        return targets
+
+    def _add_backward(self, index: int) -> None:
+        op, cost = self._captured.ops[index], self._cost(index)
+        name = op.key + BACKWARD
+        incoming = self._incoming.pop(index, [])
+        inputs = list(incoming)
+        for tensor, savers in self._savers.items():
+            if index in savers and (source := self._source(tensor)) is not None:
+                inputs.append(source)
+        outputs: list[int] = []
+        targets = self._gradient_targets(index)
+        for target, size in targets:
+            self._incoming.setdefault(target, []).append((name, len(outputs)))
+            outputs.append(size)
+        if cost.gradients:
+            outputs.append(cost.gradients)
+        self._builder.add(
+            name,
+            cost.backward,
+            kind=op.kind,
+            temporary=cost.backward_temporary,
+            outputs=outputs,
+            inputs=sorted(set(inputs)),
+            after=[op.key],
+            colocate=[f"pair:{op.key}"],
+            forward=op.key,
+            backward=True,
+        )
+
+
+def graph_of(captured: Capture, costs: Costs, *, optimizer: str = "adam") -> ModelGraph:
+    """Return the graph of a recorded step.
+
+    Args:
+        captured: The recorded step.
+        costs: What its operators cost.
+        optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS.
+
+    """
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"unknown optimizer {optimizer!r}: one of {', '.join(OPTIMIZERS)}")
+    state = OPTIMIZERS[optimizer] if captured.training else 0
+    graph = _Assembly(captured, costs, state).build()
+    stands = kept_ops(captured)
+    kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
+    modules = {op.key: op.module for op in kept if op.module is not None}
+    weights: dict[str, str] = {}
+    for op in kept:
+        for name in op.weights:
+            weights.setdefault(name, op.key)
+    return ModelGraph(graph, captured, modules, weights)

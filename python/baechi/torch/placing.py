@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call from a model and a cluster to a placed model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, InputError, Plan
+from baechi.pipeline import place_graph
+from baechi.torch.assigner import Assigner, logical_devices
+from baechi.torch.capture import Capture, capture
+from baechi.torch.graph_generator import graph_of
+from baechi.torch.profiler import Costs, estimate, measure
+
+if TYPE_CHECKING:
+    from baechi.pipeline import ClusterLike
+
+
+class Placed:
+    """A model that runs over several devices, until `restore`."""
+
+    def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
+        self.model = model
+        self.plan = plan
+        self._assigner = assigner
+        assigner.install()
+        self._active = True
+
+    def restore(self) -> nn.Module:
+        """Undo everything: the model runs, and its weights are, where they were before."""
+        if self._active:
+            self._assigner.remove()
+            self._active = False
+        return self.model
+
+    @property
+    def weight_devices(self) -> dict[str, str]:
+        """The cluster's device of every parameter and buffer, by name."""
+        return self._assigner.weight_devices
+
+    @property
+    def transfers(self) -> int:
+        """How many tensors were sent so far."""
+        return self._assigner.links.transfers
+
+    def __repr__(self) -> str:
+        return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"
+
+
+def detected_cluster() -> tuple[Cluster, list[torch.device]]:
+    """Return the accelerators of this machine as a cluster.
+
+    Raises:
+        InputError: There is none.
+
+    """
+    if not torch.accelerator.is_available():
+        raise InputError("no accelerator is found; name the cluster, e.g. cluster='2x8GiB'")
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None  # is_available said so
+    devices = [torch.device(accelerator.type, i) for i in range(torch.accelerator.device_count())]
+    line = "+".join(f"1x{_free_memory(device)}B" for device in devices)
+    return Cluster(line), devices
+
+
+def _free_memory(device: torch.device) -> int:
+    module = getattr(torch, device.type)
+    free, _ = module.mem_get_info(device)
+    return int(free)
+
+
+def _default_devices(cluster: Cluster) -> list[torch.device]:
+    """Return one physical device per device of a cluster, or the CPU for all."""
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+        count = torch.accelerator.device_count()
+        if accelerator is not None and count >= len(cluster):
+            return [torch.device(accelerator.type, i) for i in range(len(cluster))]
+    return [torch.device("cpu")] * len(cluster)
+
+
+def assign(
+    model: nn.Module,
+    captured: Capture,
+    device_of: Mapping[str, str],
+    devices: Mapping[str, str | torch.device],
+    *,
+    mode: str = "streams",
+    plan: Plan | None = None,
+) -> Placed:
+    """Run a model as a placement says.
+
+    Args:
+        model: The model that was captured.
+        captured: The recorded step.
+        device_of: The device name of every operator; backward operators follow their forward ones.
+        devices: The physical device of every device name.
+        mode: "streams" or "plain".
+        plan: What the placement comes from.
+
+    """
+    names = list(devices)
+    index = {name: i for i, name in enumerate(names)}
+    keys = {op.key for op in captured.ops}
+    for name, device in device_of.items():
+        if device not in index:
+            raise InputError(f"operator {name!r} is on an unknown device {device!r}")
+    chosen = {key: index[device] for key, device in device_of.items() if key in keys}
+    logical = logical_devices(names, list(devices.values()))
+    return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
+
+
+def costs_of(
+    model: nn.Module, example_inputs: Any, captured: Capture, cluster: Cluster, costs: Any
+) -> Costs:
+    """Return costs that were given, or find them as `costs` says: "estimate" or "measure"."""
+    if isinstance(costs, Costs):
+        return costs
+    if costs == "estimate":
+        return estimate(captured, cluster)
+    if costs == "measure":
+        return measure(model, example_inputs, captured)
+    raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+
+
+def place(
+    model: nn.Module,
+    example_inputs: Any,
+    cluster: ClusterLike = "auto",
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    budget: str | float = "1s",
+    method: str = "auto",
+    devices: Sequence[str | torch.device] | None = None,
+    costs: str | Costs = "estimate",
+    optimizer: str = "adam",
+    units: Any = "leaf",
+    mode: str = "streams",
+    **options: Any,
+) -> Placed:
+    """Plan where each operator of a model runs, and make the model run so.
+
+    Args:
+        model: Any module; it is changed in place and keeps its parameters' identity.
+        example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
+        cluster: "auto" for the accelerators of this machine, or what `baechi.place_graph` takes.
+        loss: From the model's output to a scalar; by default the output's own `loss`, else a sum.
+        budget: How long to search for the plan.
+        method: One of `baechi.methods()`.
+        devices: The physical device of each device of the cluster; several may be the same.
+        costs: "estimate" by a roofline, "measure" where the model is, or costs loaded from a file.
+        optimizer: Whose state needs room beside the weights.
+        units: Modules that become one operator: "leaf", classes, names or a predicate.
+        mode: "streams" overlaps transfers, "plain" copies at once.
+        options: More for `baechi.place_graph`.
+
+    Raises:
+        DoesNotFit: No plan fits the cluster.
+
+    """
+    if cluster == "auto":
+        found, physical = detected_cluster()
+        devices = devices or physical
+    else:
+        found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
+    captured = capture(model, example_inputs, loss=loss, units=units)
+    graph = graph_of(
+        captured, costs_of(model, example_inputs, captured, found, costs), optimizer=optimizer
+    )
+    plan = place_graph(graph.graph, found, method, budget=budget, **options)
+    chosen = list(devices) if devices is not None else _default_devices(found)
+    names = [device.name for device in found.devices]
+    if len(chosen) != len(names):
+        raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
+    physical_of = dict(zip(names, chosen, strict=True))
+    return assign(model, captured, plan.device_of, physical_of, mode=mode, plan=plan)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A placed model trains as it did before: the same losses, gradients and state."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import baechi.torch  # noqa: E402
+from baechi.torch.capture import call_arguments  # noqa: E402
+from torch_models import CASES, TRANSFORMERS, Case  # noqa: E402
+
+ALL = {**CASES, **(TRANSFORMERS if importlib.util.find_spec("transformers") else {})}
+
+
+def built(case: Case) -> Any:
+    torch.manual_seed(7)
+    return case.build()
+
+
+def loss_of(model: Any, inputs: Any) -> Any:
+    args, kwargs = call_arguments(inputs)
+    out = model(*args, **kwargs)
+    own = getattr(out, "loss", None)
+    if own is not None:
+        return own
+    return sum(t.square().mean() for t in baechi.torch.nested.tensors_in(out))
+
+
+def train(model: Any, batches: list[Any], optimizer: Any = None) -> tuple[list[float], list[Any]]:
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), 1e-3)
+    losses = []
+    for inputs in batches:
+        optimizer.zero_grad()
+        loss = loss_of(model, inputs)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [None if p.grad is None else p.grad.cpu() for p in model.parameters()]
+
+
+def close(expected: tuple[list[float], list[Any]], found: tuple[list[float], list[Any]]) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=1e-5, abs=1e-6)
+    scale = max((float(g.abs().max()) for g in expected[1] if g is not None), default=0.0)
+    for a, b in zip(expected[1], found[1], strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(scale, 1.0))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
+    case = ALL[name]
+    inputs = case.inputs(2)
+    batches = [case.inputs(2), case.inputs(3), case.inputs(2), case.inputs(2), case.inputs(3)]
+    expected = train(built(case), batches)
+    for seed, count in ((1, 2), (2, 4)):
+        model = built(case)
+        ids = [id(p) for p in model.parameters()]
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        placed = baechi.torch.place(
+            model, inputs, cluster=f"{count}x1GiB", method="random", seed=seed, bounds=False
+        )
+        close(expected, train(model, batches, optimizer))
+        assert placed.transfers > 0
+        assert ids == [id(p) for p in model.parameters()]
+        placed.restore()
+        close(train(built(case), batches[:1]), train_again(case, model, batches[:1]))
+
+
+def train_again(case: Case, model: Any, batches: list[Any]) -> Any:
+    model.load_state_dict(built(case).state_dict())
+    return train(model, batches)
+
+
+@pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct"])
+def test_planned_placements_train_the_same(method: str) -> None:
+    case = CASES["inception"]
+    batches = [case.inputs(2), case.inputs(3)]
+    expected = train(built(case), batches)
+    model = built(case)
+    placed = baechi.torch.place(model, case.inputs(2), cluster="3x1GiB", method=method)
+    close(expected, train(model, batches))
+    placed.restore()
+
+
+def test_everything_is_undone_by_restore() -> None:
+    model = built(CASES["transformer"])
+    before = copy.deepcopy(model.state_dict())
+    placed = baechi.torch.place(
+        model, CASES["transformer"].inputs(2), cluster="3x1GiB", method="random"
+    )
+    assert any("forward" in vars(m) for m in model.modules())
+    assert list(model.state_dict()) == list(before)
+    assert model.output.weight is model.embedding.weight
+    placed.restore()
+    placed.restore()
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert not any(hasattr(p, "_baechi_device") for p in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_capture_leaves_no_trace() -> None:
+    model = built(CASES["resnet"])
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    baechi.torch.capture(model, CASES["resnet"].inputs(2))
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_on_the_meta_device_is_captured_like_a_real_one() -> None:
+    case = CASES["resnet"]
+    real = baechi.torch.capture(built(case), case.inputs(2))
+    with torch.device("meta"):
+        model = case.build()
+    abstract = baechi.torch.capture(model, case.inputs(2))
+    assert [op.key for op in abstract.ops] == [op.key for op in real.ops]
+    assert [op.forward.flops for op in abstract.ops] == [op.forward.flops for op in real.ops]
+    assert abstract.weights == real.weights
