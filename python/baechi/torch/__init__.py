@@ -7,9 +7,11 @@
 """
 
 from baechi.torch.capture import Capture, capture
+from baechi.torch.device_map import device_map
 from baechi.torch.graph_generator import ModelGraph, graph_of
 from baechi.torch.placing import Placed, assign, place
 from baechi.torch.profiler import Costs, OpCost, estimate, measure
+from baechi.torch.verification import Verification
 
 __all__ = [
     "Capture",
@@ -17,8 +19,10 @@ __all__ = [
     "ModelGraph",
     "OpCost",
     "Placed",
+    "Verification",
     "assign",
     "capture",
+    "device_map",
     "estimate",
     "graph_of",
     "measure",

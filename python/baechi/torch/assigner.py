@@ -113,15 +113,19 @@ class Assigner(Interceptor):
         device_of: Mapping[str, int],
         devices: list[LogicalDevice],
         mode: str = "streams",
+        *,
+        collapse: bool = True,
     ) -> None:
         if mode not in MODES:
             raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
         self.devices = devices
+        self.mode = mode
+        self.placement = dict(device_of)
+        self.captured = captured
         self._device_of = {key: devices[index] for key, index in device_of.items()}
-        self._units = _units(captured, self._device_of)
+        self._units = _units(captured, self._device_of) if collapse else _called_units(captured)
         super().__init__(model, lambda path, _: path in self._units)
         self.links = Links(devices, mode)
-        self._captured = captured
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
@@ -138,7 +142,7 @@ class Assigner(Interceptor):
 
     def install(self) -> None:
         """Move the weights and put the wrappers in place."""
-        goes = _weight_devices(self.model, self._captured, self._device_of)
+        goes = _weight_devices(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in _named_weights(self.model)]
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
@@ -374,14 +378,15 @@ class Assigner(Interceptor):
         return next(filter(None, map(self.owner, tensors)), None)
 
 
+def _called_units(captured: Capture) -> dict[str, LogicalDevice | None]:
+    return dict.fromkeys(sorted(captured.units))
+
+
 def _units(
     captured: Capture, device_of: Mapping[str, LogicalDevice]
 ) -> dict[str, LogicalDevice | None]:
     """Return the modules that run as one piece, and where; None where each call may differ."""
-    units: dict[str, LogicalDevice | None] = {
-        op.module: None for op in captured.ops if op.module is not None
-    }
-    units.update(dict.fromkeys(captured.units))
+    units = _called_units(captured)
     stands = kept_ops(captured)
     inside: dict[str, list[int]] = {}
     for index, op in enumerate(captured.ops):

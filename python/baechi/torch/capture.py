@@ -143,6 +143,7 @@ class Recorder(Interceptor):
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
         self._end_number = 0
+        self._failed: str | None = None
         self._formulas = _private.flop_formulas()
         self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
         self._ids: dict[int, int] = {}  # tensor by storage address, while the storage lives
@@ -200,6 +201,18 @@ class Recorder(Interceptor):
         known = self.entries.setdefault(scope.path, set())
         known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
 
+    def sentence_of(self, error: Exception) -> str:
+        """Say where the step failed."""
+        name = type(self.model).__name__
+        lines = str(error).strip().splitlines() or [""]
+        what = f"{type(error).__name__}: {lines[0]}"
+        if self._forwarded:
+            return f"{name} cannot be recorded: its backward failed: {what}"
+        after = f"after {self.ops[-1].key!r}" if self.ops else "before its first operator"
+        if self._failed is not None:
+            after = f"in {self._failed!r}"
+        return f"{name} cannot be recorded: it failed {after}: {what}"
+
     @contextlib.contextmanager
     def _running(self, op: Op, args: Any, kwargs: Any) -> Iterator[None]:
         if self._op is not None:  # a unit called by a function, as autograd functions do
@@ -216,6 +229,9 @@ class Recorder(Interceptor):
         self._open_segment(index)
         try:
             yield
+        except Exception:
+            self._failed = op.key
+            raise
         finally:
             self._close_segment(op.forward)
             self._op = None
@@ -486,7 +502,12 @@ def capture(
         recorder.know_weights(change or (lambda t: t))
         recorder.install()
         stack.callback(recorder.remove)
-        _record(recorder, args, kwargs, loss or sum_of, training)
+        try:
+            _record(recorder, args, kwargs, loss or sum_of, training)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(recorder.sentence_of(error)) from error
     dtypes = [p.dtype for p in model.parameters()]
     return Capture(
         recorder.ops,

@@ -8,6 +8,7 @@ from its producer to the backward operator: the planner then knows how long it l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baechi._core import Graph, GraphBuilder, InputError
@@ -31,7 +32,13 @@ class ModelGraph:
 class _Assembly:
     """The graph while it is put together."""
 
-    def __init__(self, captured: Capture, costs: Costs, state: int) -> None:
+    def __init__(
+        self, captured: Capture, costs: Costs, state: int, together: Sequence[Sequence[str]]
+    ) -> None:
+        self._together: dict[str, list[str]] = {}
+        for number, keys in enumerate(together):
+            for key in keys:
+                self._together.setdefault(key, []).append(f"together:{number}")
         self._captured = captured
         self._costs = costs
         self._state = state  # bytes of optimizer state per byte of a trained parameter
@@ -106,7 +113,7 @@ class _Assembly:
         ]
         if op.grads and self._captured.training:
             groups.append(f"pair:{op.key}")
-        return groups
+        return groups + self._together.get(op.key, [])
 
     def _add_forward(self, index: int) -> None:
         op, cost = self._captured.ops[index], self._cost(index)
@@ -182,19 +189,26 @@ class _Assembly:
         )
 
 
-def graph_of(captured: Capture, costs: Costs, *, optimizer: str = "adam") -> ModelGraph:
+def graph_of(
+    captured: Capture,
+    costs: Costs,
+    *,
+    optimizer: str = "adam",
+    together: Sequence[Sequence[str]] = (),
+) -> ModelGraph:
     """Return the graph of a recorded step.
 
     Args:
         captured: The recorded step.
         costs: What its operators cost.
         optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS.
+        together: More operators that must share a device, by key.
 
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"unknown optimizer {optimizer!r}: one of {', '.join(OPTIMIZERS)}")
     state = OPTIMIZERS[optimizer] if captured.training else 0
-    graph = _Assembly(captured, costs, state).build()
+    graph = _Assembly(captured, costs, state, together).build()
     stands = kept_ops(captured)
     kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
     modules = {op.key: op.module for op in kept if op.module is not None}

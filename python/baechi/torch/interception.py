@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from baechi._core import InputError
 from baechi.torch import _private
 
 # What only looks at a tensor, or is a view by attribute: never an operator of its own.
@@ -60,6 +61,9 @@ OBSERVERS = frozenset(
         "register_post_accumulate_grad_hook",
     ]
 )
+
+
+_MARK = "_baechi_wrapper"
 
 
 class Scope:
@@ -135,6 +139,8 @@ class Interceptor(TorchFunctionMode):
     def install(self) -> None:
         """Put the wrappers in place."""
         units: list[str] = []
+        if any(hasattr(module.__dict__.get("forward"), _MARK) for module in self.model.modules()):
+            raise InputError("the model is placed already: restore() it first")
         for path, module in self.model.named_modules():
             if units and path.startswith(units[-1] + "."):
                 continue
@@ -148,6 +154,7 @@ class Interceptor(TorchFunctionMode):
             before = module.__dict__.get("forward")
             wrap = self._wrap_unit if unit else self._wrap_interior
             module.__dict__["forward"] = wrap(path, module, module.forward)
+            setattr(module.__dict__["forward"], _MARK, True)
             self._wrapped.append((module, before))
 
     def remove(self) -> None:

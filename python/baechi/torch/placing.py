@@ -12,9 +12,17 @@ from torch import nn
 from baechi._core import Cluster, InputError, Plan
 from baechi.pipeline import place_graph
 from baechi.torch.assigner import Assigner, logical_devices
-from baechi.torch.capture import Capture, capture
+from baechi.torch.capture import Capture, capture, unchanged
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.profiler import Costs, estimate, measure
+from baechi.torch.verification import (
+    Trail,
+    Verification,
+    check_copies,
+    compared,
+    no_dropout,
+    trail_of,
+)
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
@@ -36,6 +44,45 @@ class Placed:
             self._assigner.remove()
             self._active = False
         return self.model
+
+    def verify(
+        self,
+        inputs: Any,
+        *,
+        loss: Callable[[Any], torch.Tensor] | None = None,
+        tolerance: float | None = None,
+    ) -> Verification:
+        """Run a step on one device and placed; name the first operator that differs.
+
+        Args:
+            inputs: As example inputs are given.
+            loss: From the model's output to a scalar; by default as for `place`.
+            tolerance: Largest difference allowed, as a share of the largest value of a tensor.
+
+        """
+        mine = self._assigner
+        copies = check_copies(mine.devices, mine.mode)
+        if not copies:
+            return copies
+        was_active = self._active
+        self.restore()
+        units = mine.captured.units
+        expected = trail_of(self.model, lambda path, _: path in units, inputs, loss)
+        found = Trail()
+        fine = Assigner(
+            self.model, mine.captured, mine.placement, mine.devices, mine.mode, collapse=False
+        )
+        fine.watch = found.watch
+        with unchanged(self.model), no_dropout(self.model):
+            fine.install()
+            try:
+                found.run(self.model, inputs, loss)
+            finally:
+                fine.remove()
+        if was_active:
+            mine.install()
+            self._active = True
+        return compared(expected, found, tolerance)
 
     @property
     def weight_devices(self) -> dict[str, str]:

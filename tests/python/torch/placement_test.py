@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import baechi.torch  # noqa: E402
-from baechi.torch.capture import call_arguments  # noqa: E402
-from torch_models import CASES, TRANSFORMERS, Case  # noqa: E402
+import baechi.torch
+import torch
+from baechi.torch.capture import call_arguments
+from torch_models import CASES, TRANSFORMERS, Case
 
 ALL = {**CASES, **(TRANSFORMERS if importlib.util.find_spec("transformers") else {})}
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorded graph and what its operators cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch import _private
+from placement_test import built
+from torch import nn
+from torch_models import CASES
+
+import baechi
+
+FLOAT = 4
+
+
+class Chain(nn.Module):
+    """Linear -> ReLU in place -> Linear, with known sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(256, 512, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.second = nn.Linear(512, 128, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.relu(self.first(x)))
+
+
+def chain() -> tuple[Any, Any]:
+    return Chain(), baechi.torch.capture(Chain(), torch.randn(64, 256))
+
+
+def test_private_names_of_this_torch_are_as_expected() -> None:
+    assert _private.self_test() == []
+
+
+def test_flops_and_memory_parts_of_a_chain() -> None:
+    _, captured = chain()
+    by_key = {op.key: op for op in captured.ops}
+    assert by_key["first"].forward.flops == 2 * 64 * 256 * 512
+    assert by_key["first"].backward.flops == 2 * 64 * 256 * 512  # the input needs no gradient
+    assert by_key["second"].backward.flops == 2 * 2 * 64 * 512 * 128
+    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"}).ops
+    assert costs["first"].parameters == costs["first"].gradients == 256 * 512 * FLOAT
+    assert costs["first"].saved + costs["first"].outputs == 64 * 512 * FLOAT
+    assert costs["relu"].outputs == costs["relu"].saved == 0  # in place: (b) is none
+    assert costs["second"].outputs == 64 * 128 * FLOAT
+
+
+def test_graph_pairs_forward_and_backward_and_holds_what_is_saved() -> None:
+    _, captured = chain()
+    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
+    graph = baechi.torch.graph_of(captured, costs, optimizer="adam").graph
+    assert graph["first:backward"].forward == "first"
+    assert graph["first"].permanent == 3 * 256 * 512 * FLOAT  # weights and two moments
+    # The storage that ReLU changes is read by it, by the next layer, and by both backwards.
+    assert {("first", 0)} <= set(graph["relu"].inputs)
+    assert {("first", 0)} <= set(graph["relu:backward"].inputs)
+    assert {("first", 0)} <= set(graph["second:backward"].inputs)
+    assert graph["second"].after == ["relu"]
+    plan = baechi.place_graph(graph, "2x1GiB", method="random", seed=3)
+    device_of = plan.device_of
+    assert device_of["first"] == device_of["relu"] == device_of["first:backward"]
+    assert baechi.verify(plan) == []
+
+
+def test_tied_weights_and_repeated_calls_share_a_device() -> None:
+    case = CASES["lstm"]
+    captured = baechi.torch.capture(built(case), case.inputs(2))
+    graph = baechi.torch.graph_of(captured, baechi.torch.estimate(captured, {"gpu": "t4"})).graph
+    for seed in range(1, 4):
+        device_of = baechi.place_graph(graph, "4x1GiB", method="random", seed=seed).device_of
+        assert device_of["embedding"] == device_of["output"] == device_of["output#3"]
+        assert len({device_of[f"cells.0{call}"] for call in ("", "#1", "#2", "#3")}) == 1
+    assert sum(graph[n].permanent > 0 for n in ("embedding", "output", "output#1")) == 1
+
+
+def test_costs_are_saved_and_reloaded(tmp_path: Path) -> None:
+    _, captured = chain()
+    costs = baechi.torch.estimate(captured, baechi.Cluster("1xa100+1xt4"))
+    assert set(costs.ops["first"].forward) == {"a100", "t4"}
+    costs.save(tmp_path / "costs.json")
+    assert baechi.torch.Costs.load(tmp_path / "costs.json") == costs
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(baechi.InputError, match=r"bad\.json"):
+        baechi.torch.Costs.load(tmp_path / "bad.json")
+
+
+def test_measured_costs_rank_operators_like_their_work_and_leave_no_trace() -> None:
+    class Uneven(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(16)
+            self.small = nn.Linear(16, 16)
+            self.large = nn.Linear(16, 4096)
+            self.back = nn.Linear(4096, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.back(self.large(self.small(self.norm(x))))
+
+    model, inputs = Uneven(), torch.randn(512, 16)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    captured = baechi.torch.capture(model, inputs)
+    costs = baechi.torch.measure(model, inputs, captured, repeats=5)
+    assert costs.source == "measured"
+    assert costs.ops["large"].forward["*"] > 3 * costs.ops["small"].forward["*"] > 0
+    assert costs.ops["back"].backward["*"] > 0
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    placed = baechi.torch.place(model, inputs, "2x1GiB", costs=costs)
+    assert placed.plan is not None
+    placed.restore()
+
+
+def test_a_model_larger_than_the_memory_is_planned_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(4)))
+    captured = baechi.torch.capture(model, torch.empty(8, 60_000, device="meta"))
+    costs = baechi.torch.estimate(captured, {"gpu": "h200"})
+    assert sum(cost.parameters for cost in costs.ops.values()) == 4 * 60_000**2 * FLOAT
+    graph = baechi.torch.graph_of(captured, costs, optimizer="sgd").graph
+    plan = baechi.place_graph(graph, "4x40GiB")
+    assert len(set(plan.device_of.values())) == 4
+
+
+def test_presets_are_named_when_a_kind_has_none() -> None:
+    _, captured = chain()
+    with pytest.raises(baechi.InputError, match="no preset stands for devices of kind 'tpu'"):
+        baechi.torch.estimate(captured, baechi.Cluster("2xtpu:8GiB"))

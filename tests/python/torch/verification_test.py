@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Placed.verify` passes on what is right and names what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch.communication import Links
+from placement_test import built
+from torch_models import CASES
+
+
+def placed_model(name: str) -> Any:
+    case = CASES[name]
+    return baechi.torch.place(
+        built(case), case.inputs(2), "3x1GiB", method="random", seed=2, bounds=False
+    )
+
+
+@pytest.mark.parametrize("name", ["resnet", "lstm", "transformer"])
+def test_nothing_differs_in_a_placed_model(name: str) -> None:
+    placed = placed_model(name)
+    before = {n: t.clone() for n, t in placed.model.state_dict().items()}
+    verification = placed.verify(CASES[name].inputs(2))
+    assert verification, str(verification)
+    assert verification.compared > 50
+    assert all(torch.equal(t, before[n]) for n, t in placed.model.state_dict().items())
+    transfers = placed.transfers
+    args = CASES[name].inputs(2)
+    placed.model(**args) if isinstance(args, dict) else placed.model(
+        *(args if isinstance(args, tuple) else (args,))
+    )
+    assert placed.transfers > transfers  # it is placed again afterwards
+    placed.restore()
+
+
+def test_the_operator_behind_a_wrong_copy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = placed_model("inception")
+    right = Links._copied
+    wrong: list[int] = []
+
+    def spoiled(self: Any, tensor: Any, source: Any, target: Any) -> Any:
+        copy = right(self, tensor, source, target)
+        if copy.dim() == 4:
+            wrong.append(1)
+            return copy * 1.01 if len(wrong) == 3 else copy
+        return copy
+
+    monkeypatch.setattr(Links, "_copied", spoiled)
+    verification = placed.verify(CASES["inception"].inputs(2))
+    assert not verification
+    assert verification.what == "output"
+    assert verification.error == pytest.approx(0.01, rel=0.5)
+    monkeypatch.undo()
+    assert placed.verify(CASES["inception"].inputs(2))
+    placed.restore()
+
+
+def test_a_wrong_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = placed_model("inception")
+    right = Links._copied
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:  # noqa: ARG004
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ARG004
+            return gradients[0] * 2
+
+    monkeypatch.setattr(Links, "_copied", lambda self, t, a, b: Doubled.apply(right(self, t, a, b)))
+    verification = placed.verify(CASES["inception"].inputs(2))
+    assert verification.what == "gradient"
+    placed.restore()
+
+
+def test_a_link_that_changes_bytes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = placed_model("resnet")
+    right = Links._copied
+
+    def spoiled(self: Any, tensor: Any, source: Any, target: Any) -> Any:
+        copy = right(self, tensor, source, target)
+        return copy + 1 if (source.index, target.index) == (2, 0) else copy
+
+    monkeypatch.setattr(Links, "_copied", spoiled)
+    verification = placed.verify(CASES["resnet"].inputs(2))
+    assert (verification.what, verification.where) == ("copy", "gpu:2 -> gpu:0")
+    placed.restore()
