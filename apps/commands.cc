@@ -12,6 +12,7 @@ extern const Command kSimulateCommand;    // simulate.cc
 extern const Command kVerifyCommand;      // verify.cc
 extern const Command kExplainCommand;     // explain.cc
 extern const Command kBoundsCommand;      // bounds.cc
+extern const Command kReportCommand;      // report.cc
 extern const Command kInfoCommand;        // info.cc
 extern const Command kConvertCommand;     // convert.cc
 extern const Command kCheckCommand;       // check.cc
@@ -26,6 +27,7 @@ std::span<const Command> all_commands() {
       kVerifyCommand,
       kExplainCommand,
       kBoundsCommand,
+      kReportCommand,
       kInfoCommand,
       kConvertCommand,
       kCheckCommand,

@@ -16,15 +16,17 @@
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/io/text_file.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/report/html_report.h"
 #include "baechi/report/plan_text.h"
 
 namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, output, expert, favorites = "matching", budget = "1s";
+  std::string graph, output, report, expert, favorites = "matching", budget = "1s";
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -100,6 +102,11 @@ ExitCode place(const Options& options, const RunContext& context) {
   const Plan& plan = std::get<Plan>(result);
   const std::string text = plan_to_json(plan, graph);
   if (!options.output.empty()) write_result(options.output, text);
+  if (!options.report.empty()) {
+    const ReportPlan shown{&plan, plan.method};
+    write_text_file(options.report, html_report(graph, {&shown, 1}));
+    print_words("wrote " + options.report + ": open it in a browser");
+  }
   if (context.json) {
     if (options.output != "-") print_result(text);
     return ExitCode::kOk;
@@ -168,6 +175,9 @@ Run declare(CLI::App& app) {
       ->default_str(std::to_string(options->request.place.seed));
   app.add_flag("!--no-bounds", options->request.bounds, "Do not compute lower bounds");
   add_output_option(app, options->output);
+  app.add_option("--report", options->report, "Also show the plan as an HTML page in this file")
+      ->check(check_path)
+      ->type_name("FILE");
   return [options](const RunContext& context) { return place(*options, context); };
 }
 

@@ -21,9 +21,9 @@ void JsonWriter::separate() {
   if (open_.empty()) return;
   Container& container = open_.back();
   if (!container.empty) out_ += ',';
-  if (!container.is_inline)
+  if (container.layout == Layout::kLines)
     new_line();
-  else if (!container.empty)
+  else if (container.layout == Layout::kInline && !container.empty)
     out_ += ' ';
   container.empty = false;
 }
@@ -31,22 +31,22 @@ void JsonWriter::separate() {
 void JsonWriter::begin(char bracket, Layout layout) {
   separate();
   out_ += bracket;
-  const bool inside_inline = !open_.empty() && open_.back().is_inline;
-  open_.push_back({.is_inline = inside_inline || layout == Layout::kInline, .empty = true});
+  if (!open_.empty() && open_.back().layout != Layout::kLines) layout = open_.back().layout;
+  open_.push_back({.layout = layout, .empty = true});
 }
 
 void JsonWriter::end(char bracket) {
   BAECHI_ASSERT(!open_.empty() && !after_key_, "JSON container closed out of turn");
   const Container container = open_.back();
   open_.pop_back();
-  if (!container.is_inline && !container.empty) new_line();
+  if (container.layout == Layout::kLines && !container.empty) new_line();
   out_ += bracket;
 }
 
 void JsonWriter::key(std::string_view name) {
   separate();
   quote(name);
-  out_ += ": ";
+  out_ += !open_.empty() && open_.back().layout == Layout::kCompact ? ":" : ": ";
   after_key_ = true;
 }
 

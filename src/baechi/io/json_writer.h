@@ -14,12 +14,13 @@ namespace baechi {
 
 class JsonWriter {
  public:
-  enum class Layout : std::uint8_t { kLines, kInline };  // one item per line, or all on one line
+  // One item per line, all on one line, or that without any white space.
+  enum class Layout : std::uint8_t { kLines, kInline, kCompact };
 
   // Appends to `out`, which must outlive the writer.
   explicit JsonWriter(std::string& out) : out_(out) {}
 
-  // What is inside an inline container is inline too.
+  // What is inside an inline or compact container is like it.
   void begin_object(Layout layout = Layout::kLines) { begin('{', layout); }
   void end_object() { end('}'); }
   void begin_array(Layout layout = Layout::kLines) { begin('[', layout); }
@@ -51,7 +52,7 @@ class JsonWriter {
 
  private:
   struct Container {
-    bool is_inline = false;
+    Layout layout = Layout::kLines;
     bool empty = true;
   };
   void begin(char bracket, Layout layout);

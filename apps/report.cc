@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi report: a plan, or two side by side, as one HTML page.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/base/error.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/html_report.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, output;
+  std::vector<std::string> plans;
+};
+
+ExitCode report(const Options& options, const RunContext& context) {
+  if (context.json && options.output == "-")
+    throw InputError("report", "--json and -o - both want standard output");
+  const OpGraph graph = load_graph(options.graph, context);
+  std::vector<Plan> plans;
+  std::vector<ReportPlan> shown;
+  for (const std::string& path : options.plans) plans.push_back(read_plan(path, graph));
+  for (std::size_t i = 0; i < plans.size(); ++i) shown.push_back({&plans[i], options.plans[i]});
+  const std::string page = html_report(graph, shown);
+  write_result(options.output, page);
+  if (context.json) {
+    std::string text;
+    JsonWriter json(text);
+    json.begin_object();
+    json.field("output", options.output);
+    json.field("plans", plans.size());
+    json.field("bytes", page.size());
+    json.end_object();
+    json.finish();
+    print_result(text);
+  } else if (options.output != "-") {
+    print_words("wrote " + options.output + ": open it in a browser");
+  }
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plans, "The plan file, or two to compare")
+      ->required()
+      ->expected(1, 2)
+      ->check(check_path)
+      ->type_name("PLAN [PLAN]");
+  app.add_option("-o,--output", options->output, "The page to write; - is standard output")
+      ->required()
+      ->check(check_path)
+      ->type_name("FILE");
+  return [options](const RunContext& context) { return report(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kReportCommand{
+    .name = "report",
+    .summary = "Show a plan, or two side by side, as one HTML page: timeline, memory, bounds",
+    .examples =
+        "baechi report model.json plan.json -o report.html\n"
+        "baechi report model.json before.json after.json -o compare.html",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

@@ -1,0 +1,233 @@
+// Everything on the page but the timelines: headline numbers, warnings, tables.
+
+function stacked(parts, whole, mark) {
+  const share = (value) => `${whole > 0 ? (100 * value) / whole : 0}%`;
+  return element("div.bar", {}, parts.filter(([value]) => value > 0).map(([value, color, title]) =>
+    element("i", {style: `width:${share(value)};background:var(${color})`, title})),
+  mark === undefined ? null : element("b", {style: `left:calc(${share(mark[0])} - 1px)`, title: mark[1]}));
+}
+
+function planName(plan) {
+  if (!plan.letter) return null;
+  return element("div.plan-name", {}, element("span.badge", {}, plan.letter), element("span", {}, plan.label));
+}
+
+function tile(name, value, ...rest) {
+  return element("div.tile", {}, element("div.name", {}, name), element("div.value", {}, ...[value].flat()), ...rest);
+}
+
+function gapTile(plan) {
+  if (plan.bound === null) return tile("Best possible", "unknown", element("div.note", {}, "no lower bound was computed"));
+  const gap = plan.makespan / plan.bound.value - 1;
+  return tile("At most above the best possible", percentText(Math.round(gap * 1000) / 1000),
+    element("div.meter", {title: `no plan is faster than ${timeText(plan.bound.value)}`},
+      element("i", {style: `width:${(100 * plan.bound.value) / plan.makespan}%;background:var(--c2)`}),
+      element("i", {style: `flex:1;background:var(--c1)`})),
+    element("div.note", {}, `${plan.bound.name} bound: ${timeText(plan.bound.value)}`));
+}
+
+function fullestDevice(plan) {
+  return plan.devices.reduce((most, d) => (d.peak / d.capacity > most.peak / most.capacity ? d : most));
+}
+
+function memoryTile(plan) {
+  const fullest = fullestDevice(plan);
+  const share = fullest.peak / fullest.capacity;
+  return tile("Fullest device", [percentText(Math.round(share * 100) / 100), element("small", {}, ` ${fullest.name}`)],
+    element("div.meter", {}, element("i", {style: `width:${Math.min(100, 100 * share)}%;background:var(${share > 1 ? "--bad" : "--memory"})`})),
+    element("div.note", {}, `${bytesText(fullest.peak)} of ${bytesText(fullest.capacity)}`));
+}
+
+function summaryTiles(data, plan) {
+  const sent = plan.devices.reduce((sum, d) => sum + d.sent, 0);
+  const busy = plan.devices.reduce((sum, d) => sum + d.busy, 0);
+  const share = plan.makespan > 0 ? busy / (plan.makespan * plan.devices.length) : 0;
+  return element("div.tiles", {},
+    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
+    gapTile(plan),
+    memoryTile(plan),
+    tile("Devices used", [`${plan.usedDevices}`, element("small", {}, ` of ${plan.devices.length}`)],
+      element("div.meter", {}, element("i", {style: `width:${100 * share}%;background:var(--c0)`})),
+      element("div.note", {}, `${percentText(Math.round(share * 100) / 100)} of their time computing`)),
+    plan.letter ? null : tile("Sent between devices", bytesText(sent), element("div.note", {}, `in ${plural(plan.all_transfers, "transfer")}`)),
+  );
+}
+
+// What a reader should know before believing the numbers, and what the page leaves out.
+function warnings(plan) {
+  const list = plan.broken.map((words) => `This plan breaks a rule: ${words}`);
+  for (const d of plan.devices)
+    if (d.peak > d.capacity) list.push(`${d.name} runs out of memory: ${bytesText(d.peak - d.capacity)} over its capacity.`);
+  if (plan.fallbacks.length > 0) list.push(`The method alone ran out of room; what it took to fit: ${plan.fallbacks.join(", ")}.`);
+  list.push(...plan.notes);
+  const shown = plan.bars.count;
+  if (shown < plan.all_operators) list.push(`The timeline shows ${countText(plan.all_operators)} operators as ${countText(shown)} bars: short neighbours share one, named after the longest; search finds the named ones.`);
+  if (plan.transfers.count < plan.all_transfers) list.push(`The timeline shows the ${countText(plan.transfers.count)} longest of ${countText(plan.all_transfers)} transfers.`);
+  return list;
+}
+
+function warningBox(plans) {
+  const items = plans.flatMap((plan) => warnings(plan).map((words) => (plan.letter ? `Plan ${plan.letter}: ${words}` : words)));
+  if (items.length === 0) return null;
+  return element("section.warning", {"aria-label": "Warnings"}, element("h2", {}, "Please note"), element("ul", {}, items.map((words) => element("li", {}, words))));
+}
+
+function table(head, rows) {
+  const cell = (tag, column, content, attributes = {}) => element(`${tag}${column.type ? `.${column.type}` : ""}`, attributes, ...[content].flat());
+  return element("div.scroll", {}, element("table", {},
+    element("thead", {}, element("tr", {}, head.map((column) => cell("th", column, column.name, {scope: "col"})))),
+    element("tbody", {}, rows.map(({best, cells, words}) => element(best ? "tr.best" : "tr", {}, cells.map((content, i) => cell("td", head[i], content)),
+      words ? element("td.words", {colspan: String(head.length - cells.length)}, words) : null)))));
+}
+
+function methodsTable(plan) {
+  if (plan.methods.length === 0) return element("p.soft", {}, `Only ${plan.method} was asked.`);
+  const slowest = Math.max(...plan.methods.map((m) => m.makespan ?? 0), plan.makespan);
+  const scale = Math.min(slowest, plan.makespan * 3);
+  const winner = plan.methods.findIndex((m) => m.method === plan.method && m.makespan === plan.makespan);
+  const mark = plan.bound === null ? undefined : [plan.bound.value, `no plan is faster than ${timeText(plan.bound.value)}`];
+  return table(
+    [{name: "method"}, {name: "step time", type: "number"}, {name: "above bound", type: "number"}, {name: "", type: "wide"}, {name: "highest peak", type: "number"}, {name: "devices", type: "number"}, {name: "remarks", type: "words"}],
+    plan.methods.map((m, i) => {
+      if (m.makespan === undefined) return {cells: [m.method], words: `does not fit: ${m.reason}`};
+      const color = i === winner ? "--accent" : "--other";
+      return {best: i === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : `+${percentText(Math.round((m.makespan / plan.bound.value - 1) * 1000) / 1000)}`,
+        stacked([[Math.min(m.makespan, scale), color, timeText(m.makespan)]], scale, mark),
+        bytesText(Math.max(0, ...m.peaks)), String(m.devices_used), `${i === winner ? "this plan. " : ""}${m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : ""}${m.makespan > scale ? "bar cut off" : ""}`]};
+    }));
+}
+
+function boundsTable(plan) {
+  if (plan.bounds.length === 0) return element("p.soft", {}, "No lower bounds were computed.");
+  return table([{name: "bound"}, {name: "at least", type: "number"}, {name: "", type: "wide"}],
+    plan.bounds.map((bound, i) => ({best: i === 0, cells: [bound.name, timeText(bound.value), stacked([[bound.value, i === 0 ? "--c2" : "--other"]], plan.makespan)]})));
+}
+
+function devicesTable(plan) {
+  return table([{name: "device"}, {name: "computing", type: "number"}, {name: "where its time goes", type: "wide"}, {name: "operators", type: "number"}, {name: "sent", type: "number"}, {name: "received", type: "number"}],
+    plan.devices.map((d) => {
+      let operators = 0;
+      for (let i = d.first; i < d.last; ++i) operators += plan.bars.block.get(i)?.operators ?? 1;
+      const idle = IDLE.map((part) => [d.idle[part.name], part.color, `${part.words}: ${timeText(d.idle[part.name])}`]);
+      return {cells: [d.name, percentText(Math.round((100 * d.busy) / Math.max(plan.makespan, 1)) / 100),
+        stacked([[d.busy, "--c0", `computing: ${timeText(d.busy)}`], ...idle], plan.makespan),
+        countText(operators), bytesText(d.sent), bytesText(d.received)]};
+    }));
+}
+
+function swatches(items) {
+  return element("div.legend", {}, items.map((item) => element("span.mark", {}, element("span.swatch", {style: `background:var(${item.color})`}), item.words)));
+}
+
+function deviceMemory(data, plan, device, follow, open) {
+  const holders = device.holders.map(([part, row, bytes]) => element("div.holder", {},
+    element("span.soft", {}, PARTS[part].name),
+    plan.bars.ofOperator[row] >= 0 ? operatorLink(data, plan, row, follow) : element("span", {}, data.names[row]),
+    element("span", {}, bytesText(bytes))));
+  const more = device.more_holders > 0 ? element("p.soft", {}, `and ${countText(device.more_holders)} more`) : null;
+  return element("div.device-memory", {},
+    element("div.head", {}, element("b", {}, device.name), element("span", {}, `${bytesText(device.peak)} of ${bytesText(device.capacity)} at ${timeText(device.peak_at)}`)),
+    stacked(PARTS.map((part) => [device.peak_parts[part.name], part.color, `${part.words}: ${bytesText(device.peak_parts[part.name])}`]), Math.max(device.capacity, device.peak)),
+    element("details", open ? {open: ""} : {}, element("summary", {}, "what it holds at the peak"), ...holders, more));
+}
+
+function memorySection(data, plan, follow) {
+  const fullest = fullestDevice(plan);
+  return [element("p.soft", {}, "Each device at its fullest moment; the whole bar is its capacity."),
+    ...plan.devices.map((device) => deviceMemory(data, plan, device, follow, device === fullest)), swatches(PARTS)];
+}
+
+function pathSection(data, plan, follow) {
+  if (plan.path.length === 0) return [element("p.soft", {}, "None: something in this schedule starts for no reason.")];
+  const totals = USES.map(() => 0);
+  const byOperator = new Map();
+  for (const link of plan.path) {
+    totals[link.use] += link.end - link.start;
+    if (link.end > link.start) {
+      const words = link.transfer === undefined ? plan.devices[link.device].name : "transfer";
+      const key = `${words} ${link.operator}`;
+      byOperator.set(key, {link, words, time: (byOperator.get(key)?.time ?? 0) + link.end - link.start});
+    }
+  }
+  const longest = [...byOperator.values()].sort((a, b) => b.time - a.time || a.link.start - b.link.start).slice(0, 8);
+  return [
+    element("p", {}, `${plural(plan.path.length, "link")} without a gap from the first operator to the last. To be faster, a plan must shorten these:`),
+    stacked(USES.map((use, i) => [totals[i], use.color, `${use.words}: ${timeText(totals[i])}`]), plan.makespan),
+    element("div.legend", {}, USES.map((use, i) => (totals[i] === 0 ? null : element("span.mark", {}, element("span.swatch", {style: `background:var(${use.color})`}), `${use.words} ${timeText(totals[i])}`)))),
+    element("h3", {style: "margin-top:12px"}, "Its longest links"),
+    ...longest.map(({link, words, time}) => element("div.holder", {}, element("span.soft", {}, words),
+      plan.bars.ofOperator[link.operator] >= 0 ? operatorLink(data, plan, link.operator, follow) : element("span", {}, data.names[link.operator]), element("span", {}, timeText(time)))),
+  ];
+}
+
+function linkWords(rule) {
+  const ends = rule.from ? ` ${rule.from} ${rule.both_ways ? "and" : "to"} ${rule.to}` : "";
+  const rate = rule.bandwidth === undefined ? "unlimited bandwidth" : rateText(rule.bandwidth);
+  const channels = rule.channels.length > 0 ? `, through ${rule.channels.join(", ")}` : "";
+  const scope = {default: "any two devices", "other-host": "devices of different hosts", "same-host": "devices of one host", kinds: "kinds", pair: "devices"}[rule.scope];
+  return `${scope}${ends}: ${timeText(rule.latency)} + bytes / ${rate}${channels}`;
+}
+
+const COMMUNICATION = {
+  parallel: "Transfers never wait for each other.",
+  sequential: "A device takes part in one transfer at a time, in or out.",
+  duplex: "A device sends one tensor and receives one tensor at a time.",
+};
+const MEMORY_MODE = {
+  dataflow: "A tensor is freed after its last use.",
+  retain: "Outputs of the forward pass are kept until the step ends.",
+};
+
+function clusterSection(data, plan) {
+  const hosts = new Set(plan.devices.map((d) => d.host)).size;
+  return [
+    table([{name: "device"}, {name: "kind"}, {name: "memory", type: "number"}, {name: "speed", type: "number"}, ...(hosts > 1 ? [{name: "host"}] : [])],
+      plan.devices.map((d) => ({cells: [d.name, d.kind, bytesText(d.capacity), percentText(d.speed / 1e6), ...(hosts > 1 ? [d.host] : [])]}))),
+    element("h3", {style: "margin-top:12px"}, "Links"),
+    ...(plan.links.length > 0 ? plan.links.map((rule) => element("p", {}, linkWords(rule))) : [element("p", {}, "none: one device")]),
+    element("h3", {}, "Assumed"),
+    element("p", {}, `${COMMUNICATION[plan.communication]} A tensor goes to each device once, as soon as it is made. ${MEMORY_MODE[data.graph.memory_mode]} Received copies take memory. A device runs one operator at a time.`),
+    element("p.soft", {}, "All times are predicted from the operator times in the graph by simulating the step; nothing here was measured."),
+  ];
+}
+
+function kindsSection(data) {
+  const {groups} = groupOperators(data, "kind");
+  const all = groups.reduce((sum, group) => sum + group.time, 0);
+  const rows = groups.slice(0, 10);
+  return table([{name: "kind"}, {name: "operators", type: "number"}, {name: "time", type: "number"}, {name: "share of computing", type: "wide"}],
+    rows.map((group, i) => ({cells: [group.name, countText(group.operators), timeText(group.time), stacked([[group.time, i < 8 ? `--c${i}` : "--other"]], all)]})));
+}
+
+// Two plans: what changed, in one table.
+function comparison(plans) {
+  const [a, b] = plans;
+  const sum = (plan, of) => plan.devices.reduce((total, d) => total + of(d), 0);
+  const row = (name, of, text) => {
+    const [x, y] = [of(a), of(b)];
+    const change = x > 0 ? `${y >= x ? "+" : "-"}${percentText(Math.round((Math.abs(y - x) / x) * 1000) / 1000)}` : "";
+    return {cells: [name, text(x), text(y), y === x ? "same" : change]};
+  };
+  const use = (plan, i) => plan.path.reduce((total, link) => total + (link.use === i ? link.end - link.start : 0), 0);
+  const moved = () => {
+    let different = 0;
+    for (let r = 0; r < a.bars.ofOperator.length; ++r) {
+      const [x, y] = [a.bars.ofOperator[r], b.bars.ofOperator[r]];
+      if (x >= 0 && y >= 0 && a.bars.device[x] !== b.bars.device[y]) ++different;
+    }
+    return different;
+  };
+  const sameDevices = a.devices.length === b.devices.length && a.devices.every((d, i) => d.name === b.devices[i].name);
+  return element("section.card", {}, element("h2", {}, "What differs"),
+    table([{name: ""}, {name: `A: ${a.label}`, type: "number"}, {name: `B: ${b.label}`, type: "number"}, {name: "B against A", type: "number"}], [
+      {best: true, ...row("step time", (p) => p.makespan, timeText)},
+      row("highest peak", (p) => Math.max(...p.devices.map((d) => d.peak)), bytesText),
+      row("computing, all devices", (p) => sum(p, (d) => d.busy), timeText),
+      row("idle for data in queues and on its way", (p) => sum(p, (d) => d.idle.queued + d.idle.moving), timeText),
+      row("sent between devices", (p) => sum(p, (d) => d.sent), bytesText),
+      row("transfers", (p) => p.all_transfers, countText),
+      row("devices used", (p) => p.usedDevices, countText),
+      ...USES.map((words, i) => row(`critical path: ${words.words}`, (p) => use(p, i), timeText)),
+    ]),
+    sameDevices ? element("p.soft", {style: "margin-top:8px"}, `${plural(moved(), "operator")} on another device in B than in A.`) : null);
+}

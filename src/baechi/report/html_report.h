@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan, or two beside each other, as one HTML file that needs nothing else: timeline, memory,
+// critical path, methods, bounds, costs, warnings (docs/report.md).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "baechi/graph/op_graph.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi {
+
+struct ReportPlan {
+  const Plan* plan = nullptr;  // borrowed
+  std::string label;           // what the page calls it: "A", a file's name
+};
+
+// Equal input gives equal text. Requires one or two plans of this graph.
+std::string html_report(const OpGraph& graph, std::span<const ReportPlan> plans);
+
+}  // namespace baechi

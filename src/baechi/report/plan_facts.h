@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that pictures of a plan show and the plan itself does not say: bars, memory curves and what
+// they are made of, reasons to wait, the critical path, broken rules.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/report/held_memory.h"
+#include "baechi/report/timeline_bars.h"
+#include "baechi/report/waits.h"
+#include "baechi/schedule/plan.h"
+#include "baechi/simulate/critical_path.h"
+
+namespace baechi {
+
+struct PeakHolder {  // something that a device holds at its peak
+  MemoryPart part = MemoryPart::kPermanent;
+  OpId op{0};
+  Bytes bytes;
+};
+
+struct DevicePeak {  // by the schedule, whatever the plan claims
+  Bytes bytes;
+  Time at;
+  std::vector<Bytes> parts;         // by MemoryPart
+  std::vector<PeakHolder> holders;  // the largest first (ties: smallest operator)
+  std::size_t more_holders = 0;     // that are not listed
+};
+
+struct PlanFactsLimits {  // what a page can show
+  std::size_t bars = 30'000;
+  std::size_t transfers = 30'000;
+  std::size_t curve_points = 16'000;  // over all devices
+  std::size_t holders = 12;           // per device
+};
+
+struct PlanFacts {
+  IdVector<DeviceId, std::vector<TimelineBar>> bars;
+  std::vector<std::size_t> transfers;  // those that are shown
+  IdVector<DeviceId, std::vector<MemoryPoint>> curves;
+  bool curves_thinned = false;
+  IdVector<DeviceId, DevicePeak> peaks;
+  Waits waits;
+  CriticalPath path;                // empty when something starts for no reason
+  std::vector<std::string> broken;  // what verify/ objects to
+};
+
+PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimits& limits = {});
+
+}  // namespace baechi
