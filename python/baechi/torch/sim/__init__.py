@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated accelerators for PyTorch: devices ``sim:0``, ``sim:1``, ... on a machine without any.
+
+>>> import torch, baechi.torch.sim as sim
+>>> previous = sim.configure(devices=2, memory="1MiB")
+>>> x = torch.ones(1000, device="sim:1")
+>>> x.device, sim.memory_allocated(1)
+(device(type='sim', index=1), 4096)
+>>> torch.ones(1000, 1000, device="sim:0")
+Traceback (most recent call last):
+torch.OutOfMemoryError: sim:0 is out of memory: ...
+>>> sim.reset()
+
+Importing this module registers the backend with PyTorch and compiles it the first time. It is also
+``torch.sim``, with the functions that such a module has (``torch.cuda`` is the model). What is
+simulated, and what is not: docs/torch_sim.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import torch
+
+from baechi.torch.sim._library import UNLIMITED, check, library
+from baechi.torch.sim.settings import (
+    Link,
+    Settings,
+    byte_count,
+    configure,
+    configured,
+    current,
+    nanoseconds,
+    reset,
+)
+
+__all__ = [
+    "Event",
+    "Link",
+    "Settings",
+    "Stream",
+    "byte_count",
+    "configure",
+    "configured",
+    "current",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "get_rng_state",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "nanoseconds",
+    "reset",
+    "reset_peak_memory_stats",
+    "reset_virtual_clock",
+    "set_device",
+    "set_rng_state",
+    "set_stream",
+    "stream",
+    "synchronize",
+    "virtual_host_time",
+    "virtual_time",
+    "work",
+]
+
+_initialized = True  # torch.utils.checkpoint looks at this before it keeps generators' states
+
+_Device = Any  # torch.device, "sim:1", 1 or None: the current one
+
+
+def _index(device: _Device = None) -> int:
+    if device is None:
+        return current_device()
+    if isinstance(device, int):
+        index: int | None = device
+    else:
+        named = torch.device(device)
+        if named.type != "sim":
+            raise ValueError(f"{device} is not a simulated device")
+        index = named.index
+    index = current_device() if index is None else index
+    if not 0 <= index < device_count():
+        raise ValueError(f"there is no sim:{index}; there are {device_count()} simulated devices")
+    return index
+
+
+def is_available() -> bool:
+    """Tell whether the devices can be used; not in a forked child process."""
+    return not library.baechi_sim_forked()
+
+
+def is_initialized() -> bool:
+    """Return True: there is nothing to initialise."""
+    return True
+
+
+def init() -> None:
+    """Do nothing: there is nothing to initialise."""
+
+
+def _lazy_init() -> None:
+    pass
+
+
+def _is_in_bad_fork() -> bool:
+    return bool(library.baechi_sim_forked())
+
+
+def device_count() -> int:
+    """Return the number of devices."""
+    return int(library.baechi_sim_device_count())
+
+
+def current_device() -> int:
+    """Return the number of the current device."""
+    return int(torch._C._accelerator_getDeviceIndex())
+
+
+def set_device(device: _Device) -> None:
+    """Make a device the current one of this thread."""
+    torch._C._accelerator_setDeviceIndex(_index(device))
+
+
+class device:  # noqa: N801
+    """Makes a device the current one for the length of a ``with`` block."""
+
+    def __init__(self, device: _Device) -> None:
+        self._index = _index(device) if device is not None else None
+        self._before = 0
+
+    def __enter__(self) -> None:
+        self._before = current_device()
+        if self._index is not None:
+            set_device(self._index)
+
+    def __exit__(self, *_: object) -> None:
+        set_device(self._before)
+
+
+def synchronize(device: _Device = None) -> None:
+    """Wait for all streams of a device."""
+    torch.accelerator.synchronize(_index(device))
+
+
+Stream = torch.Stream  # Stream("sim:1") is the next of that device's 32 streams
+Event = torch.Event
+
+
+def current_stream(device: _Device = None) -> torch.Stream:
+    """Return the stream on which a device's work is enqueued by this thread."""
+    return torch.accelerator.current_stream(torch.device("sim", _index(device)))
+
+
+def default_stream(device: _Device = None) -> torch.Stream:
+    """Return a device's default stream."""
+    return torch.Stream(stream_id=0, device_index=_index(device), device_type=20)
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Make a stream the current one of its device in this thread."""
+    torch.accelerator.set_stream(stream)
+
+
+class stream:  # noqa: N801
+    """Makes a stream (or None: nothing) the current one for the length of a ``with`` block."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self._stream = stream
+        self._before: torch.Stream | None = None
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._before = current_stream(self._stream.device)
+            self._device = current_device()
+            set_stream(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            set_stream(self._before)
+            set_device(self._device)
+
+
+_STATISTICS = (
+    "allocated_bytes.all.current",
+    "allocated_bytes.all.peak",
+    "active_bytes.all.current",
+    "active_bytes.all.peak",
+    "reserved_bytes.all.current",
+    "num_allocations",
+    "num_ooms",
+)
+
+
+def memory_stats(device: _Device = None) -> dict[str, int]:
+    """Return a device's memory statistics. *active* includes what record_stream still holds."""
+    values = (ctypes.c_int64 * len(_STATISTICS))()
+    library.baechi_sim_memory_statistics(_index(device), values)
+    return dict(zip(_STATISTICS, values, strict=True))
+
+
+def memory_allocated(device: _Device = None) -> int:
+    """Return the bytes in live tensors, each rounded up to 512."""
+    return memory_stats(device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: _Device = None) -> int:
+    """Return the most bytes in live tensors since the last reset."""
+    return memory_stats(device)["allocated_bytes.all.peak"]
+
+
+def memory_reserved(device: _Device = None) -> int:
+    """Return the bytes in live tensors and in blocks kept for reuse."""
+    return memory_stats(device)["reserved_bytes.all.current"]
+
+
+def reset_peak_memory_stats(device: _Device = None) -> None:
+    """Let the peak start anew from what is allocated now."""
+    library.baechi_sim_reset_peak(_index(device))
+
+
+def mem_get_info(device: _Device = None) -> tuple[int, int]:
+    """Return a device's free and total bytes; a device without a limit has 2^63 - 1."""
+    index = _index(device)
+    total = current().native().capacity[index]
+    used = 0 if total == UNLIMITED else memory_stats(index)["active_bytes.all.current"]
+    return total - used, total
+
+
+def empty_cache() -> None:
+    """Wait for all streams and return unused memory to the system."""
+    library.baechi_sim_empty_cache()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current device's generator."""
+    library.baechi_sim_seed(current_device(), seed % 2**64)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the generators of all devices; ``torch.manual_seed`` calls this."""
+    for index in range(device_count()):
+        library.baechi_sim_seed(index, seed % 2**64)
+
+
+def _generator(device: _Device) -> torch.Generator:
+    return torch._C._get_accelerator_default_generator(_index(device))
+
+
+def get_rng_state(device: _Device = "sim") -> torch.Tensor:
+    """Return the state of a device's generator: 16 bytes."""
+    return torch.ops.baechi_sim.get_rng_state(_index(device))
+
+
+def set_rng_state(new_state: torch.Tensor, device: _Device = "sim") -> None:
+    """Set the state of a device's generator."""
+    torch.ops.baechi_sim.set_rng_state(_index(device), new_state)
+
+
+def initial_seed() -> int:
+    """Return the seed of the current device's generator."""
+    return int.from_bytes(bytes(get_rng_state()[:8].tolist()), sys.byteorder)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Return what autocast may cast to."""
+    return [torch.bfloat16, torch.float16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
+    """Return True: the host's kernels have bfloat16."""
+    return True
+
+
+def work(duration: float | str, device: _Device = None) -> None:
+    """Keep a device's current stream busy for so long: seconds, or text such as ``"2ms"``."""
+    check(library.baechi_sim_work(_index(device), nanoseconds(duration)))
+
+
+def virtual_time() -> float:
+    """Return the virtual time, in seconds, at which all work submitted so far has run."""
+    return int(library.baechi_sim_virtual_now()) / 1e9
+
+
+def virtual_host_time() -> float:
+    """Return the virtual time, in seconds, until which the host has waited for devices."""
+    return int(library.baechi_sim_virtual_host()) / 1e9
+
+
+def reset_virtual_clock() -> None:
+    """Wait for all work and let the virtual clock start at zero."""
+    library.baechi_sim_reset_virtual_clock()
+
+
+def _register() -> None:
+    torch.utils.rename_privateuse1_backend("sim")
+    torch._register_device_module("sim", sys.modules[__name__])
+    torch.utils.generate_methods_for_privateuse1_backend()
+
+
+_register()

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies: on a device, between devices and to and from the host, at the speed of their link.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/copy.h>
+#include <torch/library.h>
+
+#include <memory>
+
+#include "launch.h"
+#include "memory.h"
+
+namespace baechi::sim {
+namespace {
+
+std::int64_t link_ns(int source, int target, std::int64_t bytes) {
+  const auto from = static_cast<std::size_t>(source), to = static_cast<std::size_t>(target);
+  return settings().links[from][to].duration_ns(bytes);
+}
+
+Task copy_task(const at::Tensor& source, const at::Tensor& target) {
+  HostAliases aliases;
+  return [from = aliases.of(source), to = aliases.of(target)] {
+    const HostKernelScope scope;
+    to.copy_(from);
+  };
+}
+
+std::shared_ptr<void> reference_to(const at::Tensor& host) {
+  return std::make_shared<c10::Storage>(host.storage());
+}
+
+void copy_between_devices(const at::Tensor& source, const at::Tensor& target) {
+  const int from = source.device().index(), to = target.device().index();
+  submit_copy(current_stream(from), current_stream(to),
+              {.name = "copy between devices", .duration_ns = link_ns(from, to, bytes_of(target))},
+              copy_task(source, target));
+}
+
+void copy_from_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  const int device = target.device().index();
+  const c10::Stream stream = current_stream(device);
+  const bool pinned = is_pinned(source.storage().data());
+  const bool returns_early = non_blocking && settings().asynchronous;
+  // What is not pinned may change or go away as soon as this call has returned.
+  const at::Tensor stable = returns_early && !pinned ? source.clone() : source;
+  submit(stream,
+         {.name = "copy from the host", .duration_ns = link_ns(kHost, device, bytes_of(target))},
+         copy_task(stable, target));
+  if (returns_early)
+    keep_alive_until_done(stream, reference_to(stable));
+  else
+    synchronize(stream);
+}
+
+void copy_to_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  const int device = source.device().index();
+  const c10::Stream stream = current_stream(device);
+  submit(stream,
+         {.name = "copy to the host", .duration_ns = link_ns(device, kHost, bytes_of(source))},
+         copy_task(source, target));
+  if (non_blocking && settings().asynchronous && is_pinned(target.storage().data()))
+    keep_alive_until_done(stream, reference_to(target));
+  else
+    synchronize(stream);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
+  if (target.numel() == 0) return target;
+  const at::Tensor source = self.sizes() == target.sizes() ? self : self.expand(target.sizes());
+  if (on_sim(source) && on_sim(target)) {
+    if (source.device() == target.device())
+      launch("copy_", target.device().index(), bytes_of(source) + bytes_of(target),
+             copy_task(source, target));
+    else
+      copy_between_devices(source, target);
+  } else if (on_sim(target)) {
+    TORCH_CHECK(source.device().is_cpu(), "cannot copy from ", source.device(), " to ",
+                target.device());
+    copy_from_host(source, target, non_blocking);
+  } else {
+    TORCH_CHECK(target.device().is_cpu(), "cannot copy from ", source.device(), " to ",
+                target.device());
+    copy_to_host(source, target, non_blocking);
+  }
+  return target;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target) {
+  if (target.sizes() != self.sizes()) target.resize_(self.sizes());
+  return copy_from(self, target, false);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+}
+
+// The host's kernels read conjugated and negated tensors themselves; to resolve the copy's source
+// first would mean to copy it.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace baechi::sim

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a tensor of a simulated device to a CPU kernel on the same memory; see launch.h.
+#include "launch.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/ops/copy.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "memory.h"
+
+namespace baechi::sim {
+namespace {
+
+constexpr c10::DispatchKeySet kSimKeys(c10::DispatchKey::PrivateUse1);
+
+c10::DispatchKeySet keys_above_kernels() {
+  static const c10::DispatchKeySet keys =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1,
+                           c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  return keys;
+}
+
+}  // namespace
+
+at::Tensor HostAliases::of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const c10::Storage* alias = nullptr;
+  for (const auto& [known, its_alias] : storages_)
+    if (known == storage) alias = &its_alias;
+  if (alias == nullptr) {
+    c10::DataPtr pointer(storage->mutable_data_ptr().get(), c10::Device(c10::DeviceType::CPU));
+    storages_.emplace_back(storage, c10::Storage(c10::Storage::use_byte_size_t(), storage->nbytes(),
+                                                 std::move(pointer), nullptr, false));
+    alias = &storages_.back().second;
+  }
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(*alias), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  if (tensor.is_conj()) impl->_set_conj(true);
+  if (tensor.is_neg()) impl->_set_neg(true);
+  return at::Tensor(std::move(impl));
+}
+
+HostKernelScope::HostKernelScope() : excluded_(keys_above_kernels()) {}
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.itemsize()) : 0;
+}
+
+void check_same_device(const char* name, at::ArrayRef<at::Tensor> tensors) {
+  const at::Tensor* first = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (first == nullptr) first = &tensor;
+    TORCH_CHECK(first->device() == tensor.device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                first->device(), " and ", tensor.device(), "! (in ", name, ")");
+  }
+}
+
+void launch(const char* name, int device, std::int64_t bytes, Task kernel) {
+  const int threads = at::get_num_threads();
+  submit(current_stream(device), {.name = name, .duration_ns = operator_duration_ns(bytes)},
+         [threads, kernel = std::move(kernel)] {
+           // As many as the caller would use, so that sums are split the same way.
+           if (at::get_num_threads() != threads) at::set_num_threads(threads);
+           const HostKernelScope scope;
+           kernel();
+         });
+}
+
+at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type) {
+  const c10::DeviceGuard guard(sim_device(device));
+  return at::Tensor(
+      at::detail::empty_generic(sizes, &device_allocator(), kSimKeys, type, std::nullopt));
+}
+
+at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
+                            at::ScalarType type) {
+  const c10::DeviceGuard guard(sim_device(device));
+  return at::Tensor(
+      at::detail::empty_strided_generic(sizes, strides, &device_allocator(), kSimKeys, type));
+}
+
+at::Tensor adopt(int device, const at::Tensor& host) {
+  if (!host.defined()) return host;
+  const auto strides = host.is_non_overlapping_and_dense() ? host.strides().vec()
+                                                           : host.contiguous().strides().vec();
+  at::Tensor result = empty_strided_on(device, host.sizes(), strides, host.scalar_type());
+  if (result.numel() > 0) HostAliases().of(result).copy_(host);
+  return result;
+}
+
+}  // namespace baechi::sim

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a tensor of a simulated device to a CPU kernel that works on the same memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "streams.h"
+
+namespace baechi::sim {
+
+inline bool on_sim(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
+}
+
+// Makes CPU tensors of the same memory, sizes and strides. They own nothing: like a kernel's
+// pointers, they are valid as long as streams and record_stream keep the memory so. Tensors that
+// share a storage get aliases that share one, too.
+class HostAliases {
+ public:
+  at::Tensor of(const at::Tensor& tensor);
+
+ private:
+  std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
+};
+
+// In effect while a CPU kernel runs for a simulated device: no autograd, no autocast, no modes.
+class HostKernelScope {
+ public:
+  HostKernelScope();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard excluded_;
+};
+
+std::int64_t bytes_of(const at::Tensor& tensor);
+
+// Throws "Expected all tensors to be on the same device", unless they are; undefined ones may be
+// among them.
+void check_same_device(const char* name, at::ArrayRef<at::Tensor> tensors);
+
+// Runs `kernel` on the current stream of `device`; see `submit`. `bytes` are read or written.
+void launch(const char* name, int device, std::int64_t bytes, Task kernel);
+
+// Tensors of a device; their contents are undefined.
+at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
+at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
+                            at::ScalarType type);
+
+// Takes the result of a CPU kernel over to a device.
+at::Tensor adopt(int device, const at::Tensor& host);
+
+}  // namespace baechi::sim

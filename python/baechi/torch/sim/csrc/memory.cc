@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the simulated devices; see memory.h.
+#include "memory.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iomanip>
+#include <map>
+#include <mutex>
+#include <new>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "streams.h"
+
+namespace baechi::sim {
+namespace {
+
+constexpr std::size_t kGranule = 512;
+constexpr std::int64_t kMostCached = std::int64_t{1} << 30;  // then all streams are waited for
+
+struct Block {
+  void* pointer;
+  std::size_t bytes;
+  int device;
+  std::int64_t stream;
+  std::set<std::pair<int, std::int64_t>> used_by;  // other streams, from record_stream
+};
+
+struct Deferred {
+  Block* block;
+  std::vector<MarkPtr> until;
+
+  bool done() const {
+    return std::all_of(until.begin(), until.end(), [](const auto& m) { return m->passed.load(); });
+  }
+};
+
+std::string in_units(std::int64_t bytes) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2);
+  if (bytes >= std::int64_t{1} << 30)
+    out << static_cast<double>(bytes) / (1 << 30) << " GiB";
+  else if (bytes >= 1 << 20)
+    out << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  else
+    out << bytes << " bytes";
+  return out.str();
+}
+
+c10::Stream stream_of(int device, std::int64_t id) {
+  return c10::Stream(c10::Stream::UNSAFE, sim_device(device), id);
+}
+
+void poison(const Block& block) {
+  submit_quietly(stream_of(block.device, block.stream),
+                 [p = block.pointer, n = block.bytes] { std::memset(p, 0xFF, n); });
+}
+
+class Memory {
+ public:
+  Block* allocate(int device, std::size_t wanted) {
+    const std::size_t bytes = (wanted + kGranule - 1) / kGranule * kGranule;
+    const std::int64_t stream = current_stream(device).id();
+    collect();
+    if (!fits(device, bytes)) {
+      // Blocks whose last use has not been seen yet are the only ones that waiting can free.
+      wait_for_deferred(device);
+      collect();
+    }
+    const std::unique_lock lock(mutex_);
+    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
+    if (!fits_locked(device, bytes)) {
+      ++stats.out_of_memory;
+      const auto capacity = settings().capacity[static_cast<std::size_t>(device)];
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "sim:", device,
+                       " is out of memory: tried to allocate ",
+                       in_units(static_cast<std::int64_t>(bytes)), "; ", in_units(stats.active),
+                       " of ", in_units(capacity), " are in use.");
+    }
+    Block* block = take_cached(device, stream, bytes);
+    const bool fresh = block == nullptr;
+    if (fresh) {
+      void* pointer = std::aligned_alloc(64, bytes);
+      if (pointer == nullptr) throw std::bad_alloc();
+      block = new Block{pointer, bytes, device, stream, {}};
+      stats.reserved += static_cast<std::int64_t>(bytes);
+    }
+    stats.allocated += static_cast<std::int64_t>(bytes);
+    stats.active += static_cast<std::int64_t>(bytes);
+    stats.peak_allocated = std::max(stats.peak_allocated, stats.allocated);
+    stats.peak_active = std::max(stats.peak_active, stats.active);
+    ++stats.allocations;
+    if (fresh && settings().poison) poison(*block);
+    return block;
+  }
+
+  void free(Block* block) {
+    std::vector<MarkPtr> until;
+    for (const auto& [device, stream] : block->used_by)
+      if (!forked()) until.push_back(record(stream_of(device, stream)));
+    {
+      const std::lock_guard lock(mutex_);
+      statistics_[static_cast<std::size_t>(block->device)].allocated -=
+          static_cast<std::int64_t>(block->bytes);
+      Deferred deferred{block, std::move(until)};
+      if (deferred.done())
+        release_locked(block);
+      else
+        deferred_.push_back(std::move(deferred));
+    }
+    if (cached_ > kMostCached) empty_cache();
+  }
+
+  void record_stream(Block* block, c10::Stream stream) {
+    const std::lock_guard lock(mutex_);
+    if (stream.device_index() != block->device || stream.id() != block->stream)
+      block->used_by.emplace(stream.device_index(), stream.id());
+  }
+
+  // Gives back the blocks that were kept for other streams' sake and are done with.
+  void collect() {
+    const std::lock_guard lock(mutex_);
+    const auto first = std::stable_partition(deferred_.begin(), deferred_.end(),
+                                             [](const Deferred& d) { return !d.done(); });
+    for (auto it = first; it != deferred_.end(); ++it) release_locked(it->block);
+    deferred_.erase(first, deferred_.end());
+  }
+
+  void empty_cache() {
+    synchronize_all();
+    collect();
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, blocks] : cache_)
+      for (Block* block : blocks) {
+        statistics_[static_cast<std::size_t>(block->device)].reserved -=
+            static_cast<std::int64_t>(block->bytes);
+        std::free(block->pointer);
+        delete block;
+      }
+    cache_.clear();
+    cached_ = 0;
+  }
+
+  MemoryStatistics statistics(int device) {
+    collect();
+    const std::lock_guard lock(mutex_);
+    return statistics_[static_cast<std::size_t>(device)];
+  }
+
+  void reset_peak(int device) {
+    collect();
+    const std::lock_guard lock(mutex_);
+    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
+    stats.peak_allocated = stats.allocated;
+    stats.peak_active = stats.active;
+  }
+
+  void reset_counts(int device) {
+    const std::lock_guard lock(mutex_);
+    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
+    stats.allocations = stats.out_of_memory = 0;
+  }
+
+ private:
+  using Key = std::tuple<int, std::int64_t, std::size_t>;  // device, stream, bytes
+
+  bool fits_locked(int device, std::size_t bytes) const {
+    const auto d = static_cast<std::size_t>(device);
+    return static_cast<std::int64_t>(bytes) <= settings().capacity[d] - statistics_[d].active;
+  }
+
+  bool fits(int device, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return fits_locked(device, bytes);
+  }
+
+  void wait_for_deferred(int device) {
+    std::vector<MarkPtr> marks;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Deferred& deferred : deferred_)
+        if (deferred.block->device == device)
+          marks.insert(marks.end(), deferred.until.begin(), deferred.until.end());
+    }
+    for (const MarkPtr& mark : marks) mark->wait();
+  }
+
+  void release_locked(Block* block) {
+    statistics_[static_cast<std::size_t>(block->device)].active -=
+        static_cast<std::int64_t>(block->bytes);
+    block->used_by.clear();
+    if (settings().poison) poison(*block);
+    cache_[{block->device, block->stream, block->bytes}].push_back(block);
+    cached_ += static_cast<std::int64_t>(block->bytes);
+  }
+
+  Block* take_cached(int device, std::int64_t stream, std::size_t bytes) {
+    const auto found = cache_.find({device, stream, bytes});
+    if (found == cache_.end() || found->second.empty()) return nullptr;
+    Block* block = found->second.back();
+    found->second.pop_back();
+    cached_ -= static_cast<std::int64_t>(bytes);
+    return block;
+  }
+
+  std::mutex mutex_;
+  std::map<Key, std::vector<Block*>> cache_;
+  std::vector<Deferred> deferred_;
+  std::array<MemoryStatistics, kMaxDevices> statistics_{};
+  std::atomic<std::int64_t> cached_ = 0;
+};
+
+Memory& memory() {
+  static auto* the = new Memory;  // tensors may outlive every static
+  return *the;
+}
+
+void free_block(void* context) {
+  if (context != nullptr) memory().free(static_cast<Block*>(context));
+}
+
+class SimAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override { return allocate_on(current_device(), bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    const auto stream = current_stream(current_device());
+    submit(stream, {.name = "copy_data"},
+           [target, source, bytes] { std::memcpy(target, source, bytes); });
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override { memory().empty_cache(); }
+  void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
+    if (pointer.get_context() != nullptr)
+      memory().record_stream(static_cast<Block*>(pointer.get_context()), stream);
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const MemoryStatistics stats = memory_statistics(device);
+    c10::CachingDeviceAllocator::DeviceStats result;
+    const auto set = [](auto& array, std::int64_t current, std::int64_t peak) {
+      array[0].current = current;
+      array[0].peak = peak;
+    };
+    set(result.allocated_bytes, stats.allocated, stats.peak_allocated);
+    set(result.requested_bytes, stats.allocated, stats.peak_allocated);
+    set(result.active_bytes, stats.active, stats.peak_active);
+    set(result.reserved_bytes, stats.reserved, stats.reserved);
+    set(result.allocation, stats.allocations, stats.allocations);
+    result.num_ooms = stats.out_of_memory;
+    return result;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { reset_counts(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const std::int64_t total = settings().capacity[static_cast<std::size_t>(device)];
+    const std::int64_t free = total - memory_statistics(device).active;
+    return {static_cast<std::size_t>(free), static_cast<std::size_t>(total)};
+  }
+};
+
+// Pinned host memory: a register of what was allocated here. The blocks themselves are ordinary.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
+    void* pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (pointer == nullptr) throw std::bad_alloc();
+    const std::lock_guard lock(mutex_);
+    blocks_[pointer] = bytes;
+    return {pointer, pointer, &PinnedAllocator::forget, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::forget; }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    default_copy_data(target, source, bytes);
+  }
+  bool holds(const void* pointer) {
+    const std::lock_guard lock(mutex_);
+    auto above = blocks_.upper_bound(pointer);
+    if (above == blocks_.begin()) return false;
+    const auto& [start, bytes] = *--above;
+    return static_cast<const char*>(pointer) < static_cast<const char*>(start) + bytes;
+  }
+
+ private:
+  static void forget(void* pointer);
+
+  std::mutex mutex_;
+  std::map<const void*, std::size_t> blocks_;
+};
+
+PinnedAllocator& the_pinned_allocator() {
+  static auto* the = new PinnedAllocator;
+  return *the;
+}
+
+void PinnedAllocator::forget(void* pointer) {
+  PinnedAllocator& self = the_pinned_allocator();
+  {
+    const std::lock_guard lock(self.mutex_);
+    self.blocks_.erase(pointer);
+  }
+  std::free(pointer);
+}
+
+}  // namespace
+
+c10::DeviceAllocator& device_allocator() {
+  static auto* the = new SimAllocator;
+  return *the;
+}
+
+c10::Allocator& pinned_allocator() { return the_pinned_allocator(); }
+bool is_pinned(const void* pointer) { return the_pinned_allocator().holds(pointer); }
+
+MemoryStatistics memory_statistics(int device) { return memory().statistics(device); }
+void reset_peak(int device) { memory().reset_peak(device); }
+void reset_counts(int device) { memory().reset_counts(device); }
+void empty_cache() { memory().empty_cache(); }
+
+c10::DataPtr allocate_on(int device, std::size_t bytes) {
+  if (bytes == 0) return {nullptr, sim_device(device)};
+  Block* block = memory().allocate(device, bytes);
+  return {block->pointer, block, &free_block, sim_device(device)};
+}
+
+void resize_storage(const c10::Storage& storage, std::size_t bytes) {
+  const int device = storage.device().index();
+  const auto stream = current_stream(device);
+  c10::DataPtr fresh = allocate_on(device, bytes);
+  if (const std::size_t kept = std::min(bytes, storage.nbytes()); kept > 0) {
+    device_allocator().recordStream(storage.data_ptr(), stream);
+    submit(stream, {.name = "resize_"},
+           [from = storage.data(), to = fresh.get(), kept] { std::memcpy(to, from, kept); });
+  }
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+}
+
+namespace {
+const c10::AllocatorRegisterer<c10::DeviceType::PrivateUse1> registerer(&device_allocator());
+}
+
+}  // namespace baechi::sim

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the simulated devices: host memory with a cap per device, ordered by streams.
+//
+// A block belongs to the stream that was current when it was allocated. When it is freed, a later
+// allocation on that stream may get it at once, since work is ordered there; any other stream that
+// still uses it must have been named by record_stream, or it reads what came next. Pages are
+// returned to the system only when all streams are idle, so that such a bug shows as wrong values
+// (poison makes them NaN) and never as a crash. The cap counts live blocks, each rounded up to 512
+// bytes: an allocator without fragmentation.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+
+namespace baechi::sim {
+
+struct MemoryStatistics {
+  std::int64_t allocated = 0;       // bytes in live tensors
+  std::int64_t peak_allocated = 0;  // since the last reset
+  std::int64_t active = 0;          // and blocks that other streams still use
+  std::int64_t peak_active = 0;
+  std::int64_t reserved = 0;  // and blocks kept for reuse
+  std::int64_t allocations = 0;
+  std::int64_t out_of_memory = 0;  // failures
+};
+
+c10::DeviceAllocator& device_allocator();
+c10::Allocator& pinned_allocator();
+bool is_pinned(const void* pointer);
+
+MemoryStatistics memory_statistics(int device);
+void reset_peak(int device);
+void reset_counts(int device);
+void empty_cache();  // waits for all streams
+
+// A block of the given device, whichever device is current.
+c10::DataPtr allocate_on(int device, std::size_t bytes);
+
+// Moves what fits of a storage's contents into a new block of its device.
+void resize_storage(const c10::Storage& storage, std::size_t bytes);
+
+}  // namespace baechi::sim

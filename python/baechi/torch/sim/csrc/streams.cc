@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events and clocks; see streams.h.
+#include "streams.h"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace baechi::sim {
+namespace {
+
+constexpr int kPoolSize = 32;
+constexpr int kStreams = kPoolSize + 1;  // the default stream has id 0
+
+std::atomic<bool> is_forked = false;
+std::atomic<std::int64_t> host_ns = 0;
+
+struct Entry {
+  const char* name;
+  Task task;
+  std::int64_t duration_ns;  // to be waited for on the real clock
+  bool may_be_delayed;
+};
+
+// splitmix64: the delays of race mode.
+std::uint64_t next_random(std::uint64_t& state) {
+  std::uint64_t z = (state += 0x9E3779B97F4A7C15ULL);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+// What went wrong on a device and has not been reported.
+struct DeviceErrors {
+  std::mutex mutex;
+  std::atomic<bool> any = false;
+  std::string first;
+
+  void add(std::string what) {
+    const std::lock_guard lock(mutex);
+    if (!any) first = std::move(what);
+    any = true;
+  }
+  void report() {
+    if (!any) return;
+    std::string what;
+    {
+      const std::lock_guard lock(mutex);
+      what = std::exchange(first, {});
+      any = false;
+    }
+    TORCH_CHECK(false, what);
+  }
+};
+
+std::array<DeviceErrors, kMaxDevices>& errors() {
+  static auto* all = new std::array<DeviceErrors, kMaxDevices>;  // outlives every thread
+  return *all;
+}
+
+class Queue {
+ public:
+  Queue(int device, int stream) : device_(device), stream_(stream) {}
+
+  void push(Entry entry) {
+    pending_.fetch_add(1);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+      entries_.push_back(std::move(entry));
+    }
+    changed_.notify_one();
+  }
+
+  bool idle() const { return pending_ == 0; }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!thread_.joinable()) return;
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+    thread_ = {};
+    stopping_ = false;
+  }
+
+  std::mutex clock_mutex;
+  std::int64_t free_ns = 0;  // virtual time at which all that was submitted has run
+
+ private:
+  void work() {
+    std::uint64_t random =
+        settings().delay_seed * 1000003 + static_cast<std::uint64_t>(device_ * kStreams + stream_);
+    for (;;) {
+      Entry entry;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || !entries_.empty(); });
+        if (entries_.empty()) return;
+        entry = std::move(entries_.front());
+        entries_.pop_front();
+      }
+      const std::int64_t longest = settings().longest_delay_ns;
+      if (longest > 0 && entry.may_be_delayed)
+        std::this_thread::sleep_for(
+            std::chrono::nanoseconds(next_random(random) % static_cast<std::uint64_t>(longest)));
+      run(entry);
+      entry = {};
+      pending_.fetch_sub(1);
+    }
+  }
+
+  void run(Entry& entry) const {
+    const auto start = Clock::now();
+    try {
+      entry.task();
+    } catch (const c10::Error& error) {
+      fail(entry.name, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail(entry.name, error.what());
+    }
+    if (entry.duration_ns > 0)
+      std::this_thread::sleep_until(start + std::chrono::nanoseconds(entry.duration_ns));
+  }
+
+  void fail(const char* name, const char* what) const {
+    errors()[static_cast<std::size_t>(device_)].add(
+        std::string(what) + " (raised by " + name + " on stream " + std::to_string(stream_) +
+        " of sim:" + std::to_string(device_) + ", reported by a later call)");
+  }
+
+  const int device_;
+  const int stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> entries_;
+  std::atomic<std::int64_t> pending_ = 0;
+  std::thread thread_;
+  bool stopping_ = false;
+};
+
+struct Device {
+  std::array<std::unique_ptr<Queue>, kStreams> queues;
+  std::atomic<int> next_in_pool = 0;
+};
+
+std::array<Device, kMaxDevices>& all_devices() {
+  static auto* all = [] {
+    auto* made = new std::array<Device, kMaxDevices>;
+    for (int d = 0; d < kMaxDevices; ++d)
+      for (int s = 0; s < kStreams; ++s)
+        (*made)[static_cast<std::size_t>(d)].queues[static_cast<std::size_t>(s)] =
+            std::make_unique<Queue>(d, s);
+    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+    return made;
+  }();
+  return *all;
+}
+
+Queue& queue_of(c10::Stream stream) {
+  const auto device = static_cast<std::size_t>(stream.device_index());
+  const auto id = static_cast<std::size_t>(stream.id());
+  TORCH_CHECK(device < kMaxDevices && id < kStreams, "not a stream of a simulated device");
+  return *all_devices()[device].queues[id];
+}
+
+template <class Body>
+void for_each_queue(Body body) {
+  for (Device& device : all_devices())
+    for (auto& queue : device.queues) body(*queue);
+}
+
+void advance(std::atomic<std::int64_t>& clock, std::int64_t to) {
+  std::int64_t now = clock;
+  while (now < to && !clock.compare_exchange_weak(now, to)) {
+  }
+}
+
+void check_not_forked() {
+  TORCH_CHECK(!is_forked,
+              "simulated devices cannot be used in a forked child process; use the 'spawn' start "
+              "method, or keep tensors of simulated devices out of the workers");
+}
+
+thread_local int this_device = 0;
+thread_local std::array<std::int64_t, kMaxDevices> this_stream{};
+
+struct Kept {
+  MarkPtr until;
+  std::shared_ptr<void> reference;
+};
+std::mutex kept_mutex;
+std::vector<Kept>& kept() {
+  static auto* all = new std::vector<Kept>;
+  return *all;
+}
+
+void drop_done() {
+  std::vector<Kept> done;  // destroyed after the lock is gone
+  const std::lock_guard lock(kept_mutex);
+  auto& all = kept();
+  const auto first =
+      std::partition(all.begin(), all.end(), [](const Kept& k) { return !k.until->passed.load(); });
+  done.assign(std::make_move_iterator(first), std::make_move_iterator(all.end()));
+  all.erase(first, all.end());
+}
+
+std::int64_t waited_for(std::int64_t duration_ns) {
+  return settings().virtual_clock ? 0 : duration_ns;
+}
+
+// Runs a task in the caller's thread: synchronous mode.
+void run_now(const Submission& submission, const Task& task) {
+  const auto start = Clock::now();
+  task();
+  if (const auto least = waited_for(submission.duration_ns); least > 0)
+    std::this_thread::sleep_until(start + std::chrono::nanoseconds(least));
+}
+
+}  // namespace
+
+Settings& settings() {
+  static auto* the = new Settings;
+  return *the;
+}
+
+c10::Device sim_device(int index) {
+  return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
+
+c10::Stream default_stream(int device) {
+  return c10::Stream(c10::Stream::UNSAFE, sim_device(device), 0);
+}
+
+c10::Stream pool_stream(int device) {
+  const int turn = all_devices()[static_cast<std::size_t>(device)].next_in_pool++;
+  return c10::Stream(c10::Stream::UNSAFE, sim_device(device), 1 + turn % kPoolSize);
+}
+
+c10::Stream current_stream(int device) {
+  return c10::Stream(c10::Stream::UNSAFE, sim_device(device),
+                     this_stream[static_cast<std::size_t>(device)]);
+}
+
+c10::Stream exchange_current_stream(c10::Stream stream) {
+  const auto device = static_cast<std::size_t>(stream.device_index());
+  const auto before = std::exchange(this_stream[device], stream.id());
+  return c10::Stream(c10::Stream::UNSAFE, stream.device(), before);
+}
+
+int current_device() { return this_device; }
+
+void set_current_device(int device) {
+  TORCH_CHECK(device >= 0 && device < settings().devices, "there is no sim:", device,
+              "; the devices are sim:0 to sim:", settings().devices - 1);
+  this_device = device;
+}
+
+void submit(c10::Stream stream, const Submission& submission, Task task) {
+  check_not_forked();
+  errors()[static_cast<std::size_t>(stream.device_index())].report();
+  Queue& queue = queue_of(stream);
+  {
+    const std::lock_guard lock(queue.clock_mutex);
+    queue.free_ns = std::max(queue.free_ns, host_ns.load()) + submission.duration_ns;
+  }
+  if (!settings().asynchronous) {
+    run_now(submission, task);
+    return;
+  }
+  queue.push({submission.name, std::move(task), waited_for(submission.duration_ns),
+              submission.delayed_by_race});
+}
+
+void submit_quietly(c10::Stream stream, Task task) noexcept {
+  if (is_forked) return;
+  if (settings().asynchronous)
+    queue_of(stream).push({"poison", std::move(task), 0, false});
+  else
+    task();
+}
+
+void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task) {
+  check_not_forked();
+  errors()[static_cast<std::size_t>(source.device_index())].report();
+  errors()[static_cast<std::size_t>(target.device_index())].report();
+  Queue& from = queue_of(source);
+  Queue& to = queue_of(target);
+  {
+    const std::scoped_lock lock(from.clock_mutex, to.clock_mutex);
+    const auto start = std::max({from.free_ns, to.free_ns, host_ns.load()});
+    from.free_ns = to.free_ns = start + submission.duration_ns;
+  }
+  if (!settings().asynchronous) {
+    run_now(submission, task);
+    return;
+  }
+  // As a GPU's driver does: the target's stream has come this far before the copy starts, and goes
+  // on when it has ended.
+  wait_for(source, record(target));
+  from.push({submission.name, std::move(task), waited_for(submission.duration_ns),
+             submission.delayed_by_race});
+  wait_for(target, record(source));
+}
+
+MarkPtr record(c10::Stream stream) {
+  check_not_forked();
+  Queue& queue = queue_of(stream);
+  auto mark = std::make_shared<Mark>();
+  {
+    const std::lock_guard lock(queue.clock_mutex);
+    mark->virtual_ns = std::max(queue.free_ns, host_ns.load());
+  }
+  if (!settings().asynchronous || queue.idle()) {
+    mark->when = Clock::now();
+    mark->passed = true;
+    return mark;
+  }
+  queue.push({"event",
+              [mark] {
+                mark->when = Clock::now();
+                mark->passed = true;
+                mark->passed.notify_all();
+              },
+              0, false});
+  return mark;
+}
+
+void wait_for(c10::Stream stream, const MarkPtr& mark) {
+  Queue& queue = queue_of(stream);
+  {
+    const std::lock_guard lock(queue.clock_mutex);
+    queue.free_ns = std::max(queue.free_ns, mark->virtual_ns);
+  }
+  if (!mark->passed) queue.push({"wait", [mark] { mark->wait(); }, 0, false});
+}
+
+bool is_idle(c10::Stream stream) { return queue_of(stream).idle(); }
+
+void synchronize(const MarkPtr& mark, int device) {
+  mark->wait();
+  advance(host_ns, mark->virtual_ns);
+  drop_done();
+  errors()[static_cast<std::size_t>(device)].report();
+}
+
+void synchronize(c10::Stream stream) { synchronize(record(stream), stream.device_index()); }
+
+void synchronize_device(int device) {
+  for (int id = 0; id < kStreams; ++id) {
+    const auto mark = record(c10::Stream(c10::Stream::UNSAFE, sim_device(device), id));
+    mark->wait();
+    advance(host_ns, mark->virtual_ns);
+  }
+  drop_done();
+  errors()[static_cast<std::size_t>(device)].report();
+}
+
+void synchronize_all() noexcept {
+  if (is_forked) return;
+  for (int device = 0; device < kMaxDevices; ++device)
+    for (int id = 0; id < kStreams; ++id)
+      record(c10::Stream(c10::Stream::UNSAFE, sim_device(device), id))->wait();
+  drop_done();
+}
+
+void keep_alive_until_done(c10::Stream stream, std::shared_ptr<void> reference) {
+  drop_done();
+  auto mark = record(stream);
+  if (mark->passed) return;
+  const std::lock_guard lock(kept_mutex);
+  kept().push_back({std::move(mark), std::move(reference)});
+}
+
+std::int64_t operator_duration_ns(std::int64_t bytes) {
+  const Settings& s = settings();
+  return s.operator_ns +
+         static_cast<std::int64_t>(s.operator_ns_per_byte * static_cast<double>(bytes));
+}
+
+std::int64_t virtual_now_ns() {
+  std::int64_t latest = host_ns;
+  for_each_queue([&](Queue& queue) {
+    const std::lock_guard lock(queue.clock_mutex);
+    latest = std::max(latest, queue.free_ns);
+  });
+  return latest;
+}
+
+std::int64_t virtual_host_ns() { return host_ns; }
+
+void reset_virtual_clock() {
+  synchronize_all();
+  for_each_queue([](Queue& queue) {
+    const std::lock_guard lock(queue.clock_mutex);
+    queue.free_ns = 0;
+  });
+  host_ns = 0;
+}
+
+void stop_threads() noexcept {
+  if (is_forked) return;
+  synchronize_all();
+  for_each_queue([](Queue& queue) { queue.stop(); });
+}
+
+bool forked() noexcept { return is_forked; }
+
+}  // namespace baechi::sim

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many simulated devices there are, how large and how fast they are, and how they run."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from baechi.torch.sim._library import HOST, MAX_DEVICES, UNLIMITED, NativeSettings, library
+
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a copy over a link takes: ``latency + bytes / bandwidth``, in seconds and bytes/s."""
+
+    latency: float | str = 0.0
+    bandwidth: float | str | None = None  # None: infinite
+
+    def latency_ns(self) -> int:
+        """Return the latency in nanoseconds."""
+        return nanoseconds(self.latency)
+
+    def ns_per_byte(self) -> float:
+        """Return the inverse of the bandwidth."""
+        if self.bandwidth is None:
+            return 0.0
+        rate = self.bandwidth
+        if isinstance(rate, str):
+            rate = byte_count(rate.removesuffix("/s"))
+        if rate <= 0:
+            raise ValueError(f"a link's bandwidth must be positive, not {self.bandwidth!r}")
+        return 1e9 / rate
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The simulated machine; ``configure`` explains the fields."""
+
+    devices: int = 4
+    memory: int | str | Sequence[int | str | None] | None = None
+    asynchronous: bool = True
+    clock: str = "real"
+    link: Link = field(default_factory=Link)
+    links: Mapping[tuple[int | str, int | str], Link] = field(default_factory=dict)
+    operator_time: float | str = 0.0
+    memory_bandwidth: float | str | None = None
+    poison: bool = False
+    longest_delay: float | str = 0.0
+    seed: int = 0
+
+    def native(self) -> NativeSettings:
+        """Return the settings as the library wants them; ValueError says what is wrong."""
+        if not 1 <= self.devices <= MAX_DEVICES:
+            raise ValueError(f"there can be 1 to {MAX_DEVICES} devices, not {self.devices}")
+        if self.clock not in ("real", "virtual"):
+            raise ValueError(f"clock is 'real' or 'virtual', not {self.clock!r}")
+        result = NativeSettings(
+            devices=self.devices,
+            asynchronous=self.asynchronous,
+            virtual_clock=self.clock == "virtual",
+            poison=self.poison,
+            operator_ns=nanoseconds(self.operator_time),
+            operator_ns_per_byte=Link(bandwidth=self.memory_bandwidth).ns_per_byte(),
+            longest_delay_ns=nanoseconds(self.longest_delay),
+            delay_seed=self.seed,
+        )
+        for device, limit in enumerate(self._limits()):
+            result.capacity[device] = UNLIMITED if limit is None else byte_count(limit)
+        for source in range(MAX_DEVICES + 1):
+            for target in range(MAX_DEVICES + 1):
+                link = self.link if source != target else Link()
+                _set_link(result, source, target, link)
+        for (source_name, target_name), link in self.links.items():
+            _set_link(result, self._end(source_name), self._end(target_name), link)
+        return result
+
+    def _limits(self) -> list[int | str | None]:
+        if self.memory is None or isinstance(self.memory, int | str):
+            return [self.memory] * MAX_DEVICES
+        if len(self.memory) != self.devices:
+            raise ValueError(f"{len(self.memory)} memory sizes for {self.devices} devices")
+        return [*self.memory, *[None] * (MAX_DEVICES - self.devices)]
+
+    def _end(self, name: int | str) -> int:
+        if name in ("host", "cpu"):
+            return HOST
+        if isinstance(name, int) and 0 <= name < self.devices:
+            return name
+        raise ValueError(f"a link's ends are device numbers or 'host', not {name!r}")
+
+
+def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> None:
+    native.latency_ns[source][target] = link.latency_ns()
+    native.ns_per_byte[source][target] = link.ns_per_byte()
+
+
+def byte_count(quantity: float | str) -> int:
+    """Return a number of bytes; ``"1.5GiB"`` and ``"6GB"`` are understood."""
+    return _quantity(quantity, _BYTES, "bytes, e.g. '2GiB'")
+
+
+def nanoseconds(duration: float | str) -> int:
+    """Return a duration in nanoseconds, from seconds or from text such as ``"50us"``."""
+    if isinstance(duration, str):
+        return _quantity(duration, _NANOSECONDS, "a duration, e.g. '50us'")
+    return _quantity(duration * 1e9, _NANOSECONDS, "a duration in seconds")
+
+
+def _quantity(value: float | str, units: Mapping[str, int], meaning: str) -> int:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", value)
+        if match is None or match[2] not in units:
+            raise ValueError(f"{value!r} is not {meaning}")
+        value = float(match[1]) * units[match[2]]
+    if value < 0:
+        raise ValueError(f"{value!r} is negative: not {meaning}")
+    return round(value)
+
+
+_current = Settings()
+
+
+def current() -> Settings:
+    """Return the settings in force."""
+    return _current
+
+
+def configure(settings: Settings | None = None, /, **changes: Any) -> Settings:
+    """Change the simulated machine; what is not named stays as it is. Returns what was before.
+
+    Waits for all work first. Tensors survive, whatever the new memory limits are.
+
+    - ``devices``: how many (1 to 16).
+    - ``memory``: a limit for every device, or a list of one per device: bytes, text such as
+      ``"2GiB"``, or None for no limit. Allocations beyond it raise ``torch.OutOfMemoryError``.
+    - ``asynchronous``: True runs every stream in a thread of its own; False runs every operator
+      before its call returns.
+    - ``clock``: ``"real"`` makes copies and operators last as long as they should; ``"virtual"``
+      only counts, and events measure what was counted.
+    - ``link``: the `Link` of every pair; ``links``: those of single ordered pairs, with device
+      numbers and ``"host"`` as ends.
+    - ``operator_time`` (seconds or ``"10us"``) and ``memory_bandwidth`` (bytes/s or
+      ``"900GB/s"``): every operator takes at least the first plus what its inputs and outputs
+      take at the second.
+    - ``poison``: fill memory with 0xFF (NaN) when it is allocated and when it is freed.
+    - ``longest_delay`` and ``seed``: race mode. Before each task a stream sleeps at random, up to
+      so long.
+    """
+    global _current
+    before = _current
+    after = dataclasses.replace(settings or _current, **changes)
+    library.baechi_sim_configure(ctypes.byref(after.native()))
+    _current = after
+    return before
+
+
+def reset() -> None:
+    """Go back to the defaults: four unlimited, infinitely fast devices; counters start anew."""
+    configure(Settings())
+    library.baechi_sim_empty_cache()
+    library.baechi_sim_reset_virtual_clock()
+    for device in range(MAX_DEVICES):
+        library.baechi_sim_reset_peak(device)
+        library.baechi_sim_reset_counts(device)
+
+
+@contextmanager
+def configured(**changes: Any) -> Iterator[Settings]:
+    """``configure`` for the length of a ``with`` block."""
+    before = configure(**changes)
+    try:
+        yield _current
+    finally:
+        configure(before)
