@@ -54,16 +54,43 @@ std::string check_path(const std::string& path) {
 
 void add_graph_argument(CLI::App& app, std::string& path) {
   app.add_option("graph", path,
-                 "ML graph: graph.json, dnn-partitioning JSON or PipeDream graph.txt; - is "
-                 "standard input")
+                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt or TensorFlow "
+                 "GraphDef (.pb); - is standard input")
       ->required()
       ->check(check_path)
       ->type_name("GRAPH");
 }
 
+void add_graph_argument(CLI::App& app, GraphArgument& argument) {
+  add_graph_argument(app, argument.path);
+  add_model_cost_options(app, argument);
+}
+
+void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
+  app.add_option("--costs", argument.costs,
+                 "For a GraphDef: device kinds and the presets to estimate its costs for, as in "
+                 "gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them)")
+      ->type_name("KIND=PRESET,...");
+  app.add_option_function<std::string>(
+         "--batch",
+         [&argument](const std::string& text) {
+           argument.batch =
+               static_cast<std::int64_t>(parse_whole_number("--batch", text, 1, 1'000'000'000));
+         },
+         "For a GraphDef: the size of the dimensions that it leaves open")
+      ->type_name("N");
+}
+
+OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
+  ReadOptions options{.costs = {}, .cancel = context.cancel};
+  if (!argument.costs.empty()) options.costs.kinds = parse_costed_kinds(argument.costs);
+  options.costs.batch = argument.batch;
+  const Progress progress("reading " + argument.path);
+  return read_graph(argument.path, options);
+}
+
 OpGraph load_graph(const std::string& path, const RunContext& context) {
-  const Progress progress("reading " + path);
-  return read_graph(path, context.cancel);
+  return load_graph(GraphArgument{.path = path, .costs = {}, .batch = {}}, context);
 }
 
 void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,18 @@
 
 namespace baechi::cli {
 
-// GRAPH: the positional argument of everything that reads a graph.
+// A graph, and what it would cost where its file does not say.
+struct GraphArgument {
+  std::string path;
+  std::string costs;  // "gpu=rtx3090,cpu=cpu"
+  std::optional<std::int64_t> batch;
+};
+
+// GRAPH, --costs, --batch: of everything that reads a graph.
+void add_graph_argument(CLI::App& app, GraphArgument& argument);
+void add_model_cost_options(CLI::App& app, GraphArgument& argument);
+OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
+// For graphs that have costs.
 void add_graph_argument(CLI::App& app, std::string& path);
 OpGraph load_graph(const std::string& path, const RunContext& context);
 

@@ -55,7 +55,8 @@ std::string check_file(const std::string& path, const OpGraph* graph, const RunC
     case DocumentType::kGraph:
       break;
   }
-  const OpGraph found = parse_graph(source.text, source.name, context.cancel);
+  const OpGraph found =
+      parse_graph(source.text, source.name, {.costs = {}, .cancel = context.cancel});
   return "graph, " + counted(found.num_ops(), "operator") + ", " +
          counted(found.num_edges(), "edge");
 }

@@ -18,7 +18,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string input;
+  GraphArgument input;  // or a cluster
   std::string output;
   std::string to;
 };
@@ -40,7 +40,7 @@ struct Converted {
 Converted convert(const Options& options, const std::string& format, const RunContext& context) {
   if (format == "cluster") {
     const Cluster cluster =
-        load_cluster({.cluster = options.input, .link = {}, .communication = {}});
+        load_cluster({.cluster = options.input.path, .link = {}, .communication = {}});
     return {cluster_to_json(cluster.spec()), cluster.num_devices()};
   }
   const OpGraph graph = load_graph(options.input, context);
@@ -62,9 +62,10 @@ void report(const Options& options, const std::string& format, const Converted& 
 
 Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("input", options->input,
-                 "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt), or with --to "
-                 "cluster a cluster file or line")
+  app.add_option(
+         "input", options->input.path,
+         "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt, GraphDef), or with "
+         "--to cluster a cluster file or line")
       ->required()
       ->check(check_path)
       ->type_name("IN");
@@ -72,6 +73,7 @@ Run declare(CLI::App& app) {
       ->required()
       ->check(check_path)
       ->type_name("OUT");
+  add_model_cost_options(app, options->input);
   app.add_option("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
       ->check(CLI::IsMember({"graph", "dot", "cluster"}));
   return [options](const RunContext& context) {
@@ -93,6 +95,7 @@ extern const Command kConvertCommand{
     .summary = "Convert a graph or a cluster to graph.json, DOT or cluster.json",
     .examples =
         "baechi convert graph.txt graph.json\n"
+        "baechi convert step.pb graph.json --costs gpu=rtx3090\n"
         "baechi convert graph.json graph.dot && dot -Tsvg graph.dot > graph.svg\n"
         "baechi convert --to cluster 2x24GiB+2x8GiB@0.6 cluster.json",
     .declare = declare,

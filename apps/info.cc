@@ -19,7 +19,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph;
+  GraphArgument graph;
   ClusterArgument cluster;
 };
 

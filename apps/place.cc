@@ -17,6 +17,7 @@
 #include "baechi/io/plan_file.h"
 #include "baechi/io/quantity_text.h"
 #include "baechi/io/text_file.h"
+#include "baechi/io/write_graph_def.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/report/html_report.h"
@@ -26,7 +27,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, output, report, expert, favorites = "matching", budget = "1s";
+  GraphArgument graph;
+  std::string output, report, expert, favorites = "matching", budget = "1s";
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -71,7 +73,17 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   return text;
 }
 
+bool is_graph_def(const std::string& path) { return path.ends_with(".pb"); }
+
+std::string result_text(const Options& options, const Plan& plan, const OpGraph& graph) {
+  if (!is_graph_def(options.output)) return plan_to_json(plan, graph);
+  const SourceText source = read_text_file(options.graph.path);
+  return placed_graph_def(source.text, source.name, graph, plan);
+}
+
 ExitCode place(const Options& options, const RunContext& context) {
+  if (is_graph_def(options.output) && options.graph.path == "-")
+    throw InputError(options.output, "a GraphDef is written from one in a file, not from -");
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
@@ -96,19 +108,18 @@ ExitCode place(const Options& options, const RunContext& context) {
       print_result(unplaceable_json(*answer, graph));
     else if (answer->methods.size() > 1)
       print_result(methods_text(answer->methods, times));
-    print_words("baechi: " + options.graph + " does not fit: " + answer->in_words());
+    print_words("baechi: " + options.graph.path + " does not fit: " + answer->in_words());
     return ExitCode::kDoesNotFit;
   }
   const Plan& plan = std::get<Plan>(result);
-  const std::string text = plan_to_json(plan, graph);
-  if (!options.output.empty()) write_result(options.output, text);
+  if (!options.output.empty()) write_result(options.output, result_text(options, plan, graph));
   if (!options.report.empty()) {
     const ReportPlan shown{&plan, plan.method};
     write_text_file(options.report, html_report(graph, {&shown, 1}));
     print_words("wrote " + options.report + ": open it in a browser");
   }
   if (context.json) {
-    if (options.output != "-") print_result(text);
+    if (options.output != "-") print_result(plan_to_json(plan, graph));
     return ExitCode::kOk;
   }
   if (options.output == "-") return ExitCode::kOk;
@@ -190,6 +201,7 @@ extern const Command kPlaceCommand{
         "baechi place model.json --cluster 4x8GiB\n"
         "baechi place model.json --cluster 2x24GiB+2x8GiB@0.6 --link 50us,6GB/s -o plan.json\n"
         "baechi place model.json --cluster cluster.json --method all\n"
+        "baechi place step.pb --costs gpu=rtx3090 --cluster 4x8GiB -o placed.pb\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
     .declare = declare,
 };

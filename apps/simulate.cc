@@ -19,7 +19,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan, output;
+  GraphArgument graph;
+  std::string plan, output;
   ClusterArgument cluster;
   bool free_order = false;
 };

@@ -17,7 +17,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan;
+  GraphArgument graph;
+  std::string plan;
 };
 
 // What a device did, from the schedule and the graph alone.

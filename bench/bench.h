@@ -47,6 +47,7 @@ void bench_simulate();
 void bench_verify();
 void bench_io();
 void bench_io_large();
+void bench_graph_def();
 void bench_lp();
 void bench_lp_large();
 

@@ -14,11 +14,17 @@ namespace baechi::bench {
 namespace {
 
 constexpr std::array kBenchmarks{
-    Benchmark{"bounds", bench_bounds},     Benchmark{"generate", bench_generate},
-    Benchmark{"place", bench_place},       Benchmark{"place_layered", bench_place_layered},
-    Benchmark{"optimize", bench_optimize}, Benchmark{"simulate", bench_simulate},
-    Benchmark{"verify", bench_verify},     Benchmark{"io", bench_io},
-    Benchmark{"io_large", bench_io_large}, Benchmark{"lp", bench_lp},
+    Benchmark{"bounds", bench_bounds},
+    Benchmark{"generate", bench_generate},
+    Benchmark{"place", bench_place},
+    Benchmark{"place_layered", bench_place_layered},
+    Benchmark{"optimize", bench_optimize},
+    Benchmark{"simulate", bench_simulate},
+    Benchmark{"verify", bench_verify},
+    Benchmark{"io", bench_io},
+    Benchmark{"io_large", bench_io_large},
+    Benchmark{"graph_def", bench_graph_def},
+    Benchmark{"lp", bench_lp},
     Benchmark{"lp_large", bench_lp_large},
 };
 

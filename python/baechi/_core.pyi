@@ -75,9 +75,17 @@ class Graph:
     """An ML graph: operators, and the tensors between them. Immutable."""
 
     @staticmethod
-    def load(path: str | os.PathLike) -> Graph:
+    def load(path: str | os.PathLike, *, costs: str = '', batch: int | None = None) -> Graph:
         """
-        Reads a graph file: graph.json, dnn-partitioning JSON or PipeDream text.
+        Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow
+        GraphDef. A GraphDef needs `costs`, device kinds and presets such as
+        "gpu=rtx3090,cpu=cpu", and `batch` where it leaves dimensions open.
+        """
+
+    @staticmethod
+    def from_graph_def(graph_def: bytes, *, costs: str, batch: int | None = None) -> Graph:
+        """
+        Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).
         """
 
     @staticmethod

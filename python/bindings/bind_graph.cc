@@ -273,22 +273,46 @@ OpId operator_id(const OpGraph& graph, const nb::object& key) {
   return OpId(static_cast<std::size_t>(index < 0 ? index + size : index));
 }
 
+ReadOptions read_options(const std::string& costs, std::optional<std::int64_t> batch,
+                         const CancelFlag* cancel) {
+  if (batch.has_value() && *batch < 1) throw InputError("batch", "expected a positive number");
+  ReadOptions options{.costs = {.kinds = {}, .batch = batch}, .cancel = cancel};
+  if (!costs.empty()) options.costs.kinds = parse_costed_kinds(costs);
+  return options;
+}
+
 void bind_graph(nb::module_& m) {
   bind_operator(m);
   nb::class_<GraphHandle>(m, "Graph",
                           "An ML graph: operators, and the tensors between them. Immutable.")
       .def_static(
           "load",
-          [](const std::filesystem::path& path) {
-            return handle(
-                interruptible([&](const CancelFlag* cancel) { return read_graph(path, cancel); }));
+          [](const std::filesystem::path& path, const std::string& costs,
+             std::optional<std::int64_t> batch) {
+            return handle(interruptible([&](const CancelFlag* cancel) {
+              return read_graph(path, read_options(costs, batch, cancel));
+            }));
           },
-          "path"_a, "Reads a graph file: graph.json, dnn-partitioning JSON or PipeDream text.")
+          "path"_a, nb::kw_only(), "costs"_a = "", "batch"_a = nb::none(),
+          "Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow\n"
+          "GraphDef. A GraphDef needs `costs`, device kinds and presets such as\n"
+          "\"gpu=rtx3090,cpu=cpu\", and `batch` where it leaves dimensions open.")
+      .def_static(
+          "from_graph_def",
+          [](nb::bytes graph_def, const std::string& costs, std::optional<std::int64_t> batch) {
+            const std::string_view bytes(graph_def.c_str(), graph_def.size());
+            return handle(interruptible([&](const CancelFlag* cancel) {
+              return parse_graph(bytes, "<bytes>", read_options(costs, batch, cancel));
+            }));
+          },
+          "graph_def"_a, nb::kw_only(), "costs"_a, "batch"_a = nb::none(),
+          "Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).")
       .def_static(
           "from_json",
           [](const std::string& text) {
-            return handle(interruptible(
-                [&](const CancelFlag* cancel) { return parse_graph(text, "<string>", cancel); }));
+            return handle(interruptible([&](const CancelFlag* cancel) {
+              return parse_graph(text, "<string>", {.costs = {}, .cancel = cancel});
+            }));
           },
           "text"_a)
       .def("to_json", [](const GraphHandle& h) { return graph_to_json(*h.graph); })

@@ -133,17 +133,24 @@ inline void quantity(std::string_view input) {
   });
 }
 
+inline void graph_def(std::string_view input) {
+  const ReadOptions options{.costs = {.kinds = parse_costed_kinds("gpu=rtx2080"), .batch = 2},
+                            .cancel = nullptr};
+  refuse_in_one_line([&] { graph_round_trip(parse_graph(input, "input", options)); });
+}
+
 struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 8> kParserBodies{{{"graph_json", graph_json},
+inline constexpr std::array<Body, 9> kParserBodies{{{"graph_json", graph_json},
                                                     {"dnn_partitioning", dnn_partitioning},
                                                     {"pipedream", pipedream},
                                                     {"cluster_json", cluster_json},
                                                     {"cluster_line", cluster_line},
                                                     {"plan_json", plan_json},
                                                     {"placement_json", placement_json},
+                                                    {"graph_def", graph_def},
                                                     {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

@@ -5,6 +5,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/dnn_partitioning.h"
+#include "baechi/io/graph_def.h"
 #include "baechi/io/graph_json.h"
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr const char* kKnownFormats =
     "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
-    "dnn-partitioning JSON or PipeDream's graph.txt";
+    "dnn-partitioning JSON, PipeDream's graph.txt or a TensorFlow GraphDef";
 
 // "name" without folders and the last extension: "model" for "graphs/model.json".
 std::string stem(const std::string& place) {
@@ -28,6 +29,7 @@ std::string stem(const std::string& place) {
 
 GraphFormat detect_graph_format(std::string_view text, const std::string& place) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (looks_like_graph_def(text)) return GraphFormat::kGraphDef;
   if (begin == text.npos) throw InputError(place, "the file is empty");
   // Byte order marks and compressed files are JsonReader's to explain.
   if (static_cast<unsigned char>(text[begin]) < 0x80 && text[begin] != 0x1F && text[begin] != '{') {
@@ -49,21 +51,23 @@ GraphFormat detect_graph_format(std::string_view text, const std::string& place)
   throw InputError(place, kKnownFormats);
 }
 
-OpGraph parse_graph(std::string_view text, const std::string& place, const CancelFlag* cancel) {
+OpGraph parse_graph(std::string_view text, const std::string& place, const ReadOptions& options) {
   switch (detect_graph_format(text, place)) {
     case GraphFormat::kBaechi:
-      return parse_graph_json(text, place, cancel);
+      return parse_graph_json(text, place, options.cancel);
     case GraphFormat::kPipeDream:
       return parse_pipedream(text, place, stem(place));
+    case GraphFormat::kGraphDef:
+      return parse_graph_def(text, place, stem(place), options.costs);
     case GraphFormat::kDnnPartitioning:
       break;
   }
   return graph_of(parse_dnn_partitioning(text, place), place, stem(place));
 }
 
-OpGraph read_graph(const std::filesystem::path& path, const CancelFlag* cancel) {
+OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {
   const SourceText source = read_text_file(path);
-  return parse_graph(source.text, source.name, cancel);
+  return parse_graph(source.text, source.name, options);
 }
 
 }  // namespace baechi

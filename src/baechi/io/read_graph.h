@@ -9,19 +9,25 @@
 
 #include "baechi/base/cancel.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/io/model_costs.h"
 
 namespace baechi {
 
-enum class GraphFormat : std::uint8_t { kBaechi, kDnnPartitioning, kPipeDream };
+enum class GraphFormat : std::uint8_t { kBaechi, kDnnPartitioning, kPipeDream, kGraphDef };
 
 // Tells the format by the content, not by the file's name. Throws InputError when it is none.
 GraphFormat detect_graph_format(std::string_view text, const std::string& place);
 
 // Every fault is an InputError of one line: "file:line:column: $.json.path: reason".
-OpGraph read_graph(const std::filesystem::path& path, const CancelFlag* cancel = nullptr);
+// `costs` are for formats that have none of their own.
+struct ReadOptions {
+  ModelCosts costs = {};
+  const CancelFlag* cancel = nullptr;
+};
+OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options = {});
 
 // `place` stands for the file name in errors.
 OpGraph parse_graph(std::string_view text, const std::string& place,
-                    const CancelFlag* cancel = nullptr);
+                    const ReadOptions& options = {});
 
 }  // namespace baechi

@@ -122,7 +122,9 @@ TEST_CASE("graph.json: an error names file, line, column, path and reason") {
 TEST_CASE("graph.json: reading stops when the user cancels") {
   CancelFlag cancel;
   cancel.request();
-  CHECK_THROWS_AS(parse_graph(graph_to_json(testing::figure_1()), "g.json", &cancel), Cancelled);
+  CHECK_THROWS_AS(
+      parse_graph(graph_to_json(testing::figure_1()), "g.json", {.costs = {}, .cancel = &cancel}),
+      Cancelled);
 }
 
 TEST_CASE("graph files: a file of another kind is called by its name") {

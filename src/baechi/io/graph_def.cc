@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/graph_def.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/union_find.h"
+#include "baechi/io/graph_def_nodes.h"
+#include "baechi/io/source_place.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::uint64_t kNodeField = 1;    // of GraphDef
+constexpr std::uint64_t kDeviceField = 4;  // of NodeDef
+
+using Shape = std::vector<std::int64_t>;
+
+std::int64_t product(const Shape& shape) {
+  Bytes elements(1);
+  for (const std::int64_t size : shape) elements = elements * size;
+  return elements.count();
+}
+
+// One FLOP count that does not fit is as good as another.
+std::int64_t saturating_product(std::initializer_list<std::int64_t> factors) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+  std::int64_t result = 1;
+  for (const std::int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result) || result > kHuge) return kHuge;
+  return result;
+}
+
+// Nothing runs on a device: the framework's bookkeeping.
+bool is_free(std::string_view op) {
+  static constexpr std::array<std::string_view, 17> kOps{"Const",
+                                                         "ExpandDims",
+                                                         "Identity",
+                                                         "IdentityN",
+                                                         "NoOp",
+                                                         "Placeholder",
+                                                         "PlaceholderWithDefault",
+                                                         "PreventGradient",
+                                                         "ReadVariableOp",
+                                                         "Reshape",
+                                                         "Shape",
+                                                         "ShapeN",
+                                                         "Size",
+                                                         "Squeeze",
+                                                         "StopGradient",
+                                                         "VarHandleOp",
+                                                         "VariableV2"};
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
+}
+
+// TensorFlow names what a tape or tf.gradients() adds after what it is the gradient of: where the
+// mark of such a name is, and how long.
+struct GradientMark {
+  std::size_t at, length;
+};
+std::optional<GradientMark> gradient_mark(std::string_view name) {
+  for (const std::string_view mark : {"gradient_tape/", "gradients/"}) {
+    const std::size_t at = name.find(mark);
+    if (at != name.npos && (at == 0 || name[at - 1] == '/')) return GradientMark{at, mark.size()};
+  }
+  return std::nullopt;
+}
+
+// The name without the mark: the forward operator, or something inside its scope.
+std::string gradient_of(std::string_view name) {
+  const GradientMark mark = *gradient_mark(name);
+  return std::string(name.substr(0, mark.at)) += name.substr(mark.at + mark.length);
+}
+
+// "a/b" of "a/b/c"; empty at the top.
+std::string_view parent(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  return slash == name.npos ? std::string_view() : name.substr(0, slash);
+}
+
+class GraphDefReader {
+ public:
+  GraphDefReader(std::string_view bytes, const std::string& place, std::string_view graph_name,
+                 const ModelCosts& costs)
+      : bytes_(bytes), place_(place), costs_(costs), builder_(graph_name) {}
+
+  OpGraph read() {
+    read_nodes();
+    resolve_inputs();
+    for (const OpId op : ops()) at_node(op, [&] { set_costs(op); });
+    for (const OpId op : ops()) at_node(op, [&] { connect(op); });
+    colocate();
+    mark_backward();
+    pair_gradients();
+    builder_.set_memory_mode(MemoryMode::kDataflow);
+    if (costs_.batch.has_value()) builder_.set_batch_size(*costs_.batch);
+    try {
+      return std::move(builder_).build();
+    } catch (const InputError& error) {
+      throw InputError(place_, error.what());
+    }
+  }
+
+ private:
+  struct Input {
+    OpId from;
+    std::uint32_t port;
+    bool control;
+  };
+  struct Operator {
+    GraphDefNode node;
+    std::vector<Input> inputs;
+    std::vector<Shape> shapes;  // of the outputs
+    bool backward = false;
+    std::int64_t flops = 0;
+  };
+
+  IdRange<OpId> ops() const { return operators_.keys(); }
+
+  template <class Action>
+  void at_node(OpId op, const Action& action) const {
+    try {
+      action();
+    } catch (const InputError& error) {
+      throw InputError(place_ + ": node '" + printable(operators_[op].node.name, 120) + "'",
+                       printable(error.what()));
+    }
+  }
+
+  void read_nodes();
+  void resolve_inputs();
+  Input resolve(std::string_view input) const;
+  void set_costs(OpId op);
+  Shape known(const GraphDefShape& shape) const;
+  void find_shapes(Operator& op) const;
+  const Shape* input_shape(const Operator& op, std::size_t index) const;
+  std::int64_t flops(const Operator& op) const;
+  std::int64_t einsum_flops(const Operator& op) const;
+  Bytes output_size(const Operator& op, std::size_t port) const;
+  Bytes variable_size(OpId op) const;
+  void connect(OpId op);
+  void colocate();
+  void mark_backward();
+  void pair_gradients();
+
+  std::string_view bytes_;
+  const std::string& place_;
+  const ModelCosts& costs_;
+  OpGraphBuilder builder_;
+  IdVector<OpId, Operator> operators_;
+  std::vector<OpId> gradients_;     // by their names
+  IdVector<OpId, Bytes> variable_;  // what readers and writers say of a captured variable
+};
+
+void GraphDefReader::read_nodes() {
+  for (WireReader graph(bytes_, bytes_, place_); graph.next();) {
+    if (graph.field() != kNodeField) continue;
+    Operator op;
+    op.node = read_graph_def_node(graph.message());
+    try {
+      builder_.add_operator({.name = op.node.name, .kind = op.node.op});
+    } catch (const InputError& error) {
+      graph.fail(printable(error.what()));
+    }
+    const bool is_gradient = gradient_mark(op.node.name).has_value();
+    const OpId id = operators_.push_back(std::move(op));
+    if (is_gradient) gradients_.push_back(id);
+  }
+  if (operators_.empty()) throw InputError(place_, "the GraphDef has no nodes");
+}
+
+GraphDefReader::Input GraphDefReader::resolve(std::string_view input) const {
+  const std::string_view all = input;
+  const bool control = input.starts_with('^');
+  if (control) input.remove_prefix(1);
+  std::uint32_t port = 0;
+  if (const std::size_t colon = input.rfind(':'); colon != input.npos && !control) {
+    const char* const end = input.data() + input.size();
+    const auto [stop, error] = std::from_chars(input.data() + colon + 1, end, port);
+    if (error != std::errc() || stop != end || port > 1'000'000)
+      throw InputError("bad input '" + printable(all, 120) + "'");
+    input = input.substr(0, colon);
+  }
+  const std::optional<OpId> from = builder_.find(input);
+  if (!from.has_value())
+    throw InputError("its input '" + printable(all, 120) + "' is no node of this graph");
+  return {*from, port, control};
+}
+
+void GraphDefReader::resolve_inputs() {
+  for (const OpId op : ops())
+    at_node(op, [&] {
+      for (const std::string_view input : operators_[op].node.inputs)
+        operators_[op].inputs.push_back(resolve(input));
+      find_shapes(operators_[op]);
+    });
+  variable_.assign(operators_.size(), Bytes(0));
+  for (const OpId op : ops()) {
+    const Operator& user = operators_[op];
+    const bool reads = user.node.op == "ReadVariableOp";
+    const bool writes = user.node.op.starts_with("Assign") && user.inputs.size() >= 2;
+    if (user.inputs.empty() || (!reads && !writes)) continue;
+    const Input& value = writes ? user.inputs[1] : Input{op, 0, false};
+    if (value.control || operators_[value.from].shapes.size() <= value.port) continue;
+    Bytes& size = variable_[user.inputs[0].from];
+    at_node(op, [&] { size = std::max(size, output_size(operators_[value.from], value.port)); });
+  }
+}
+
+Shape GraphDefReader::known(const GraphDefShape& shape) const {
+  if (shape.unknown_rank) throw InputError("an output has no known shape, not even a rank");
+  Shape sizes = shape.sizes;
+  for (std::int64_t& size : sizes) {
+    if (size >= 0) continue;
+    if (!costs_.batch.has_value())
+      throw InputError("the shape of an output has an open dimension: give it with --batch");
+    size = *costs_.batch;
+  }
+  return sizes;
+}
+
+void GraphDefReader::find_shapes(Operator& op) const {
+  const GraphDefAttributes& attributes = op.node.attributes;
+  for (std::size_t port = 0; port < attributes.output_shapes.size(); ++port)
+    op.shapes.push_back(element_bytes(output_type(op.node, port)) == 0
+                            ? Shape{}  // a handle: nothing is moved, whatever the shape
+                            : known(attributes.output_shapes[port]));
+  if (op.shapes.empty() && attributes.shape.has_value())
+    op.shapes.push_back(known(*attributes.shape));
+}
+
+const Shape* GraphDefReader::input_shape(const Operator& op, std::size_t index) const {
+  if (index >= op.inputs.size() || op.inputs[index].control) return nullptr;
+  const std::vector<Shape>& shapes = operators_[op.inputs[index].from].shapes;
+  const std::uint32_t port = op.inputs[index].port;
+  return port < shapes.size() ? &shapes[port] : nullptr;
+}
+
+Bytes GraphDefReader::output_size(const Operator& op, std::size_t port) const {
+  if (op.node.op == "VariableV2" || op.node.op == "Variable") return Bytes(0);  // a reference
+  return Bytes(element_bytes(output_type(op.node, port))) * product(op.shapes[port]);
+}
+
+Bytes GraphDefReader::variable_size(OpId op) const {
+  const GraphDefNode& node = operators_[op].node;
+  if (node.op != "VarHandleOp" && node.op != "VariableV2" && node.op != "Variable")
+    return variable_[op];
+  if (!node.attributes.shape.has_value()) return variable_[op];
+  return Bytes(element_bytes(node.attributes.type)) * product(known(*node.attributes.shape));
+}
+
+// Two per multiply-add; one per element of everything else.
+std::int64_t GraphDefReader::flops(const Operator& op) const {
+  const std::string_view kind = op.node.op;
+  const Shape* const a = input_shape(op, 0);
+  const Shape* const b = input_shape(op, 1);
+  const Shape* const out = op.shapes.empty() ? nullptr : &op.shapes[0];
+  if (kind == "Einsum") return einsum_flops(op);
+  if (kind == "MatMul" || kind.starts_with("BatchMatMul")) {
+    if (a == nullptr || a->size() < 2 || out == nullptr) return 0;
+    const std::int64_t inner = (*a)[a->size() - (op.node.attributes.transpose_a ? 2 : 1)];
+    return saturating_product({2, product(*out), inner});
+  }
+  if (kind.find("Conv") != kind.npos &&
+      kind.find("D") != kind.npos) {  // y, its filter, its channels
+    const bool to_input = kind.find("BackpropInput") != kind.npos;
+    const bool to_filter = kind.find("BackpropFilter") != kind.npos;
+    const Shape* const y = to_input || to_filter ? input_shape(op, 2) : out;
+    const Shape* const filter = to_filter ? out : b;
+    if (y != nullptr && filter != nullptr && !filter->empty() && filter->back() > 0) {
+      std::int64_t per_output = product(*filter) / filter->back();
+      if (kind.starts_with("Depthwise") && filter->size() >= 3)
+        per_output /= std::max<std::int64_t>(1, (*filter)[filter->size() - 2]);
+      return saturating_product({2, product(*y), per_output});
+    }
+  }
+  std::int64_t most = 0;
+  for (const Shape& shape : op.shapes) most = std::max(most, product(shape));
+  for (std::size_t i = 0; i < op.inputs.size(); ++i)
+    if (const Shape* shape = input_shape(op, i)) most = std::max(most, product(*shape));
+  return most;
+}
+
+// The product of all labels' sizes. Labels behind "..." are matched from the right.
+std::int64_t GraphDefReader::einsum_flops(const Operator& op) const {
+  std::unordered_map<char, std::int64_t> sizes;
+  std::int64_t ellipsis = 1;
+  std::string_view operands =
+      op.node.attributes.equation.substr(0, op.node.attributes.equation.find("->"));
+  for (std::size_t index = 0; !operands.empty(); ++index) {
+    const std::size_t comma = std::min(operands.find(','), operands.size());
+    const std::string_view labels = operands.substr(0, comma);
+    operands.remove_prefix(std::min(comma + 1, operands.size()));
+    const Shape* const shape = input_shape(op, index);
+    if (shape == nullptr) return 0;
+    const std::size_t dots = std::min(labels.find("..."), labels.size());
+    for (std::size_t i = 0; i < dots && i < shape->size(); ++i) sizes[labels[i]] = (*shape)[i];
+    if (dots == labels.size()) continue;
+    const std::size_t behind = labels.size() - dots - 3;
+    if (shape->size() < dots + behind) return 0;
+    for (std::size_t i = 0; i < behind; ++i)
+      sizes[labels[labels.size() - 1 - i]] = (*shape)[shape->size() - 1 - i];
+    ellipsis =
+        std::max(ellipsis, product(Shape(shape->begin() + static_cast<std::ptrdiff_t>(dots),
+                                         shape->end() - static_cast<std::ptrdiff_t>(behind))));
+  }
+  std::int64_t result = saturating_product({2, ellipsis});
+  for (const auto& [label, size] : sizes) result = saturating_product({result, size});
+  return result;
+}
+
+void GraphDefReader::set_costs(OpId id) {
+  Operator& op = operators_[id];
+  builder_.set_permanent(id, variable_size(id));
+  Bytes moved;
+  for (std::size_t port = 0; port < op.shapes.size(); ++port) {
+    const Bytes size = output_size(op, port);
+    builder_.add_output(id, size);
+    moved += size;
+  }
+  for (std::size_t i = 0; i < op.inputs.size(); ++i)
+    if (input_shape(op, i) != nullptr)
+      moved += output_size(operators_[op.inputs[i].from], op.inputs[i].port);
+  op.flops = is_free(op.node.op) ? 0 : flops(op);
+  const Work work{.flops = op.flops, .bytes = moved, .kernel = !is_free(op.node.op)};
+  for (const CostedKind& kind : costs_.kinds)
+    builder_.set_time(id, kind.kind, roofline_time(*kind.preset, work));
+}
+
+void GraphDefReader::connect(OpId op) {
+  for (const Input& input : operators_[op].inputs) {
+    if (input.control) {
+      builder_.add_control_edge(input.from, op);
+      continue;
+    }
+    const std::optional<TensorId> tensor = builder_.output(input.from, input.port);
+    if (!tensor.has_value())
+      throw InputError("output " + std::to_string(input.port) + " of '" +
+                       std::string(operators_[input.from].node.name) +
+                       "' has no shape: export the graph with as_graph_def(add_shapes=True)");
+    builder_.connect(*tensor, op);
+  }
+}
+
+void GraphDefReader::colocate() {
+  UnionFind sets(operators_.size());
+  std::unordered_map<std::string_view, OpId> other_names;  // that no node has
+  for (const OpId op : ops()) {
+    for (const std::string_view name : operators_[op].node.attributes.colocated_with) {
+      const OpId with = builder_.find(name).value_or(other_names.emplace(name, op).first->second);
+      sets.unite(op.value(), with.value());
+    }
+    for (const Input& input : operators_[op].inputs) {
+      if (input.control) continue;
+      const GraphDefNode& from = operators_[input.from].node;
+      const DataType type = output_type(from, input.port);
+      if (type == DataType::kResource || from.op == "VariableV2" || from.op == "Variable")
+        sets.unite(op.value(), input.from.value());
+    }
+  }
+  IdVector<OpId, std::uint32_t> members(operators_.size(), 0);
+  for (const OpId op : ops()) ++members[OpId(sets.find(op.value()))];
+  for (const OpId op : ops()) {
+    const OpId root(sets.find(op.value()));
+    if (members[root] > 1) builder_.add_to_group(op, operators_[root].node.name);
+  }
+}
+
+// What a tape added, and everything that uses its results: the optimizer too.
+void GraphDefReader::mark_backward() {
+  if (gradients_.empty()) return;
+  std::vector<std::uint32_t> first(operators_.size() + 1, 0);  // of the consumers of each
+  for (const Operator& op : operators_)
+    for (const Input& input : op.inputs)
+      if (!input.control) ++first[input.from.index() + 1];
+  for (std::size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
+  std::vector<OpId> consumers(first.back(), OpId(0));
+  std::vector<std::uint32_t> next(first.begin(), first.end() - 1);
+  for (const OpId op : ops())
+    for (const Input& input : operators_[op].inputs)
+      if (!input.control) consumers[next[input.from.index()]++] = op;
+
+  std::vector<OpId> open;
+  const auto mark = [&](OpId op) {
+    if (std::exchange(operators_[op].backward, true)) return;
+    builder_.set_backward(op);
+    open.push_back(op);
+  };
+  for (const OpId op : gradients_) mark(op);
+  while (!open.empty()) {
+    const OpId op = open.back();
+    open.pop_back();
+    for (std::uint32_t i = first[op.index()]; i < first[op.index() + 1]; ++i) mark(consumers[i]);
+  }
+}
+
+// A gradient's forward operator is the one that its name names; where that is a scope, the operator
+// in it that computes most.
+void GraphDefReader::pair_gradients() {
+  if (gradients_.empty()) return;
+  std::unordered_map<std::string_view, OpId> heaviest;  // of a scope
+  for (const OpId op : ops()) {
+    if (operators_[op].backward) continue;
+    for (std::string_view scope = parent(operators_[op].node.name); !scope.empty();
+         scope = parent(scope)) {
+      const auto [at, added] = heaviest.emplace(scope, op);
+      if (!added && operators_[at->second].flops < operators_[op].flops) at->second = op;
+    }
+  }
+  for (const OpId op : gradients_) {
+    const std::string name = gradient_of(operators_[op].node.name);
+    for (std::string_view of = name; !of.empty(); of = parent(of)) {
+      const std::optional<OpId> exact = builder_.find(of);
+      const auto scope = heaviest.find(of);
+      if (exact.has_value() && !operators_[*exact].backward) {
+        builder_.set_forward(op, *exact);
+        break;
+      }
+      if (scope != heaviest.end()) {
+        builder_.set_forward(op, scope->second);
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool looks_like_graph_def(std::string_view bytes) {
+  const std::string place;
+  try {
+    WireReader graph(bytes, bytes, place);
+    if (!graph.next() || graph.field() != kNodeField) return false;
+    WireReader node = graph.message();
+    return node.next() && node.field() == 1 && !node.bytes().empty() && node.next() &&
+           node.field() == 2 && !node.bytes().empty();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+OpGraph parse_graph_def(std::string_view bytes, const std::string& place,
+                        std::string_view graph_name, const ModelCosts& costs) {
+  if (costs.kinds.empty())
+    throw InputError(place,
+                     "a TensorFlow graph has no costs: name devices to estimate them for, as in "
+                     "--costs gpu=rtx3090");
+  return GraphDefReader(bytes, place, graph_name, costs).read();
+}
+
+std::string set_graph_def_devices(
+    std::string_view bytes, const std::string& place,
+    const std::function<std::string(std::string_view node)>& device_of) {
+  std::string result, node;
+  result.reserve(bytes.size() + bytes.size() / 8);
+  for (WireReader graph(bytes, bytes, place); graph.next();) {
+    if (graph.field() != kNodeField) {
+      result += graph.raw();
+      continue;
+    }
+    node.clear();
+    std::string_view name;
+    for (WireReader message = graph.message(); message.next();) {
+      if (message.field() == 1) name = message.bytes();
+      if (message.field() != kDeviceField) node += message.raw();
+    }
+    append_bytes_field(node, kDeviceField, device_of(name));
+    append_bytes_field(result, kNodeField, node);
+  }
+  return result;
+}
+
+}  // namespace baechi

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow's GraphDef through the command: placed, converted, refused. No TensorFlow needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import baechi
+from tests.conftest import Run
+
+STEP = Path(__file__).parent.parent / "data/tensorflow/cnn_step.pb"
+COSTS = ("--costs", "gpu=rtx2080", "--batch", "8")
+
+
+def test_a_placed_graph_def_is_the_model_with_devices(run: Run, tmp_path: Path) -> None:
+    placed = tmp_path / "placed.pb"
+    done = run("place", STEP, *COSTS, "-c", "2x1GiB", "-m", "balanced", "-o", placed)
+    assert done.returncode == 0, done.stderr
+    devices = {name for name in (b"/device:GPU:0", b"/device:GPU:1") if name in placed.read_bytes()}
+    assert devices == {b"/device:GPU:0", b"/device:GPU:1"}
+    before = baechi.Graph.load(STEP, costs="gpu=rtx2080", batch=8)
+    after = baechi.Graph.from_graph_def(placed.read_bytes(), costs="gpu=rtx2080", batch=8)
+    assert after.names == before.names
+    assert len(before) == 270
+
+
+def test_convert_keeps_the_costs(run: Run, tmp_path: Path) -> None:
+    graph = tmp_path / "graph.json"
+    assert run("convert", STEP, graph, *COSTS).returncode == 0
+    converted = baechi.Graph.load(graph)
+    convolution = converted["sequential_1/conv2d_1/convolution"]
+    assert convolution.kind == "Conv2D"
+    assert convolution.outputs == [8 * 16 * 16 * 8 * 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--costs"),
+        (["--costs", "gpu=rtx2080"], "--batch"),
+        (["--costs", "gpu=abacus", "--batch", "8"], "abacus"),
+        (["--costs", "gpu=rtx2080", "--batch", "0"], "--batch"),
+    ],
+)
+def test_missing_costs_are_asked_for(run: Run, arguments: list[str], words: str) -> None:
+    done = run("info", STEP, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_cannot_be_written_is_refused(run: Run, tmp_path: Path) -> None:
+    placed, graph = tmp_path / "placed.pb", tmp_path / "graph.json"
+    assert run("convert", STEP, graph, *COSTS).returncode == 0
+    done = run("place", graph, "-c", "2x1GiB", "-o", placed)
+    assert done.returncode == 2
+    assert "GraphDef" in done.stderr
+    cut = tmp_path / "cut.pb"
+    cut.write_bytes(STEP.read_bytes()[:10_000])
+    done = run("place", cut, *COSTS, "-c", "2x1GiB", "-o", placed)
+    assert done.returncode == 2
+    assert "cut off" in done.stderr
+    assert not placed.exists()

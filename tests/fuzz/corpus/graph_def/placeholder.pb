@@ -1,0 +1,6 @@
+
+B
+xPlaceholder*
+T0*'
+_output_shapes
+:ÿÿÿÿÿÿÿÿÿ

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/graph_def.h"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/io/read_cluster.h"
+#include "baechi/io/read_graph.h"
+#include "baechi/io/text_file.h"
+#include "baechi/io/wire_reader.h"
+#include "baechi/io/write_graph.h"
+#include "baechi/io/write_graph_def.h"
+#include "baechi/plan/planner.h"
+#include "unit/test_paths.h"
+
+namespace baechi {
+namespace {
+
+// A writer of the few messages that these tests need.
+std::string number(std::uint64_t field, std::uint64_t value) {
+  std::string out;
+  append_varint(out, field << 3);
+  append_varint(out, value);
+  return out;
+}
+std::string field(std::uint64_t number, std::string_view bytes) {
+  std::string out;
+  append_bytes_field(out, number, bytes);
+  return out;
+}
+std::string attribute(std::string_view key, const std::string& value) {
+  return field(5, field(1, key) + field(2, value));
+}
+std::string type(std::uint64_t data_type) { return number(6, data_type); }
+std::string shape(const std::vector<std::int64_t>& sizes) {
+  std::string dims;
+  for (const std::int64_t size : sizes)
+    dims += field(2, number(1, static_cast<std::uint64_t>(size)));
+  return dims;
+}
+std::string output_shapes(const std::vector<std::vector<std::int64_t>>& outputs) {
+  std::string list;
+  for (const auto& sizes : outputs) list += field(7, shape(sizes));
+  return attribute("_output_shapes", field(1, list));
+}
+std::string node(std::string_view name, std::string_view op, const std::vector<std::string>& inputs,
+                 const std::string& attributes = "") {
+  std::string text = field(1, name) + field(2, op);
+  for (const std::string& input : inputs) text += field(3, input);
+  return field(1, text + attributes);
+}
+std::string floats(std::string_view name, std::string_view op,
+                   const std::vector<std::string>& inputs, const std::vector<std::int64_t>& sizes) {
+  return node(name, op, inputs, attribute("T", type(1)) + output_shapes({sizes}));
+}
+
+ModelCosts on(const char* kinds, std::optional<std::int64_t> batch = {}) {
+  return {.kinds = parse_costed_kinds(kinds), .batch = batch};
+}
+OpGraph read(const std::string& bytes, std::optional<std::int64_t> batch = {}) {
+  return parse_graph_def(bytes, "m.pb", "m", on("gpu=rtx2080", batch));
+}
+TensorId output(const OpGraph& graph, OpId op, std::ptrdiff_t port) {
+  return graph.outputs(op).begin()[port];
+}
+std::string complaint(const std::string& bytes) {
+  try {
+    read(bytes);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+const std::string kStep = BAECHI_TEST_DATA_DIR "/tensorflow/cnn_step.pb";
+
+TEST_CASE("graph_def: a traced training step keeps operators, variables and gradients") {
+  const OpGraph graph =
+      read_graph(kStep, {.costs = on("gpu=rtx2080,cpu=cpu", 4), .cancel = nullptr});
+  CHECK(graph.num_ops() == 270);
+  CHECK(graph.batch_size() == 4);
+  const auto find = [&](const char* name) {
+    const std::optional<OpId> op = graph.find(name);
+    REQUIRE_MESSAGE(op.has_value(), name);
+    return *op;
+  };
+
+  // The convolution: [4, 16, 16, 3] by [3, 3, 3, 8]; its variable is 216 floats.
+  const OpId convolution = find("sequential_1/conv2d_1/convolution");
+  CHECK(graph[convolution].kind == "Conv2D");
+  CHECK(graph.size(output(graph, convolution, 0)) == Bytes(4 * 16 * 16 * 8 * 4));
+  const OpId variable = find("sequential_1/conv2d_1/convolution/ReadVariableOp/resource");
+  CHECK(graph[variable].permanent == Bytes(3 * 3 * 3 * 8 * 4));
+  CHECK(graph[find("sequential_1/conv2d_1/convolution/ReadVariableOp")].group ==
+        graph[variable].group);
+
+  std::size_t backward = 0, paired = 0, unpaired_gradients = 0;
+  for (const OpId op : graph.ops()) {
+    backward += graph[op].backward ? 1U : 0U;
+    paired += graph[op].forward.has_value() ? 1U : 0U;
+    const bool named = std::string_view(graph[op].name).starts_with("gradient_tape/");
+    if (named && !graph[op].forward.has_value()) ++unpaired_gradients;
+    if (graph[op].forward.has_value()) CHECK(!graph[*graph[op].forward].backward);
+  }
+  CHECK(paired > 50);
+  CHECK(unpaired_gradients == 0);
+  CHECK(backward > paired);  // the optimizer
+  const OpId gradient =
+      find("gradient_tape/sequential_1/conv2d_1/convolution/Conv2DBackpropFilter");
+  CHECK(graph[gradient].forward == convolution);
+}
+
+TEST_CASE("graph_def: floating-point work comes from the shapes") {
+  // Large enough that the product decides over bytes and launches.
+  const auto time_of = [](const std::string& bytes, const char* name) {
+    const OpGraph graph = read(bytes);
+    const Cluster cluster(parse_cluster_line("1xgpu:64GiB"));
+    return *CostModel(graph, cluster).compute_time(*graph.find(name), DeviceId(0));
+  };
+  const DevicePreset& gpu = device_preset("rtx2080");
+  const auto expected = [&](std::int64_t flops, std::int64_t elements) {
+    return roofline_time(gpu, {.flops = flops, .bytes = Bytes(4 * elements)});
+  };
+  const std::string a = floats("a", "Placeholder", {}, {512, 1024});
+  const std::string b = floats("b", "Placeholder", {}, {1024, 2048});
+  CHECK(time_of(a + b + floats("y", "MatMul", {"a", "b"}, {512, 2048}), "y") ==
+        expected(std::int64_t{2} * 512 * 1024 * 2048, 512 * 1024 + 1024 * 2048 + 512 * 2048));
+  const std::string transposed =
+      node("y", "MatMul", {"b", "c"},
+           attribute("T", type(1)) + attribute("transpose_a", number(5, 1)) +
+               output_shapes({{2048, 64}}));
+  const std::string c = floats("c", "Placeholder", {}, {1024, 64});
+  CHECK(time_of(b + c + transposed, "y") ==
+        expected(std::int64_t{2} * 2048 * 64 * 1024, 1024 * 2048 + 1024 * 64 + 2048 * 64));
+  const std::string einsum = node("y", "Einsum", {"p", "q"},
+                                  attribute("equation", field(2, "...ab,bcd->...acd")) +
+                                      attribute("T", type(1)) + output_shapes({{9, 100, 8, 64}}));
+  CHECK(time_of(floats("p", "Placeholder", {}, {9, 100, 512}) +
+                    floats("q", "Placeholder", {}, {512, 8, 64}) + einsum,
+                "y") == expected(std::int64_t{2} * 9 * 100 * 512 * 8 * 64,
+                                 9 * 100 * 512 + 512 * 8 * 64 + 9 * 100 * 8 * 64));
+  const std::string image = floats("x", "Placeholder", {}, {8, 56, 56, 64});
+  const std::string filter = floats("w", "Placeholder", {}, {3, 3, 64, 128});
+  CHECK(time_of(image + filter + floats("y", "Conv2D", {"x", "w"}, {8, 56, 56, 128}), "y") ==
+        expected(std::int64_t{2} * 8 * 56 * 56 * 128 * 9 * 64,
+                 8 * 56 * 56 * 64 + 9 * 64 * 128 + 8 * 56 * 56 * 128));
+}
+
+TEST_CASE("graph_def: control inputs move nothing, ports are told apart, types have sizes") {
+  const std::string split =
+      node("split", "Split", {"x"},
+           attribute("T", type(19)) + output_shapes({{10}, {20}}));  // half precision
+  const std::string less =
+      node("less", "Less", {"split:1"}, attribute("T", type(19)) + output_shapes({{20}}));
+  const std::string bytes =
+      node("done", "NoOp", {"^less"}) + less + split + floats("x", "Placeholder", {}, {30});
+  const OpGraph graph = read(bytes);
+  CHECK(graph.num_ops() == 4);
+  const OpId op = *graph.find("split");
+  CHECK(graph.size(output(graph, op, 0)) == Bytes(20));
+  CHECK(graph.size(output(graph, op, 1)) == Bytes(40));
+  CHECK(graph.consumers(output(graph, op, 0)).empty());
+  CHECK(graph.consumers(output(graph, op, 1)).size() == 1);
+  CHECK(graph.size(output(graph, *graph.find("less"), 0)) == Bytes(20));  // truth values
+  REQUIRE(graph.in_edges(*graph.find("done")).size() == 1);
+  CHECK(!graph.in_edges(*graph.find("done"))[0].tensor.has_value());
+}
+
+TEST_CASE("graph_def: operators of a variable, and of a _class, are one group") {
+  const std::string handle =
+      node("v", "VarHandleOp", {},
+           attribute("dtype", type(1)) + attribute("shape", field(7, shape({5, 5}))) +
+               output_shapes({{}}));
+  const std::string read_v =
+      node("read", "ReadVariableOp", {"v"}, attribute("dtype", type(1)) + output_shapes({{5, 5}}));
+  const std::string follow =
+      node("follow", "Relu", {"read"},
+           attribute("T", type(1)) + attribute("_class", field(1, field(2, "loc:@v"))) +
+               output_shapes({{5, 5}}));
+  const OpGraph graph = read(handle + read_v + follow + floats("free", "Relu", {"read"}, {5, 5}));
+  CHECK(graph[*graph.find("v")].permanent == Bytes(100));
+  REQUIRE(graph[*graph.find("v")].group.has_value());
+  CHECK(graph[*graph.find("read")].group == graph[*graph.find("v")].group);
+  CHECK(graph[*graph.find("follow")].group == graph[*graph.find("v")].group);
+  CHECK(!graph[*graph.find("free")].group.has_value());
+}
+
+TEST_CASE("graph_def: what cannot be right is refused by node and reason") {
+  const std::string x = floats("x", "Placeholder", {}, {4});
+  CHECK(complaint("") == "m.pb: the GraphDef has no nodes");
+  CHECK(complaint(x + x) == "m.pb: byte 55: node 'x' occurs twice");
+  CHECK(complaint(floats("y", "Relu", {"z"}, {4})) ==
+        "m.pb: node 'y': its input 'z' is no node of this graph");
+  CHECK(complaint(x + floats("y", "Relu", {"x:1"}, {4})).find("output 1 of 'x' has no shape") !=
+        std::string::npos);
+  CHECK(complaint(x + floats("y", "Relu", {"x:a"}, {4})) == "m.pb: node 'y': bad input 'x:a'");
+  CHECK(complaint(floats("x", "Placeholder", {}, {-1, 4})).find("give it with --batch") !=
+        std::string::npos);
+  CHECK(complaint(floats("x", "Placeholder", {}, {1 << 30, 1 << 30, 1 << 30}))
+            .find("node 'x': memory") != std::string::npos);
+  CHECK(
+      complaint(floats("a", "Relu", {"b"}, {4}) + floats("b", "Relu", {"a"}, {4})).find("cycle") !=
+      std::string::npos);
+  CHECK(complaint(field(1, field(2, "Relu"))).find("without a name") != std::string::npos);
+  CHECK(complaint(field(1, field(1, "x"))).find("without an operation") != std::string::npos);
+  CHECK(complaint(x.substr(0, x.size() - 1)).find("cut off") != std::string::npos);
+  CHECK(complaint("\x0B").find("unknown wire type") != std::string::npos);
+  CHECK(complaint(std::string(11, '\xFF')).find("more than 64 bits") != std::string::npos);
+  try {
+    parse_graph_def(x, "m.pb", "m", {});
+    FAIL("no costs");
+  } catch (const InputError& error) {
+    CHECK(std::string(error.what()).find("--costs") != std::string::npos);
+  }
+}
+
+TEST_CASE("graph_def: a placed graph differs from its model in the devices only") {
+  const SourceText source = read_text_file(kStep);
+  const OpGraph graph = read(source.text, 4);
+  const Cluster cluster(parse_cluster_line("2xgpu:1GiB"));
+  const CostModel costs(graph, cluster);
+  PlanRequest request;
+  request.method = "balanced";
+  const PlanResult result = make_plan(costs, request);
+  REQUIRE(std::holds_alternative<Plan>(result));
+  const Plan& plan = std::get<Plan>(result);
+  const std::string placed = placed_graph_def(source.text, "m.pb", graph, plan);
+
+  // Read the devices back.
+  std::size_t seen = 0;
+  for (WireReader all(placed, placed, "placed"); all.next();) {
+    if (all.field() != 1) continue;
+    std::string_view name, device;
+    for (WireReader message = all.message(); message.next();) {
+      if (message.field() == 1) name = message.bytes();
+      if (message.field() == 4) device = message.bytes();
+    }
+    const DeviceId planned = plan.schedule.slots[*graph.find(name)].device;
+    CHECK(device == "/device:GPU:" + std::to_string(planned.value()));
+    ++seen;
+  }
+  CHECK(seen == graph.num_ops());
+
+  const auto without_devices = [](const std::string& bytes) {
+    return set_graph_def_devices(bytes, "m.pb", [](std::string_view) { return ""; });
+  };
+  CHECK(without_devices(placed) == without_devices(source.text));
+  CHECK_THROWS_AS(placed_graph_def("{}", "m.pb", graph, plan), InputError);
+}
+
+}  // namespace
+}  // namespace baechi
