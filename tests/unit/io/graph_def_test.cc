@@ -195,7 +195,7 @@ TEST_CASE("graph_def: operators of a variable, and of a _class, are one group") 
 TEST_CASE("graph_def: what cannot be right is refused by node and reason") {
   const std::string x = floats("x", "Placeholder", {}, {4});
   CHECK(complaint("") == "m.pb: the GraphDef has no nodes");
-  CHECK(complaint(x + x) == "m.pb: byte 55: node 'x' occurs twice");
+  CHECK(complaint(x + x) == "m.pb: byte 55: duplicate operator name 'x'");
   CHECK(complaint(floats("y", "Relu", {"z"}, {4})) ==
         "m.pb: node 'y': its input 'z' is no node of this graph");
   CHECK(complaint(x + floats("y", "Relu", {"x:1"}, {4})).find("output 1 of 'x' has no shape") !=
