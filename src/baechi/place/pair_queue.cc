@@ -26,8 +26,12 @@ PairQueue::PairQueue(ClusterState& state, const AllowedDevices& allowed, const P
       group_followed_(state.costs().graph().num_groups()),
       dropped_(state.costs().graph().num_ops(), state.num_devices()),
       parent_stamp_(state.num_devices()) {
+  BAECHI_ASSERT(state.costs().graph().num_ops() < std::size_t{1} << 31, "no bit left for a tag");
   for (std::vector<DeviceId>& devices : interchangeable_devices(state.costs()))
     classes_.push_back({std::move(devices), {}, {}});
+  class_of_.resize(lanes_.size());
+  for (std::size_t c = 0; c < classes_.size(); ++c)
+    for (const DeviceId device : classes_[c].devices) class_of_[device] = c;
   bounds_.resize(lanes_.size() + classes_.size());
 
   const CostModel& costs = state.costs();
@@ -67,8 +71,6 @@ void PairQueue::add(OpId op) {
     return push(op, *device);
   }
   stamp_parent_devices(op);
-  for (const DeviceId device : parent_devices_)
-    if (allowed_(op, device)) push(op, device);
   for (std::size_t c = 0; c < classes_.size(); ++c) add_to_class(op, c);
 }
 
@@ -87,29 +89,50 @@ void PairQueue::add_to_class(OpId op, std::size_t c) {
   ClassLane& lane = classes_[c];
   const auto other = std::find_if(lane.devices.begin(), lane.devices.end(),
                                   [&](DeviceId device) { return !is_parent_device(device); });
-  if (other == lane.devices.end()) return;
   const bool everywhere =
       allowed_.everywhere() || std::all_of(lane.devices.begin(), lane.devices.end(),
                                            [&](DeviceId device) { return allowed_(op, device); });
-  if (!everywhere || lane.devices.size() == 1) return split(op, lane);
+  if (other == lane.devices.end() || !everywhere || lane.devices.size() == 1) {
+    for (const DeviceId device : lane.devices)
+      if (allowed_(op, device)) push(op, device);
+    return;
+  }
 
+  const Time common = state_.undisturbed_arrival(op, *other);
+  for (const DeviceId device : parent_devices_)
+    if (class_of_[device] == c) push_if_special(op, device, common);
   const auto in = state_.costs().graph().in_edges(op);
   const bool exact =
       !state_.queues_matter() ||
       std::none_of(in.begin(), in.end(), [](const Edge& edge) { return edge.tensor; });
-  const Time key = state_.undisturbed_arrival(op, *other) + slowdown(op, *other);
-  lane.future.push({key, Time(0), priority_.rank[op], exact});
+  const Time key = common + slowdown(op, *other);
+  lane.future.push(entry_of(op, key, Time(0), exact));
   Time earliest = state_.free(lane.devices.front());
   for (const DeviceId device : lane.devices) earliest = std::min(earliest, state_.free(device));
   bound_by(lanes_.size() + c, {std::max(key, earliest + slowdown(op, *other)), Time(0),
                                priority_.rank[op], op, lane.devices.front()});
 }
 
+// A parent's device needs an entry of its own when the inputs are there earlier than at `common`.
+// (With queues they may be, in a way that a comparison at one moment does not show.)
+void PairQueue::push_if_special(OpId op, DeviceId device, Time common) {
+  const Arrival arrival = state_.arrival(op, device);
+  if (!state_.queues_matter() && arrival.ready >= common) return;
+  file(op, device, arrival);
+}
+
 // One entry for each device of the class that has none of its own.
 void PairQueue::split(OpId op, const ClassLane& lane) {
-  for (const DeviceId device : lane.devices)
-    if (!is_parent_device(device) && allowed_(op, device) && !dropped_.contains(op, device))
-      push(op, device);
+  const auto other = std::find_if(lane.devices.begin(), lane.devices.end(),
+                                  [&](DeviceId device) { return !is_parent_device(device); });
+  const Time common = state_.undisturbed_arrival(op, *other);
+  for (const DeviceId device : lane.devices) {
+    if (!allowed_(op, device) || dropped_.contains(op, device)) continue;
+    const Arrival arrival = state_.arrival(op, device);
+    const bool has_its_own =
+        is_parent_device(device) && (state_.queues_matter() || arrival.ready < common);
+    if (!has_its_own) file(op, device, arrival);
+  }
 }
 
 void PairQueue::push(OpId op, DeviceId device) { file(op, device, state_.arrival(op, device)); }
@@ -123,11 +146,11 @@ void PairQueue::file(OpId op, DeviceId device, const Arrival& arrival) {
   if (!exact && slow == Time(0) &&
       start == std::max(free, state_.queue_end(*arrival.queue, device) + arrival.load)) {
     queued_heap(device, *arrival.queue)
-        .push({arrival.load, arrival.load, priority_.rank[op], arrival.one_source});
+        .push(entry_of(op, arrival.load, arrival.load, arrival.one_source));
   } else if (arrival.ready <= free) {
-    lane.available.push({slow, arrival.load, priority_.rank[op], exact});
+    lane.available.push(entry_of(op, slow, arrival.load, exact));
   } else {
-    lane.future.push({start + slow, arrival.load, priority_.rank[op], exact});
+    lane.future.push(entry_of(op, start + slow, arrival.load, exact));
   }
 }
 
@@ -180,19 +203,19 @@ std::optional<PairQueue::Top> PairQueue::device_top(DeviceId device) {
   Lane& lane = lanes_[device];
   const Time free = state_.free(device);
   for (;;) {
-    std::optional<Top> best;
+    Top best{{}, Top::Where::kAvailable, nullptr};
     const auto offer = [&](Top::Where where, Heap& heap, Time least, Time offset) {
       if (heap.empty()) return;
       const Entry& entry = heap.top();
       const Time key = std::max(least, offset + entry.key);
-      if (best.has_value()) {
-        const Candidate& other = best->candidate;
+      if (best.heap != nullptr) {
+        const Candidate& other = best.candidate;
         if (key > other.key) return;
         if (key == other.key &&
             std::tie(entry.load, entry.rank) >= std::tie(other.load, other.rank))
           return;
       }
-      best = Top{{key, entry.load, entry.rank, OpId(0), device}, where, &heap};
+      best = Top{{key, entry.load, entry.rank, entry.op(), device}, where, &heap};
     };
     offer(Top::Where::kAvailable, lane.available, Time(0), free);
     offer(Top::Where::kFuture, lane.future, Time(0), Time(0));
@@ -200,24 +223,23 @@ std::optional<PairQueue::Top> PairQueue::device_top(DeviceId device) {
       if (!queued.heap.empty())
         offer(Top::Where::kQueued, queued.heap, free, state_.queue_end(queued.source, device));
     offer(Top::Where::kDelayed, lane.delayed, Time(0), Time(0));
-    if (!best.has_value()) return std::nullopt;
-    best->candidate.op = op_of(best->heap->top());
-    if (!stale(best->candidate.op, device)) return best;
-    best->heap->pop();
+    if (best.heap == nullptr) return std::nullopt;
+    if (!stale(best.candidate.op, device)) return best;
+    best.heap->pop();
   }
 }
 
 // The top's key is true now. If not, the entry goes to where it belongs.
 bool PairQueue::confirm(const Top& top, DeviceId device) {
   const Entry entry = top.heap->top();
-  const Time free = state_.free(device), slow = slowdown(op_of(entry), device);
-  if (entry.exact) {
+  const Time free = state_.free(device), slow = slowdown(entry.op(), device);
+  if (entry.exact()) {
     if (top.where != Top::Where::kFuture || entry.key - slow > free) return true;
     top.heap->pop();
-    lanes_[device].available.push({slow, entry.load, entry.rank, true});
+    lanes_[device].available.push(entry_of(entry.op(), slow, entry.load, true));
     return false;
   }
-  const Arrival arrival = state_.arrival(op_of(entry), device);
+  const Arrival arrival = state_.arrival(entry.op(), device);
   const Time key = std::max(free, arrival.ready) + slow;
   if (top.where == Top::Where::kDelayed) {
     if (key <= top.candidate.key && arrival.load == entry.load) return true;
@@ -226,7 +248,7 @@ bool PairQueue::confirm(const Top& top, DeviceId device) {
     return true;
   }
   top.heap->pop();
-  file(op_of(entry), device, arrival);
+  file(entry.op(), device, arrival);
   return false;
 }
 
@@ -236,7 +258,7 @@ std::optional<Candidate> PairQueue::class_top(ClassLane& lane) {
   for (;;) {
     for (Heap* heap : {&lane.available, &lane.future})
       while (!heap->empty() &&
-             (state_.placed(op_of(heap->top())) || state_.decided(op_of(heap->top())).has_value()))
+             (state_.placed(heap->top().op()) || state_.decided(heap->top().op()).has_value()))
         heap->pop();
     const bool some_available = !lane.available.empty();
     if (!some_available && lane.future.empty()) return std::nullopt;
@@ -248,24 +270,24 @@ std::optional<Candidate> PairQueue::class_top(ClassLane& lane) {
       if (lane.future.top() < available) heap = &lane.future;
     }
     const Entry entry = heap->top();
-    const Time slow = slowdown(op_of(entry), lane.devices.front());
+    const Time slow = slowdown(entry.op(), lane.devices.front());
     Time start = earliest;
     if (heap == &lane.future) {
       start = entry.key - slow;
-      if (entry.exact && start <= earliest) {
+      if (entry.exact() && start <= earliest) {
         heap->pop();
-        lane.available.push({slow, Time(0), entry.rank, true});
+        lane.available.push(entry_of(entry.op(), slow, Time(0), true));
         continue;
       }
     }
     const auto device = std::find_if(lane.devices.begin(), lane.devices.end(),
                                      [&](DeviceId d) { return state_.free(d) <= start; });
-    if (entry.exact && !dropped_.contains_any(op_of(entry)) &&
-        held_until(op_of(entry), *device) <= start)
-      return Candidate{start + slow, Time(0), entry.rank, op_of(entry), *device};
+    if (entry.exact() && !dropped_.contains_any(entry.op()) &&
+        held_until(entry.op(), *device) <= start)
+      return Candidate{start + slow, Time(0), entry.rank, entry.op(), *device};
     heap->pop();
-    stamp_parent_devices(op_of(entry));
-    split(op_of(entry), lane);
+    stamp_parent_devices(entry.op());
+    split(entry.op(), lane);
   }
 }
 
@@ -288,7 +310,7 @@ bool PairQueue::postpone(const Top& top, DeviceId device) {
   const Time key = held_until(pair.op, device) + slowdown(pair.op, device);
   if (key <= pair.key) return false;
   top.heap->pop();
-  lanes_[device].delayed.push({key, pair.load, pair.rank, false});
+  lanes_[device].delayed.push(entry_of(pair.op, key, pair.load, false));
   return true;
 }
 
@@ -300,7 +322,7 @@ void PairQueue::hold(DeviceId device, const Hold& hold) {
 void PairQueue::release(DeviceId device) {
   lanes_[device].hold.reset();
   for (const Entry& entry : lanes_[device].delayed.take())
-    if (!stale(op_of(entry), device)) push(op_of(entry), device);
+    if (!stale(entry.op(), device)) push(entry.op(), device);
 }
 
 // ---- what a decision changes for the others

@@ -44,9 +44,10 @@ struct Hold {
 // What pairs have in common is stored once:
 //
 // * An operator is ready at one common time on all devices but its parents', where it may be ready
-//   earlier. So it has one entry in its class of devices (equal speed, equal links) and one on each
-//   parent's device. With transfer queues the common time is only a bound, and a class entry that
-//   comes to the top splits into one per device.
+//   earlier. So it has one entry in its class of devices (equal speed, equal links), and one on a
+//   parent's device if it is ready earlier there, which without queues it is on one device at most:
+//   the one that the last input need not be sent to. With transfer queues the common time is only a
+//   bound, and a class entry that comes to the top splits into one per device.
 // * Entries that wait for nothing but their device all have the key free(p), whatever that is: they
 //   lie in `available` by operator. The others lie in `future` by key, and move once.
 // * Entries that wait for a transfer queue lie in `queued` by what they load on it: their keys are
@@ -81,7 +82,10 @@ class PairQueue {
     Time key;
     Time load;
     std::uint32_t rank = 0;
-    bool exact = false;  // no need to look at the inputs again
+    std::uint32_t tagged_op = 0;  // two words would make an entry a third larger
+
+    OpId op() const { return OpId(tagged_op >> 1); }
+    bool exact() const { return (tagged_op & 1) != 0; }  // no need to look at the inputs again
 
     friend bool operator<(const Entry& a, const Entry& b) {
       if (a.key != b.key) return a.key < b.key;
@@ -121,13 +125,16 @@ class PairQueue {
   std::optional<Top> device_top(DeviceId device);
   bool confirm(const Top& top, DeviceId device);
   std::optional<Candidate> class_top(ClassLane& lane);
+  void push_if_special(OpId op, DeviceId device, Time common);
   void split(OpId op, const ClassLane& lane);
   bool postpone(const Top& top, DeviceId device);
   Time held_until(OpId op, DeviceId device) const;
   void reopen(OpId op);
   void revive();
 
-  OpId op_of(const Entry& entry) const { return priority_.by_rank[entry.rank]; }
+  Entry entry_of(OpId op, Time key, Time load, bool exact) const {
+    return {key, load, priority_.rank[op], op.value() << 1 | std::uint32_t{exact}};
+  }
 
   ClusterState& state_;
   const AllowedDevices& allowed_;
@@ -135,6 +142,7 @@ class PairQueue {
   IdVector<OpId, Time> fastest_;  // over the devices it may use; empty when all are equal
   IdVector<DeviceId, Lane> lanes_;
   std::vector<ClassLane> classes_;
+  IdVector<DeviceId, std::size_t> class_of_;
   std::vector<std::optional<Candidate>> bounds_;  // by lane: nothing in it is smaller
   IdVector<OpId, bool> ready_;                    // added
   IdVector<GroupId, bool> group_followed_;
