@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,13 +34,22 @@ struct Measured {
 // CPU time, the time per unit of work, and the checksum, which must be the same every time.
 void report(const Measured& measured, const std::function<std::uint64_t()>& body);
 
+// The growth of the largest resident set while a child process runs `body`, in bytes.
+double peak_memory(const std::function<void()>& body);
+void print_memory(const std::string& what, double bytes, double units, const char* unit);
+
+// The graph.json files of the command line.
+std::span<const std::string> graph_files();
+
 struct Benchmark {
   std::string_view name;  // "simulate": the command line picks by it
   void (*run)();
 };
 
 void bench_bounds();
+void bench_favorites();
 void bench_generate();
+void bench_growth();
 void bench_optimize();
 void bench_place();
 void bench_place_layered();

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building a graph of a million operators, writing it as graph.json and reading it back: time, and
 // the memory that each takes. "io_large" reads a file of a gigabyte.
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -60,32 +57,6 @@ std::uint64_t checksum(const OpGraph& graph) {
   for (const OpId op : graph.topological_order()) sum.add(static_cast<std::int64_t>(op.value()));
   for (const TensorId tensor : graph.tensors()) sum.add(graph.size(tensor).count());
   return sum.value();
-}
-
-// The growth of the largest resident set while a child process runs `body`, in bytes.
-double peak_memory(const std::function<void()>& body) {
-  std::fflush(stdout);
-  int ends[2];
-  if (pipe(ends) != 0) return 0;
-  const pid_t child = fork();
-  if (child == 0) {
-    rusage before{}, after{};
-    getrusage(RUSAGE_SELF, &before);
-    body();
-    getrusage(RUSAGE_SELF, &after);
-    const double grown = static_cast<double>(after.ru_maxrss - before.ru_maxrss) * 1024;
-    _exit(write(ends[1], &grown, sizeof grown) == sizeof grown ? 0 : 1);
-  }
-  close(ends[1]);
-  double grown = 0;
-  if (read(ends[0], &grown, sizeof grown) != sizeof grown) grown = 0;
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  return grown;
-}
-
-void print_memory(const std::string& what, double bytes, double units, const char* unit) {
-  std::printf("%-58s %10.1f MB  %8.2f %s\n", what.c_str(), bytes / 1e6, bytes / units, unit);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi_bench [NAME...]: runs the benchmarks with these names, or all of them.
+// baechi_bench [NAME...] [GRAPH.json...]: runs the benchmarks with these names, or all of them;
+// those that compare algorithms look at these graphs, too.
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "bench.h"
@@ -18,6 +22,8 @@ constexpr std::array kBenchmarks{
     Benchmark{"generate", bench_generate},
     Benchmark{"place", bench_place},
     Benchmark{"place_layered", bench_place_layered},
+    Benchmark{"growth", bench_growth},
+    Benchmark{"favorites", bench_favorites},
     Benchmark{"optimize", bench_optimize},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
@@ -27,6 +33,8 @@ constexpr std::array kBenchmarks{
     Benchmark{"lp", bench_lp},
     Benchmark{"lp_large", bench_lp_large},
 };
+
+std::vector<std::string> files;
 
 }  // namespace
 
@@ -66,11 +74,44 @@ void report(const Measured& measured, const std::function<std::uint64_t()>& body
   std::fflush(stdout);
 }
 
+// The growth of the largest resident set while a child process runs `body`, in bytes.
+double peak_memory(const std::function<void()>& body) {
+  std::fflush(stdout);
+  int ends[2];
+  if (pipe(ends) != 0) return 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    body();
+    getrusage(RUSAGE_SELF, &after);
+    const double grown = static_cast<double>(after.ru_maxrss - before.ru_maxrss) * 1024;
+    _exit(write(ends[1], &grown, sizeof grown) == sizeof grown ? 0 : 1);
+  }
+  close(ends[1]);
+  double grown = 0;
+  if (read(ends[0], &grown, sizeof grown) != sizeof grown) grown = 0;
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return grown;
+}
+
+void print_memory(const std::string& what, double bytes, double units, const char* unit) {
+  std::printf("%-58s %10.1f MB  %8.2f %s\n", what.c_str(), bytes / 1e6, bytes / units, unit);
+}
+
+std::span<const std::string> graph_files() { return files; }
+
 }  // namespace baechi::bench
 
 int main(int argc, char** argv) {
   using baechi::bench::kBenchmarks;
-  const std::vector<std::string_view> wanted(argv + 1, argv + argc);
+  std::vector<std::string_view> wanted(argv + 1, argv + argc);
+  std::erase_if(wanted, [](std::string_view name) {
+    if (!name.ends_with(".json")) return false;
+    baechi::bench::files.emplace_back(name);
+    return true;
+  });
   for (const std::string_view name : wanted) {
     const bool known = std::any_of(kBenchmarks.begin(), kBenchmarks.end(),
                                    [&](const auto& benchmark) { return benchmark.name == name; });

@@ -2,8 +2,10 @@
 // The paper's placers, from a graph in memory to a placement and on to a verified schedule, beside
 // the cheapest thing one can do with such a graph: one longest-path sweep over the same edges.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <variant>
 
@@ -71,6 +73,23 @@ std::string_view name_of(CommunicationMode mode) {
   return mode == CommunicationMode::kParallel ? "parallel" : "sequential";
 }
 
+void memory_of(const std::string& graph_name, const OpGraph& graph, std::size_t devices) {
+  const auto units = static_cast<double>(graph.num_ops() + graph.num_edges());
+  const Cluster where = cluster(devices, CommunicationMode::kParallel, gibibytes(4096));
+  for (const char* method : {"m-topo", "m-etf", "m-sct"}) {
+    const Placer place = find_placer(method).place;
+    const auto measure = [&](const char* what, const std::function<void()>& body) {
+      print_memory(graph_name + " " + method + what, peak_memory(body), units,
+                   "bytes per op + edge, beside the graph");
+    };
+    measure(" placing", [&] { checksum(placed(place(CostModel(graph, where), {}))); });
+    measure(" to a verified plan", [&] {
+      const CostModel costs(graph, where);
+      verified(costs, placed(place(costs, {})));
+    });
+  }
+}
+
 void place_all(const std::string& graph_name, const OpGraph& graph, std::size_t devices) {
   const int repeats = graph.num_ops() > 500'000 ? 3 : 11;
   const auto measure = [&](const std::string& what, const auto& body) {
@@ -119,7 +138,36 @@ void bench_place() {
 void bench_place_layered() {
   for (const int ops : {10'000, 100'000, 1'000'000}) {
     const auto num_ops = static_cast<std::size_t>(ops);
-    place_all("layered " + std::to_string(ops) + ":", layered_graph({.num_ops = num_ops}), 8);
+    const OpGraph graph = layered_graph({.num_ops = num_ops});
+    memory_of("layered " + std::to_string(ops) + ":", graph, 8);
+    place_all("layered " + std::to_string(ops) + ":", graph, 8);
+  }
+}
+
+// A table for docs/benchmarks.md: what placing costs per operator, from ten thousand to a million.
+void bench_growth() {
+  constexpr std::array kMethods{"m-topo", "m-etf", "m-sct"};
+  constexpr int kRepeats = 3;
+  std::printf("| operators |");
+  for (const char* method : kMethods) std::printf(" %s |", method);
+  std::printf("\n| ---: | ---: | ---: | ---: |\n");
+  const Cluster where = cluster(8, CommunicationMode::kParallel, gibibytes(4096));
+  for (const unsigned num_ops : {10'000U, 30'000U, 100'000U, 300'000U, 1'000'000U}) {
+    const OpGraph graph = layered_graph({.num_ops = num_ops});
+    std::printf("| %u |", num_ops);
+    for (const char* method : kMethods) {
+      const Placer place = find_placer(method).place;
+      std::array<double, kRepeats> seconds{};
+      for (double& taken : seconds) {
+        const double before = cpu_seconds();
+        checksum(placed(place(CostModel(graph, where), {})));
+        taken = cpu_seconds() - before;
+      }
+      std::sort(seconds.begin(), seconds.end());
+      std::printf(" %.1f ms |", 1e3 * seconds[kRepeats / 2]);
+      std::fflush(stdout);
+    }
+    std::printf("\n");
   }
 }
 

@@ -164,10 +164,10 @@ def check_threads(ctx: Context) -> None:
 
 
 def check_determinism(ctx: Context) -> None:
-    """The commands in tests/cli/determinism.txt: same bytes from every build."""
+    """Twenty runs of everything, and the commands in tests/cli/determinism.txt, on every build."""
     presets = ["release", "fuzz" if has_libfuzzer() else "dev"]
     for preset in presets:
-        build(ctx, preset, targets=("baechi_cli",))
+        build(ctx, preset, targets=("baechi_cli", "baechi_tests"))
     lines = (ROOT / "tests/cli/determinism.txt").read_text().splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
     with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
@@ -179,9 +179,20 @@ def check_determinism(ctx: Context) -> None:
             ctx.failed += 1
             with ctx.log.open("a") as log:
                 log.write(f"baechi {line}: {dict(zip(presets, answers, strict=True))}\n")
+    with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+        plans = list(pool.map(lambda name: digests_of_plans(ctx, BUILD / name), presets))
+    if not plans[0] or any(other != plans[0] for other in plans):
+        ctx.failed += 1
+    ctx.passed += len(plans[0])
     ctx.notes.append(", ".join(presets))
     if ctx.failed:
         raise Failed(f"{ctx.failed} commands fail or depend on the build")
+
+
+def digests_of_plans(ctx: Context, folder: Path) -> list[str]:
+    """Make every plan twenty times in one process; the digests of what must not change."""
+    text = ctx.run(folder / "baechi_tests", "-tc=determinism:*", "--no-skip")
+    return re.findall(r"digest (.+)", text)
 
 
 def digests_of(binary: Path, lines: list[str]) -> list[str]:
