@@ -9,6 +9,7 @@ namespace baechi::cli {
 extern const Command kGenerateCommand;    // generate.cc
 extern const Command kPlaceCommand;       // place.cc
 extern const Command kSimulateCommand;    // simulate.cc
+extern const Command kScoreCommand;       // score.cc
 extern const Command kVerifyCommand;      // verify.cc
 extern const Command kExplainCommand;     // explain.cc
 extern const Command kBoundsCommand;      // bounds.cc
@@ -24,6 +25,7 @@ std::span<const Command> all_commands() {
       kGenerateCommand,
       kPlaceCommand,
       kSimulateCommand,
+      kScoreCommand,
       kVerifyCommand,
       kExplainCommand,
       kBoundsCommand,

@@ -18,6 +18,8 @@
 #include "baechi/io/quantity_text.h"
 #include "baechi/io/text_file.h"
 #include "baechi/io/write_graph_def.h"
+#include "baechi/place/dnnp_score.h"
+#include "baechi/place/dnnp_search.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/report/html_report.h"
@@ -28,7 +30,7 @@ namespace {
 
 struct Options {
   GraphArgument graph;
-  std::string output, report, expert, favorites = "matching", budget = "1s";
+  std::string output, report, expert, objective, favorites = "matching", budget = "1s";
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -46,6 +48,21 @@ std::string method_help() {
     text += "\n" + std::string(method.name) + ": " + std::string(method.summary);
   for (const PlacerEntry& placer : all_placers())
     text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
+  return text;
+}
+
+std::vector<std::string> objective_names() {
+  std::vector<std::string> names;
+  for (const DnnpObjectiveEntry& entry : dnnp_objectives()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::string objective_help() {
+  std::string text =
+      "Place for an objective of the dnn-partitioning research instead of our simulator's step "
+      "time; the result is a placement file:";
+  for (const DnnpObjectiveEntry& entry : dnnp_objectives())
+    text += "\n" + std::string(entry.name) + ": " + std::string(entry.summary);
   return text;
 }
 
@@ -81,12 +98,55 @@ std::string result_text(const Options& options, const Plan& plan, const OpGraph&
   return placed_graph_def(source.text, source.name, graph, plan);
 }
 
+// For an objective that is not our simulator's: a placement with its value, not a plan.
+ExitCode place_for_objective(const Options& options, const CostModel& costs,
+                             const RunContext& context) {
+  const auto result =
+      place_for(costs, find_dnnp_objective(options.objective),
+                {.budget = static_cast<double>(parse_time(options.budget).count()) / 1e9,
+                 .seed = options.request.place.seed,
+                 .cancel = context.cancel});
+  if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
+    print_words("baechi: " + options.graph.path +
+                " does not fit: no placement was found for operator '" +
+                std::string(costs.graph()[misfit->op].name) + "' and its group");
+    return ExitCode::kDoesNotFit;
+  }
+  const auto& found = std::get<DnnpPlacement>(result);
+  const std::string file = placement_to_json(found.device, costs.graph(), costs.cluster());
+  if (!options.output.empty()) write_result(options.output, file);
+  if (options.output == "-") return ExitCode::kOk;
+  std::string text;
+  if (context.json) {
+    JsonWriter json(text);
+    json.begin_object();
+    json.field("objective", options.objective);
+    json.field("value", found.value.count());
+    json.field("segments", found.segments.count());
+    json.key("device_of");
+    json.begin_object();
+    for (const OpId op : costs.graph().ops())
+      json.field(costs.graph()[op].name, costs.cluster()[found.device[op]].name);
+    json.end_object();
+    json.end_object();
+    json.finish();
+  } else {
+    text = options.objective + " " + short_text(found.value) + " (" +
+           std::to_string(found.value.count()) + " ns); segments alone " +
+           short_text(found.segments) + "\n";
+  }
+  print_result(text);
+  if (found.stopped_early) print_words("the search was stopped: another run may find more");
+  return ExitCode::kOk;
+}
+
 ExitCode place(const Options& options, const RunContext& context) {
   if (is_graph_def(options.output) && options.graph.path == "-")
     throw InputError(options.output, "a GraphDef is written from one in a file, not from -");
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
+  if (!options.objective.empty()) return place_for_objective(options, costs, context);
   PlanRequest request = options.request;
   request.place.cancel = context.cancel;
   Placement expert;
@@ -133,9 +193,11 @@ Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_graph_argument(app, options->graph);
   add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_option("-m,--method", options->request.method, method_help())
-      ->check(CLI::IsMember(method_names()))
-      ->capture_default_str();
+  CLI::Option* method = app.add_option("-m,--method", options->request.method, method_help());
+  method->check(CLI::IsMember(method_names()))->capture_default_str();
+  app.add_option("--objective", options->objective, objective_help())
+      ->check(CLI::IsMember(objective_names()))
+      ->excludes(method);
   app.add_option_function<std::string>(
          "--optimize",
          [options](const std::string& level) {

@@ -48,6 +48,8 @@ struct Benchmark {
 
 void bench_bounds();
 void bench_favorites();
+void bench_exact();
+void bench_gap();
 void bench_generate();
 void bench_growth();
 void bench_optimize();

@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
+    Benchmark{"exact", bench_exact},
+    Benchmark{"gap", bench_gap},
     Benchmark{"generate", bench_generate},
     Benchmark{"place", bench_place},
     Benchmark{"place_layered", bench_place_layered},

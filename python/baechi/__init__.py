@@ -20,6 +20,8 @@ from baechi._core import (
     InputError,
     InternalError,
     MethodOutcome,
+    ObjectivePlacement,
+    ObjectiveScore,
     Operator,
     Plan,
     Unplaceable,
@@ -34,7 +36,7 @@ from baechi._core import (
     verify,
 )
 from baechi._core import version as _version
-from baechi.pipeline import DoesNotFit, lower_bounds, place_graph, simulate
+from baechi.pipeline import DoesNotFit, lower_bounds, place_for, place_graph, score, simulate
 
 __all__ = [
     "Cluster",
@@ -45,6 +47,8 @@ __all__ = [
     "InputError",
     "InternalError",
     "MethodOutcome",
+    "ObjectivePlacement",
+    "ObjectiveScore",
     "Operator",
     "Plan",
     "Unplaceable",
@@ -57,8 +61,11 @@ __all__ = [
     "lower_bounds",
     "methods",
     "models",
+    "objectives",
+    "place_for",
     "place_graph",
     "roofline_time",
+    "score",
     "simulate",
     "verify",
 ]

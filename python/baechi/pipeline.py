@@ -35,6 +35,14 @@ def _cluster(cluster: ClusterLike) -> _core.Cluster:
     return cluster if isinstance(cluster, _core.Cluster) else _core.Cluster(os.fspath(cluster))
 
 
+def _budget(budget: str | float) -> str:
+    if isinstance(budget, str):
+        return budget
+    if not (math.isfinite(budget) and budget >= 0):
+        raise _core.InputError(f"budget must be a finite number of seconds, not {budget}")
+    return f"{budget:.9f}s"
+
+
 def place_graph(
     graph: _core.Graph,
     cluster: ClusterLike,
@@ -75,16 +83,12 @@ def place_graph(
         InputError: The request cannot be right.
 
     """
-    if not isinstance(budget, str):
-        if not (math.isfinite(budget) and budget >= 0):
-            raise _core.InputError(f"budget must be a finite number of seconds, not {budget}")
-        budget = f"{budget:.9f}s"
     answer = _core.place_graph(
         graph,
         _cluster(cluster),
         method=method,
         optimize=optimize,
-        budget=budget,
+        budget=_budget(budget),
         threads=threads,
         lp=lp,
         lp_threshold=lp_threshold,
@@ -107,3 +111,40 @@ def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, s
 def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:
     """Nanoseconds that no placement's step time can be below, by the name of the bound."""
     return _core.lower_bounds(graph, _cluster(cluster))
+
+
+def score(
+    graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str], objective: str
+) -> _core.ObjectiveScore:
+    """Say what a placement is worth under another objective than the step time.
+
+    Args:
+        graph: What is placed.
+        cluster: The devices; those of kind "cpu" are the host, all others are accelerators.
+        device_of: The device of every operator, by name.
+        objective: One of ``objectives()``.
+
+    """
+    return _core.score(graph, _cluster(cluster), dict(device_of), objective)
+
+
+def place_for(
+    graph: _core.Graph,
+    cluster: ClusterLike,
+    objective: str,
+    *,
+    budget: str | float = "1s",
+    seed: int = 1,
+) -> _core.ObjectivePlacement | None:
+    """Place for another objective than the step time; None when no placement was found.
+
+    Args:
+        graph: What to place.
+        cluster: The devices; those of kind "cpu" are the host, all others are accelerators.
+        objective: One of ``objectives()``.
+        budget: How long to search: "500ms", or seconds. It sets an amount of work, so equal input
+            gives an equal placement.
+        seed: For every random choice.
+
+    """
+    return _core.place_for(graph, _cluster(cluster), objective, budget=_budget(budget), seed=seed)

@@ -44,24 +44,6 @@ FavoriteMethod favorites_of(std::string_view lp) {
   throw InputError("lp is 'matching', 'approx' or 'exact', not '" + std::string(lp) + "'");
 }
 
-Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
-                            const std::map<std::string, std::string>& device_of) {
-  Placement placement(graph.num_ops(), DeviceId(0));
-  for (const auto& [name, device] : device_of)
-    if (!graph.find(name).has_value())
-      throw InputError("the placement names an unknown operator '" + name + "'");
-  for (const OpId op : graph.ops()) {
-    const auto at = device_of.find(std::string(graph[op].name));
-    if (at == device_of.end())
-      throw InputError("the placement leaves out operator '" + std::string(graph[op].name) + "'");
-    const std::optional<DeviceId> device = cluster.find(at->second);
-    if (!device.has_value())
-      throw InputError("the placement names an unknown device '" + at->second + "'");
-    placement[op] = *device;
-  }
-  return placement;
-}
-
 Answer place(const GraphHandle& graph, const ClusterHandle& cluster, PlanRequest request,
              const std::optional<std::map<std::string, std::string>>& expert) {
   Placement placement;
@@ -127,6 +109,24 @@ nb::dict facts_of(const GraphHandle& graph) {
 }
 
 }  // namespace
+
+Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
+                            const std::map<std::string, std::string>& device_of) {
+  Placement placement(graph.num_ops(), DeviceId(0));
+  for (const auto& [name, device] : device_of)
+    if (!graph.find(name).has_value())
+      throw InputError("the placement names an unknown operator '" + name + "'");
+  for (const OpId op : graph.ops()) {
+    const auto at = device_of.find(std::string(graph[op].name));
+    if (at == device_of.end())
+      throw InputError("the placement leaves out operator '" + std::string(graph[op].name) + "'");
+    const std::optional<DeviceId> device = cluster.find(at->second);
+    if (!device.has_value())
+      throw InputError("the placement names an unknown device '" + at->second + "'");
+    placement[op] = *device;
+  }
+  return placement;
+}
 
 void bind_place(nb::module_& m) {
   nb::class_<UnplaceableHandle>(m, "Unplaceable", "Why no plan fits, and what would.")

@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,11 @@ struct PlanHandle {
 // The operator that a Python caller names or numbers. Throws KeyError or IndexError.
 OpId operator_id(const OpGraph& graph, const nanobind::object& key);
 
+// The devices that a Python caller names. Throws InputError when an operator or a device is
+// unknown, or an operator is missing.
+Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
+                            const std::map<std::string, std::string>& device_of);
+
 // 'dataflow' or 'retain'. Throws InputError for another name.
 MemoryMode memory_mode_of(std::string_view name);
 const char* memory_mode_name(MemoryMode mode);
@@ -65,6 +71,7 @@ void bind_graph_arrays(nanobind::module_& m);
 void bind_cluster(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_place(nanobind::module_& m);
+void bind_objectives(nanobind::module_& m);
 void bind_generate(nanobind::module_& m);
 
 }  // namespace baechi::python

@@ -17,5 +17,6 @@ NB_MODULE(_core, m) {
   baechi::python::bind_cluster(m);
   baechi::python::bind_plan(m);
   baechi::python::bind_place(m);
+  baechi::python::bind_objectives(m);
   baechi::python::bind_generate(m);
 }

@@ -17,7 +17,7 @@ from tests.conftest import Run
 
 METHODS = [
     *("auto", "refine", "all", "m-topo", "m-etf", "m-sct"),
-    *("chain", "partition", "single", "balanced", "random"),
+    *("chain", "partition", "exact", "single", "balanced", "random"),
 ]
 CLUSTER = "2x8GiB"
 

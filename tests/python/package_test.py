@@ -325,7 +325,9 @@ def test_what_a_signal_handler_raises_comes_out() -> None:
 
 
 def test_methods_and_models_have_summaries() -> None:
-    assert {"auto", "m-topo", "m-etf", "m-sct", "chain", "partition"} <= set(baechi.methods())
+    assert {"auto", "m-topo", "m-etf", "m-sct", "chain", "partition", "exact"} <= set(
+        baechi.methods()
+    )
     assert {"gnmt", "inception-v3", "transformer", "chain"} <= set(baechi.models())
     assert all(baechi.methods().values())
     facts = baechi.graph_facts(diamond())

@@ -11,6 +11,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
+#include "baechi/io/json_writer.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/text_file.h"
 
@@ -98,6 +99,22 @@ Placement parse_placement(std::string_view text, const std::string& place, const
     placement.push_back(*device_of[op]);
   }
   return placement;
+}
+
+std::string placement_to_json(const Placement& placement, const OpGraph& graph,
+                              const Cluster& cluster) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("format", kFormat);
+  json.field("version", 1);
+  json.key("device_of");
+  json.begin_object();
+  for (const OpId op : graph.ops()) json.field(graph[op].name, cluster[placement[op]].name);
+  json.end_object();
+  json.end_object();
+  json.finish();
+  return text;
 }
 
 Placement read_placement(const std::filesystem::path& path, const OpGraph& graph,

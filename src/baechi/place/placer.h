@@ -43,6 +43,7 @@ struct PlaceOptions {
   // m-ETF, m-SCT: where operators go while there is room, equal within a colocation group; the rest
   // is as ever: when they start, and where they go when there is none.
   const Placement* home = nullptr;
+  std::int64_t exact_work = 1'000'000;  // for `exact`: operators that its search looks at
   const CancelFlag* cancel = nullptr;
 };
 
@@ -61,6 +62,7 @@ PlaceResult place_balanced(const CostModel&, const PlaceOptions&);   // bytes, i
 PlaceResult place_expert(const CostModel&, const PlaceOptions&);     // as the user says
 PlaceResult place_chain(const CostModel&, const PlaceOptions&);      // beyond the paper: chain.cc
 PlaceResult place_partition(const CostModel&, const PlaceOptions&);  // beyond: partition.cc
+PlaceResult place_exact(const CostModel&, const PlaceOptions&);      // beyond: exact.h
 
 struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"

@@ -179,6 +179,12 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
     return explain(costs, request, std::move(answer));
   }
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds);
+  if (request.bounds && portfolio.bound.has_value()) {
+    plan.bounds.push_back(*portfolio.bound);
+    std::ranges::sort(plan.bounds, [](const NamedBound& a, const NamedBound& b) {
+      return a.value != b.value ? a.value > b.value : a.name < b.name;
+    });
+  }
   plan.fallbacks = best->fallbacks;
   plan.methods = std::move(methods);
   plan.notes = std::move(portfolio.notes);

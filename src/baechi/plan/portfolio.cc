@@ -10,6 +10,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/parallel.h"
+#include "baechi/place/exact.h"
 #include "baechi/place/partition.h"
 #include "baechi/plan/refine.h"
 
@@ -25,6 +26,10 @@ constexpr PortfolioEntry kMethods[] = {
 // Operators that the simulator replays in a second of one core, about: what a second of budget
 // buys.
 constexpr double kWorkPerSecond = 5e6;
+// Operators that the exact search looks at in a second of one core, about.
+constexpr double kExactWorkPerSecond = 15e6;
+// Of the budget: for a proof, before the search from the best plan.
+constexpr double kShareOfProof = 0.25;
 // The clock stops a search that takes so many times its budget, and so many seconds.
 constexpr double kPatience = 5, kLeastPatience = 20;
 
@@ -38,8 +43,7 @@ class Portfolio {
 
   void place(const PlacerEntry& placer) {
     if (placer.name == "expert" && request_.place.expert == nullptr) return;
-    if (std::any_of(result_.attempts.begin(), result_.attempts.end(),
-                    [](const Attempt& attempt) { return attempt.proved; }))
+    if (std::ranges::any_of(result_.attempts, &Attempt::proved))
       return;  // every placement was tried already
     Attempt optimized = attempt({costs_, units_, shrunk_.get()}, placer, request_.place);
     if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
@@ -83,13 +87,49 @@ class Portfolio {
     refined.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
                               std::chrono::steady_clock::now() - begin)
                               .count();
-    if (stopped_early_)
-      result_.notes.push_back(
-          "the search was stopped by the clock or by you: another run may find another plan");
     keep(std::move(refined));
   }
 
-  PortfolioResult take() { return std::move(result_); }
+  // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
+  // budget. True if there is nothing left to search for.
+  bool prove(double share) {
+    if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
+    if (!is_searchable(costs_)) {
+      if (request_.method == "exact") note("the graph is too large for a search over all plans");
+      return false;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    std::erase_if(result_.attempts, [](const Attempt& other) { return other.method == "exact"; });
+    const Attempt* start = best();
+    const ExactResult found = solve_exactly(
+        costs_, {.work = static_cast<std::int64_t>(request_.budget * share * kExactWorkPerSecond),
+                 .start = start != nullptr ? &*start->placed : nullptr,
+                 .cancel = request_.place.cancel});
+    if (found.cancelled) stopped_early_ = true;
+    Attempt exact;
+    exact.method = "exact";
+    exact.proved = found.complete && !found.placed.has_value();
+    if (found.placed.has_value()) {
+      offer_placement(problem(), *found.placed, exact);
+      result_.bound = {"exact search", found.bound};
+    } else {
+      exact.reason = found.complete ? "every placement in every order runs out of memory"
+                                    : "no plan that fits was met before the budget was spent";
+    }
+    exact.nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                            std::chrono::steady_clock::now() - begin)
+                            .count();
+    keep(std::move(exact));
+    return found.complete;
+  }
+
+  void note(std::string text) { result_.notes.push_back(std::move(text)); }
+
+  PortfolioResult take() {
+    if (stopped_early_)
+      note("the search was stopped by the clock or by you: another run may find another plan");
+    return std::move(result_);
+  }
 
  private:
   // What the table of methods does not show.
@@ -174,14 +214,18 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   if (request.method == "expert" && request.place.expert == nullptr)
     throw InputError("the method 'expert' needs a placement to follow");
   Portfolio portfolio(costs, units, request);
-  const bool everything = request.method == "all";
-  if (everything || request.method == "auto" || request.method == "refine") {
-    for (const PlacerEntry& placer : all_placers())
-      if (everything || (placer.name != "random" && placer.name != "expert"))
-        portfolio.place(placer);
+  const std::string& method = request.method;
+  if (method != "auto" && method != "refine" && method != "all" && method != "exact") {
+    portfolio.place(find_placer(method));
+    return portfolio.take();
+  }
+  for (const PlacerEntry& placer : all_placers())
+    if (placer.name != "exact" &&
+        (method == "all" || (placer.name != "random" && placer.name != "expert")))
+      portfolio.place(placer);
+  if (method == "refine" || !portfolio.prove(kShareOfProof)) {
     portfolio.search();
-  } else {
-    portfolio.place(find_placer(request.method));
+    if (method == "exact") portfolio.prove(1.0);
   }
   return portfolio.take();
 }

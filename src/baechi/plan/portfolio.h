@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Methods that run other methods: `auto`, which searches on from the best of them and keeps the
-// best plan, and `all`, which also shows the baselines.
+// best plan, and `all`, which also shows the baselines. `exact` runs them too, for a plan to beat.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/planner.h"
+#include "baechi/schedule/plan.h"
 
 namespace baechi {
 
@@ -23,6 +25,7 @@ std::span<const PortfolioEntry> portfolio_methods();
 struct PortfolioResult {
   std::vector<Attempt> attempts;  // in the order they were made; at least one
   std::vector<std::string> notes;
+  std::optional<NamedBound> bound;  // that a search over all plans has reached
 };
 
 // What the request's method stands for. Throws InputError for a name that nobody knows, or a budget

@@ -11,6 +11,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/verify/check_schedule.h"
+#include "unit/brute_force.h"
 #include "unit/graphs.h"
 
 namespace baechi {
@@ -50,7 +51,8 @@ TEST_CASE("planner: auto is at least as good as every other method, and says wha
     const PlanResult best = make_plan(costs, request_for("auto"));
     const auto* plan = std::get_if<Plan>(&best);
     for (const PlacerEntry& placer : all_placers()) {
-      if (placer.name == "expert") continue;
+      // `exact` may search for longer than auto does.
+      if (placer.name == "expert" || placer.name == "exact") continue;
       CAPTURE(placer.name);
       const PlanResult other = make_plan(costs, request_for(std::string(placer.name)));
       if (const auto* other_plan = std::get_if<Plan>(&other)) {
@@ -155,6 +157,44 @@ TEST_CASE("planner: cancelling before the search is cancelling; the flag is seen
   PlanRequest request = request_for("auto");
   request.place.cancel = &cancel;
   CHECK_THROWS_AS(make_plan(costs, request), Cancelled);
+}
+
+// A small graph's gap is the true one: the search over all plans proves the optimum.
+TEST_CASE("planner: auto proves small plans optimal, and so does exact") {
+  std::size_t proved = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 4, .max_ops = 7, .cpu_chance = 0.5});
+    const Cluster cluster = random_cluster(seed, Bytes(120));
+    const CostModel costs(graph, cluster);
+    const auto optimum = testing::optimal_makespan(graph, cluster);
+    for (const char* method : {"auto", "exact"}) {
+      CAPTURE(method);
+      const PlanResult result = make_plan(costs, request_for(method));
+      const auto* plan = std::get_if<Plan>(&result);
+      REQUIRE((plan != nullptr) == optimum.has_value());
+      if (plan == nullptr) {
+        CHECK(std::get<Unplaceable>(result).proved);
+        continue;
+      }
+      CHECK(plan->makespan() == optimum->makespan);
+      CHECK(plan->bounds.front().value == optimum->makespan);
+      ++proved;
+    }
+  }
+  CHECK(proved > 50);
+}
+
+// Too many operators to try all plans.
+TEST_CASE("planner: an exact search that is cut short leaves a plan and a bound") {
+  const OpGraph graph = random_dag(5, {.min_ops = 40, .max_ops = 40, .edge_chance = 0.1});
+  const Cluster cluster = random_cluster(3, Bytes(100'000));
+  const CostModel costs(graph, cluster);
+  const PlanResult result = make_plan(costs, request_for("exact"));
+  const Plan& plan = std::get<Plan>(result);
+  CHECK(std::ranges::count(plan.bounds, "exact search", &NamedBound::name) == 1);
+  CHECK(plan.bounds.front().value <= plan.makespan());
+  CHECK(std::ranges::is_sorted(plan.bounds, std::greater<>(), &NamedBound::value));
 }
 
 }  // namespace
