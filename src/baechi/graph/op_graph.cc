@@ -11,9 +11,7 @@ OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
 OpGraph::~OpGraph() = default;
 
 std::optional<OpId> OpGraph::find(std::string_view name) const {
-  const auto at = names_->op_by_name.find(name);
-  if (at == names_->op_by_name.end()) return std::nullopt;
-  return at->second;
+  return names_->op_by_name.find(name, [&](OpId op) { return ops_[op].name; });
 }
 
 std::optional<KindId> OpGraph::find_kind(std::string_view name) const {

@@ -132,7 +132,8 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
     throw InputError("operator number " + std::to_string(graph.num_ops()) + " has an empty name");
   if (graph.num_ops() >= kMaxCount) throw InputError("the graph has more than 2^32 - 2 operators");
   const std::string_view name = graph.names_->arena.store(spec.name);
-  if (!graph.names_->op_by_name.emplace(name, OpId(graph.num_ops())).second)
+  const auto name_of = [&](OpId op) { return graph.ops_[op].name; };
+  if (!graph.names_->op_by_name.insert(name, OpId(graph.num_ops()), name_of))
     throw InputError("duplicate operator name " + quoted(spec.name));
   const OpId op = graph.ops_.push_back(Operator{.name = name,
                                                 .kind = state_->intern(spec.kind),
@@ -152,6 +153,9 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
 
 std::optional<OpId> OpGraphBuilder::find(std::string_view name) const {
   return state_->graph.find(name);
+}
+void OpGraphBuilder::expect(std::string_view name) const {
+  state_->graph.names_->op_by_name.expect(name);
 }
 std::size_t OpGraphBuilder::num_ops() const { return state_->graph.num_ops(); }
 

@@ -41,6 +41,8 @@ class OpGraphBuilder {
 
   OpId add_operator(const OperatorSpec& spec);
   std::optional<OpId> find(std::string_view name) const;
+  // A hint that this name will soon be found or added: with millions of names that saves time.
+  void expect(std::string_view name) const;
   std::size_t num_ops() const;
 
   // The compute time of `op` on devices of this kind; kAnyKind for all kinds without their own.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -51,36 +50,6 @@ struct OperatorFields {  // one operator as the file has it; reused, so that it 
   }
 };
 
-// The operators named or added last, by name. Most references are to them, and the index of a
-// million names is far from any cache.
-class RecentNames {
- public:
-  // May forget, but is never wrong: names are unique, and an operator keeps its id.
-  std::optional<OpId> find(std::string_view name) const {
-    const Entry& entry = entries_[slot(name)];
-    if (entry.name != name) return std::nullopt;
-    return entry.op;
-  }
-  void remember(std::string_view name, OpId op) { entries_[slot(name)] = {name, op}; }
-
- private:
-  struct Entry {
-    std::string_view name;  // no operator's name is empty
-    OpId op{0};
-  };
-  static constexpr std::size_t kEntries = 4096;
-
-  // Names differ mostly in their last bytes.
-  static std::size_t slot(std::string_view name) {
-    std::uint64_t tail = 0;
-    const std::size_t length = std::min(name.size(), sizeof tail);
-    std::memcpy(&tail, name.data() + (name.size() - length), length);
-    return ((tail ^ name.size()) * 0x9e3779b97f4a7c15ULL) >> 52;
-  }
-
-  std::vector<Entry> entries_{kEntries};
-};
-
 class GraphJsonReader {
  public:
   GraphJsonReader(std::string_view text, const std::string& place, const CancelFlag* cancel)
@@ -107,7 +76,6 @@ class GraphJsonReader {
   void read_memory();
   Reference read_reference(bool with_port);
   void add_operator();
-  std::optional<OpId> find(std::string_view name);
   bool link(const Reference& reference, OpId user, Use use);
   void connect(const Reference& reference, OpId from, OpId user, Use use);
   [[noreturn]] void fail_at(const Reference& reference, OpId user, Use use,
@@ -120,7 +88,6 @@ class GraphJsonReader {
   const CancelFlag* cancel_;
   OpGraphBuilder builder_;
   OperatorFields op_;
-  RecentNames recent_;
   std::vector<Pending> pending_;
   std::size_t operators_offset_ = 0;
 };
@@ -194,6 +161,7 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
   switch (field) {
     case kName:
       op_.spec.name = json_.read_string();
+      builder_.expect(op_.spec.name);
       break;
     case kTime:
       read_times();
@@ -259,6 +227,7 @@ Reference GraphJsonReader::read_reference(bool with_port) {
     switch (json_.peek()) {
       case Type::kString:
         reference.name = json_.read_string();
+        builder_.expect(*reference.name);
         break;
       case Type::kNumber:
         reference.index =
@@ -298,25 +267,15 @@ void GraphJsonReader::add_operator() {
     for (const std::string_view group : op_.groups) builder_.add_to_group(op, group);
   });
   const OpId op(builder_.num_ops() - 1);
-  recent_.remember(op_.spec.name, op);
   for (const auto& [reference, use] : op_.references)
     if (!link(reference, op, use)) pending_.push_back({reference, op, use});
-}
-
-std::optional<OpId> GraphJsonReader::find(std::string_view name) {
-  if (name.empty()) return std::nullopt;
-  std::optional<OpId> op = recent_.find(name);
-  if (op.has_value()) return op;
-  op = builder_.find(name);
-  if (op.has_value()) recent_.remember(name, *op);
-  return op;
 }
 
 // False when the operator is not there (yet).
 bool GraphJsonReader::link(const Reference& reference, OpId user, Use use) {
   std::optional<OpId> from;
   if (reference.name.has_value())
-    from = find(*reference.name);
+    from = builder_.find(*reference.name);
   else if (reference.index < builder_.num_ops())
     from = OpId(static_cast<std::size_t>(reference.index));
   if (!from.has_value()) return false;
