@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/generate/generate.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/quoted.h"
 #include "baechi/generate/gnmt.h"
 #include "baechi/generate/inception_v3.h"
 #include "baechi/generate/llama.h"
@@ -22,96 +22,63 @@ void take(Value& into, const std::optional<Value>& asked) {
   if (asked.has_value()) into = *asked;
 }
 
-void take_costing(Costing& costing, const GenerateRequest& request) {
-  take(costing.kinds, request.kinds);
-  take(costing.precision, request.precision);
-  costing.cancel = request.cancel;
+// What the request asks for, where these options have it.
+template <class Options>
+Options asked_of(const GenerateRequest& request, Options options = {}) {
+  take(options.costing.kinds, request.kinds);
+  take(options.costing.precision, request.precision);
+  options.costing.cancel = request.cancel;
+  if constexpr (requires { options.batch; }) take(options.batch, request.batch);
+  if constexpr (requires { options.length; }) take(options.length, request.length);
+  if constexpr (requires { options.layers; }) take(options.layers, request.layers);
+  if constexpr (requires { options.training; }) take(options.training, request.training);
+  if constexpr (requires { options.operators; }) take(options.operators, request.operators);
+  if constexpr (requires { options.seed; }) take(options.seed, request.seed);
+  return options;
 }
 
-OpGraph gnmt(const GenerateRequest& request) {
-  GnmtOptions options;
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  take(options.length, request.length);
-  take(options.layers, request.layers);
-  return generate_gnmt(options);
+template <class Options, OpGraph (*kGenerate)(const Options&)>
+OpGraph made(const GenerateRequest& request) {
+  return kGenerate(asked_of<Options>(request));
 }
 
-OpGraph inception_v3(const GenerateRequest& request) {
-  InceptionV3Options options;
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  return generate_inception_v3(options);
+OpGraph moe(const GenerateRequest& request) {
+  return generate_llama(asked_of(request, mixtral_options()));
 }
 
-OpGraph transformer(const GenerateRequest& request) {
-  TransformerOptions options;
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  take(options.length, request.length);
-  take(options.layers, request.layers);
-  return generate_transformer(options);
+template <std::int64_t kPerLayer>
+double per_layer(const GenerateRequest& request) {
+  return kPerLayer * static_cast<double>(request.layers.value_or(1));
 }
 
-OpGraph language_model(LlamaOptions options, const GenerateRequest& request) {
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  take(options.length, request.length);
-  take(options.layers, request.layers);
-  take(options.training, request.training);
-  return generate_llama(options);
-}
-OpGraph llama(const GenerateRequest& request) { return language_model({}, request); }
-OpGraph moe(const GenerateRequest& request) { return language_model(mixtral_options(), request); }
-
-OpGraph unet(const GenerateRequest& request) {
-  UnetOptions options;
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  take(options.layers, request.layers);
-  take(options.training, request.training);
-  return generate_unet(options);
-}
-
-OpGraph two_tower(const GenerateRequest& request) {
-  TwoTowerOptions options;
-  take_costing(options.costing, request);
-  take(options.batch, request.batch);
-  take(options.layers, request.layers);
-  take(options.training, request.training);
-  return generate_two_tower(options);
-}
-
-template <OpGraph (*kGenerate)(const SyntheticOptions&)>
-OpGraph synthetic(const GenerateRequest& request) {
-  SyntheticOptions options;
-  take_costing(options.costing, request);
-  take(options.operators, request.operators);
-  take(options.seed, request.seed);
-  return kGenerate(options);
+// An unrolled token takes 93 operators per layer, and 66 for attention and loss.
+double gnmt_size(const GenerateRequest& request) {
+  const GnmtOptions options = asked_of<GnmtOptions>(request);
+  return static_cast<double>(options.length) * (66 + 93 * static_cast<double>(options.layers));
 }
 
 constexpr GeneratorEntry kGenerators[] = {
     {"chain", "one operator after the other", "operators seed precision",
-     synthetic<generate_chain>},
+     made<SyntheticOptions, generate_chain>},
     {"fork-join", "one operator, many side by side, one operator", "operators seed precision",
-     synthetic<generate_fork_join>},
+     made<SyntheticOptions, generate_fork_join>},
     {"layered", "random layers, operators that read a few of the layers before",
-     "operators seed precision", synthetic<generate_layered>},
+     "operators seed precision", made<SyntheticOptions, generate_layered>},
     {"gnmt", "machine translation as the paper trains it, unrolled LSTM layers with attention",
-     "batch length layers precision", gnmt, 50, true},
+     "batch length layers precision", made<GnmtOptions, generate_gnmt>, gnmt_size},
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
-     "batch precision", inception_v3},
+     "batch precision", made<InceptionV3Options, generate_inception_v3>},
     {"transformer", "machine translation as the paper trains it, attention only",
-     "batch length layers precision", transformer, 500},
+     "batch length layers precision", made<TransformerOptions, generate_transformer>,
+     per_layer<1250>},
     {"llama", "decoder-only language model of Llama 3 8B's sizes, modules, fp16",
-     "batch length layers training precision", llama, 10},
+     "batch length layers training precision", made<LlamaOptions, generate_llama>, per_layer<15>},
     {"moe", "language model of Mixtral 8x7B's sizes: experts side by side, modules, fp16",
-     "batch length layers training precision", moe, 30},
+     "batch length layers training precision", moe, per_layer<46>},
     {"unet", "image segmentation: down and up again with connections across, modules",
-     "batch layers training precision", unet},
+     "batch layers training precision", made<UnetOptions, generate_unet>},
     {"two-tower", "recommender: two branches, large embedding tables, modules",
-     "batch layers training precision", two_tower},
+     "batch layers training precision", made<TwoTowerOptions, generate_two_tower>},
 };
 
 bool listens(const GeneratorEntry& generator, std::string_view option) {
@@ -121,21 +88,16 @@ bool listens(const GeneratorEntry& generator, std::string_view option) {
 
 void check_option(const GeneratorEntry& generator, std::string_view option, bool asked) {
   if (asked && !listens(generator, option))
-    throw InputError("'" + std::string(generator.name) + "' has no option " + std::string(option) +
+    throw InputError(quoted(generator.name) + " has no option " + std::string(option) +
                      "; it has: " + std::string(generator.options));
 }
 
 void check_size(const GeneratorEntry& generator, const GenerateRequest& request) {
-  if (generator.operators_per_layer == 0) return;
-  std::int64_t left = kMostGeneratedOperators / generator.operators_per_layer;
-  std::string words = "layers";
-  if (generator.unrolled) {
-    words += " times length";
-    left /= std::max<std::int64_t>(1, request.length.value_or(1));
-  }
-  if (request.layers.value_or(1) > left)
-    throw InputError(std::string(generator.name) + ": " + words + " is too large: more than " +
-                     std::to_string(kMostGeneratedOperators) + " operators");
+  if (generator.least_operators == nullptr ||
+      generator.least_operators(request) <= static_cast<double>(kMostGeneratedOperators))
+    return;
+  throw InputError(std::string(generator.name) + ": the graph would have more than " +
+                   std::to_string(kMostGeneratedOperators) + " operators");
 }
 
 }  // namespace

@@ -32,10 +32,9 @@ struct GeneratorEntry {
   std::string_view summary;  // one line
   std::string_view options;  // the names of the request's members it listens to: "batch length"
   OpGraph (*generate)(const GenerateRequest& request);
-  // At least so many operators per layer, and if it is unrolled per layer and token: what is much
-  // too large is refused before it is built. 0: a generator that limits its layers itself.
-  std::int64_t operators_per_layer = 0;
-  bool unrolled = false;
+  // The graph has at least so many operators: what is too large is refused before it is built.
+  // Absent: the generator limits its layers itself.
+  double (*least_operators)(const GenerateRequest& request) = nullptr;
 };
 
 std::span<const GeneratorEntry> all_generators();

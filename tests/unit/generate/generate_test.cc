@@ -29,6 +29,21 @@ TEST_CASE("generate: unknown graphs and options that a graph does not have are n
   CHECK(error_of("gnmt", {.layers = 1}) == "gnmt: layers must be at least 2, not 1");
 }
 
+TEST_CASE("generate: the size that is known beforehand is at most the graph's, and close to it") {
+  for (const GeneratorEntry& generator : all_generators()) {
+    if (generator.least_operators == nullptr) continue;
+    CAPTURE(generator.name);
+    for (const std::int64_t layers : {4, 9}) {
+      const GenerateRequest request{.layers = layers};
+      const auto operators = static_cast<double>(generate_graph(generator.name, request).num_ops());
+      CHECK(generator.least_operators(request) <= operators);
+      CHECK(generator.least_operators(request) >= operators * (layers == 9 ? 0.9 : 0.8));
+    }
+  }
+  CHECK(error_of("gnmt", {.length = 45'000}) ==
+        "gnmt: the graph would have more than 20000000 operators");
+}
+
 TEST_CASE("generate: every graph listens to the options it lists, and has costs for every kind") {
   const std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080,cpu");
   for (const GeneratorEntry& generator : all_generators()) {
