@@ -5,11 +5,10 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/quoted.h"
 
 namespace baechi {
 namespace {
-
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 std::string describe(const LinkRule& rule) {
   switch (rule.scope) {

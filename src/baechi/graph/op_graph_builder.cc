@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/quoted.h"
 #include "baechi/graph/colocation_groups.h"
 #include "baechi/graph/op_graph_names.h"
 #include "baechi/graph/topological_order.h"
@@ -19,8 +20,6 @@ namespace baechi {
 namespace {
 
 constexpr std::size_t kMaxCount = std::numeric_limits<std::uint32_t>::max() - 1;
-
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 // An output as it was added, linked to the next output of the same operator.
 struct Output {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 8> kFills{"#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99",
                                                  "#cab2d6", "#ffff99", "#c7e9e4", "#e0e0e0"};
 
-std::string quoted(std::string_view text) {
+std::string dot_text(std::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -31,13 +31,13 @@ class DotWriter {
   DotWriter(const OpGraph& graph, const PlacementColors& colors) : graph_(graph), colors_(colors) {}
 
   std::string write() {
-    out_ = "digraph " + quoted(graph_.name()) +
+    out_ = "digraph " + dot_text(graph_.name()) +
            " {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\", fillcolor=white];\n";
     for (const GroupId group : graph_.groups()) {
       if (graph_.members(group).size() < 2) continue;
       out_ += "  subgraph cluster_" + std::to_string(group.value()) +
               " {\n    style=dashed;\n    label=" +
-              quoted(graph_.colocation_names(graph_.members(group).front()).front()) + ";\n";
+              dot_text(graph_.colocation_names(graph_.members(group).front()).front()) + ";\n";
       for (const OpId op : graph_.members(group)) out_ += "    " + node(op) + ";\n";
       out_ += "  }\n";
     }
@@ -63,15 +63,15 @@ class DotWriter {
     if (colors_.placement != nullptr) {
       const DeviceId device = (*colors_.placement)[op];
       if (colors_.cluster != nullptr) label += "\n" + colors_.cluster->devices[device.index()].name;
-      fill = ", fillcolor=" + quoted(kFills[device.index() % kFills.size()]);
+      fill = ", fillcolor=" + dot_text(kFills[device.index() % kFills.size()]);
     }
-    out_ += "  " + node(op) + " [label=" + quoted(label) + fill + "];\n";
+    out_ += "  " + node(op) + " [label=" + dot_text(label) + fill + "];\n";
   }
 
   void write_edge(const Edge& edge) {
     out_ += "  " + node(edge.from) + " -> " + node(edge.to);
     if (edge.tensor.has_value())
-      out_ += " [label=" + quoted(short_text(graph_.size(*edge.tensor))) + "];\n";
+      out_ += " [label=" + dot_text(short_text(graph_.size(*edge.tensor))) + "];\n";
     else
       out_ += " [style=dotted];\n";
   }

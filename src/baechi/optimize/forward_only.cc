@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/quoted.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/contraction.h"
 #include "baechi/optimize/grouping.h"
@@ -218,7 +219,7 @@ ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& 
   const Leaders leader = find_leaders(graph);
   for (const OpId op : graph.ops())
     if (!leader[op].has_value())
-      return no("'" + std::string(graph[op].name) + "' has no forward operator to follow");
+      return no(quoted(graph[op].name) + " has no forward operator to follow");
   const ForwardGraph forward(costs, leader);
   if (const std::optional<OpId> op = forward.without_device(); op.has_value())
     return no("no device can run '" + std::string(graph[*op].name) +

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "baechi/base/quoted.h"
 #include "baechi/graph/union_find.h"
 
 namespace baechi {
@@ -31,7 +32,7 @@ Bytes running_need(const CostModel& costs, OpId op) {
 }
 
 std::string unit_name(const OpGraph& graph, const Unit& unit) {
-  const std::string name = "'" + std::string(graph[unit.ops.front()].name) + "'";
+  const std::string name = quoted(graph[unit.ops.front()].name);
   if (unit.ops.size() == 1) return "operator " + name;
   return "the colocation group of operator " + name + " (" + std::to_string(unit.ops.size()) +
          " operators)";

@@ -6,16 +6,17 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/quoted.h"
 
 namespace baechi::simulation {
 namespace {
 
 std::string operator_name(const CostModel& costs, OpId op) {
-  return "operator '" + std::string(costs.graph()[op].name) + "'";
+  return "operator " + quoted(costs.graph()[op].name);
 }
 
 std::string device_name(const CostModel& costs, DeviceId device) {
-  return "device '" + costs.cluster()[device].name + "'";
+  return "device " + quoted(costs.cluster()[device].name);
 }
 
 }  // namespace

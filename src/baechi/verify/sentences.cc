@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/verify/sentences.h"
 
+#include "baechi/base/quoted.h"
+
 namespace baechi {
-namespace {
-
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
-
-}  // namespace
-
 std::string Sentences::name(OpId op) const { return quoted((*graph_)[op].name); }
 
 std::string Sentences::op(OpId op) const { return "operator " + name(op); }

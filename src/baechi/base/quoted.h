@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// How messages show a name: 'a'.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace baechi {
+
+inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+}  // namespace baechi
