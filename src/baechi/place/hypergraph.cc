@@ -41,20 +41,25 @@ void simplify_nets(Hypergraph& graph, std::vector<Net> nets) {
 void add(Vertex& to, const Vertex& from) {
   for (std::size_t c = 0; c < to.time.size(); ++c)
     to.time[c] = (Time(to.time[c]) + Time(from.time[c])).count();
-  to.cannot |= from.cannot;
+  if (!from.cannot.empty()) to.cannot.resize(to.time.size());
+  for (std::size_t c = 0; c < from.cannot.size(); ++c)
+    if (from.cannot[c]) to.cannot[c] = true;
   to.bytes = (Bytes(to.bytes) + Bytes(from.bytes)).count();
   if (from.pin.has_value()) to.pin = from.pin;
 }
 
-bool compatible(const Vertex& a, const Vertex& b, std::uint64_t all_classes) {
+bool compatible(const Vertex& a, const Vertex& b) {
   if (a.pin.has_value() && b.pin.has_value() && a.pin != b.pin) return false;
-  return (a.cannot | b.cannot) != all_classes;
+  if (a.cannot.empty() && b.cannot.empty()) return true;
+  for (std::size_t c = 0; c < a.time.size(); ++c)
+    if (a.can_run_on(c) && b.can_run_on(c)) return true;
+  return false;
 }
 
 std::int64_t mean_time(const Vertex& vertex) {
   std::int64_t sum = 0, classes = 0;
   for (std::size_t c = 0; c < vertex.time.size(); ++c)
-    if ((vertex.cannot >> (c % 64) & 1U) == 0) sum += vertex.time[c] / 16, ++classes;
+    if (vertex.can_run_on(c)) sum += vertex.time[c] / 16, ++classes;
   return classes == 0 ? 0 : sum / classes * 16;
 }
 
@@ -83,17 +88,19 @@ OperatorHypergraph make_hypergraph(const CostModel& costs) {
   for (const OpId op : graph.ops()) {
     const std::uint32_t set = sets.find(op.value());
     if (set == op.value())
-      result.vertex_of[op] =
-          result.graph.vertices.push_back(Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
+      result.vertex_of[op] = result.graph.vertices.push_back(Vertex(classes));
     else
       result.vertex_of[op] = result.vertex_of[OpId(set)];
-    Vertex own{std::vector<std::int64_t>(classes, 0), 0, costs.pin(op), 0};
+    Vertex own(classes);
+    own.pin = costs.pin(op);
     for (std::size_t c = 0; c < classes; ++c) {
       const std::optional<Time> time = costs.class_times(DeviceClassId(c))[op];
-      if (time.has_value())
+      if (time.has_value()) {
         own.time[c] = time->count();
-      else
-        own.cannot |= std::uint64_t{1} << (c % 64);
+      } else {
+        own.cannot.resize(classes);
+        own.cannot[c] = true;
+      }
     }
     own.bytes =
         graph[op].permanent.count() +
@@ -130,8 +137,7 @@ Hypergraph Hypergraph::contracted(const IdVector<VertexId, VertexId>& labels,
                                   std::size_t count) const {
   Hypergraph result;
   const std::size_t classes = vertices.empty() ? 0 : vertices[VertexId(0)].time.size();
-  result.vertices =
-      IdVector<VertexId, Vertex>(count, Vertex{std::vector<std::int64_t>(classes, 0), 0, {}, 0});
+  result.vertices = IdVector<VertexId, Vertex>(count, Vertex(classes));
   for (const VertexId vertex : vertices.keys())
     add(result.vertices[labels[vertex]], vertices[vertex]);
   std::vector<Net> coarse;
@@ -149,9 +155,6 @@ Hypergraph Hypergraph::contracted(const IdVector<VertexId, VertexId>& labels,
 
 Clustering cluster_by_traffic(const Hypergraph& graph, std::int64_t max_time, Random& random) {
   const std::size_t n = graph.vertices.size();
-  const std::size_t classes = n == 0 ? 0 : graph.vertices[VertexId(0)].time.size();
-  const std::uint64_t all_classes =
-      classes >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << classes) - 1;
   IdVector<VertexId, VertexId> label(n, VertexId(0));
   IdVector<VertexId, Vertex> cluster = graph.vertices;  // by label: the vertex it started from
   IdVector<VertexId, std::uint32_t> members(n, 1);
@@ -188,7 +191,7 @@ Clustering cluster_by_traffic(const Hypergraph& graph, std::int64_t max_time, Ra
     for (const VertexId target : rated) {
       const bool fits =
           mean_time(cluster[target]) + mean_time(cluster[label[vertex]]) <= max_time &&
-          compatible(cluster[target], cluster[label[vertex]], all_classes);
+          compatible(cluster[target], cluster[label[vertex]]);
       if (fits && (!best.has_value() || rating[target] > rating[*best] ||
                    (rating[target] == rating[*best] && target < *best)))
         best = target;

@@ -19,9 +19,14 @@ using NetId = Id<struct NetTag>;
 
 struct Vertex {
   std::vector<std::int64_t> time;  // on each device class; of operators that cannot run there, 0
-  std::uint64_t cannot = 0;        // device classes that cannot run all of it, as bits
+  std::vector<bool> cannot;        // device classes that cannot run all of it; empty: none
   std::optional<DeviceId> pin;
   std::int64_t bytes = 0;  // permanent memory, and its share of the tensors alive at the peak
+
+  explicit Vertex(std::size_t classes) : time(classes, 0) {}
+  bool can_run_on(std::size_t device_class) const {
+    return cannot.empty() || !cannot[device_class];
+  }
 };
 
 // A tensor, or several with the same ends.

@@ -114,7 +114,7 @@ class Balance {
   bool may_run(VertexId vertex, DeviceId device) const {
     const Vertex& v = graph_.vertices[vertex];
     if (v.pin.has_value() && *v.pin != device) return false;
-    return (v.cannot >> (costs_.class_of(device).index() % 64) & 1U) == 0;
+    return v.can_run_on(costs_.class_of(device).index());
   }
   const Parts& parts() const { return parts_; }
 
