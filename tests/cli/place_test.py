@@ -217,6 +217,19 @@ def test_a_graph_much_too_large_is_refused_at_once(run: Run, arguments: list[str
     assert_refused(run("generate", *arguments, "-o", "/nowhere/x.json", timeout=10), "20000000")
 
 
+def test_a_graph_without_a_name_may_change_its_file_name(
+    run: Run, data: Path, tmp_path: Path
+) -> None:
+    before, after, plan = (tmp_path / name for name in ("profile.txt", "other.txt", "plan.json"))
+    before.write_bytes((data / "good" / "pipedream.txt").read_bytes())
+    assert run("place", before, "-c", CLUSTER, "-m", "single", "-o", plan).returncode == 0
+    before.rename(after)
+    assert run("verify", after, plan).returncode == 0
+    converted = tmp_path / "graph.json"
+    assert run("convert", after, "-o", converted).returncode == 0
+    assert run("verify", converted, plan).returncode == 0
+
+
 @pytest.mark.parametrize("seed", ["-5", "18446744073709551616", "x"])
 def test_generate_reads_its_numbers_exactly(run: Run, seed: str) -> None:
     assert_refused(run("generate", "layered", "--seed", seed), "--seed")

@@ -184,9 +184,8 @@ DnnPartitioning parse_dnn_partitioning(std::string_view text, const std::string&
   return InstanceReader(text, place).read();
 }
 
-OpGraph graph_of(const DnnPartitioning& instance, const std::string& place,
-                 std::string_view graph_name) try {
-  OpGraphBuilder builder(graph_name);
+OpGraph graph_of(const DnnPartitioning& instance, const std::string& place) try {
+  OpGraphBuilder builder;
   for (const DnnPartitioning::Node& node : instance.nodes) {
     const std::string who = "node '" + node.name + "': ";
     const OpId op = builder.add_operator({.name = node.name,

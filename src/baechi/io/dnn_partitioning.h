@@ -44,8 +44,7 @@ DnnPartitioning parse_dnn_partitioning(std::string_view text, const std::string&
 inline constexpr Bandwidth kDnnPartitioningBandwidth{std::int64_t{2} << 30};
 
 // Times round to the nearest nanosecond. Kinds "accelerator" and "cpu". Throws InputError.
-OpGraph graph_of(const DnnPartitioning& instance, const std::string& place,
-                 std::string_view graph_name);
+OpGraph graph_of(const DnnPartitioning& instance, const std::string& place);
 ClusterSpec cluster_of(const DnnPartitioning& instance, const std::string& place);
 
 }  // namespace baechi

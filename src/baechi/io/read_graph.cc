@@ -10,7 +10,6 @@
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/pipedream.h"
-#include "baechi/io/source_place.h"
 #include "baechi/io/text_file.h"
 
 namespace baechi {
@@ -19,11 +18,6 @@ namespace {
 constexpr const char* kKnownFormats =
     "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
     "dnn-partitioning JSON, PipeDream's graph.txt or a TensorFlow GraphDef";
-
-// "name" without folders and the last extension: "model" for "graphs/model.json".
-std::string stem(const std::string& place) {
-  return printable(std::filesystem::path(place).stem().string());
-}
 
 }  // namespace
 
@@ -56,13 +50,13 @@ OpGraph parse_graph(std::string_view text, const std::string& place, const ReadO
     case GraphFormat::kBaechi:
       return parse_graph_json(text, place, options.cancel);
     case GraphFormat::kPipeDream:
-      return parse_pipedream(text, place, stem(place));
+      return parse_pipedream(text, place);
     case GraphFormat::kGraphDef:
-      return parse_graph_def(text, place, stem(place), options.costs);
+      return parse_graph_def(text, place, {}, options.costs);
     case GraphFormat::kDnnPartitioning:
       break;
   }
-  return graph_of(parse_dnn_partitioning(text, place), place, stem(place));
+  return graph_of(parse_dnn_partitioning(text, place), place);
 }
 
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {
