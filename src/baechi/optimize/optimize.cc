@@ -31,6 +31,7 @@ Optimized group_and_fuse(const CostModel& costs, const OptimizeOptions& options)
   std::vector<PassStatistics> passes;
   PassStatistics::Size size = size_of(graph);
   const auto record = [&](const PassClock& clock, const OpLabels& group, std::string note) {
+    throw_if_cancelled(options.cancel);
     size.groups = count_groups(group);
     passes.push_back(clock.stop(size, std::move(note)));
   };
@@ -57,6 +58,7 @@ Optimized group_and_fuse(const CostModel& costs, const OptimizeOptions& options)
   } else if (!passes.empty()) {
     note = passes.back().note;
   }
+  throw_if_cancelled(options.cancel);
   Contracted small = contract(graph, cluster, group);
   if (!passes.empty())  // the last pass carries the contraction's time
     passes.back() = clock.stop(small.graph, std::move(note));
@@ -88,6 +90,7 @@ OptimizeLevel find_optimize_level(std::string_view name) {
 
 Optimized optimize(const CostModel& costs, const OptimizeOptions& options) {
   Optimized done = group_and_fuse(costs, options);
+  throw_if_cancelled(options.cancel);
   if (options.level < OptimizeLevel::kForward) return done;
   const PassClock clock("forward", done.graph);
   ForwardOnly forward =

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/colocation.h"
 #include "baechi/optimize/coplacement.h"
@@ -39,6 +40,7 @@ struct OptimizeOptions {
   CoplacementOptions coplacement = {};
   FusionOptions fusion = {};
   ForwardOnlyOptions forward_only = {};
+  const CancelFlag* cancel = nullptr;  // when set: optimize() throws Cancelled
 };
 
 // Like the passes one by one with their expansions composed, but faster: all passes up to

@@ -37,8 +37,9 @@ struct DeviceType {
   std::size_t stride = 1;  // of its count in the number of a state
 };
 
-// Usually by class and capacity. With pins, or with so many types that their counts make too many
-// states, every device is a type of its own, and `in_order` makes devices be used in id order only.
+// Usually by class and capacity, no more of each than there can be segments. With pins, or with so
+// many types that their counts make too many states, every device is a type of its own, and
+// `in_order` makes devices be used in id order only.
 struct DeviceTypes {
   std::vector<DeviceType> types;
   std::size_t states = 1;
@@ -46,7 +47,7 @@ struct DeviceTypes {
 };
 
 DeviceTypes device_types(const CostModel& costs) {
-  constexpr std::size_t kMostStates = 512;
+  constexpr std::size_t kMostStates = 512, kMostSegments = 96;
   const Cluster& cluster = costs.cluster();
   DeviceTypes result;
   for (const DeviceId device : cluster.devices()) {
@@ -57,7 +58,7 @@ DeviceTypes device_types(const CostModel& costs) {
     auto type = std::find_if(result.types.begin(), result.types.end(), alike);
     if (type == result.types.end())
       type = result.types.insert(type, {{}, costs.class_of(device), cluster[device].capacity});
-    type->devices.push_back(device);
+    if (type->devices.size() < kMostSegments) type->devices.push_back(device);
   }
   for (DeviceType& type : result.types) {
     type.stride = result.states;
@@ -80,8 +81,12 @@ struct Segment {
 
 class Program {
  public:
-  Program(const SegmentCosts& segments, const DeviceTypes& devices, std::int64_t capacity_percent)
-      : segments_(segments), devices_(devices), capacity_percent_(capacity_percent) {}
+  Program(const SegmentCosts& segments, const DeviceTypes& devices, std::int64_t capacity_percent,
+          const CancelFlag* cancel)
+      : segments_(segments),
+        devices_(devices),
+        capacity_percent_(capacity_percent),
+        cancel_(cancel) {}
 
   // The best cut, in block order; nothing when no cut keeps within memory.
   std::optional<std::vector<Segment>> solve(Objective objective);
@@ -102,6 +107,7 @@ class Program {
   const SegmentCosts& segments_;
   const DeviceTypes& devices_;
   std::int64_t capacity_percent_;
+  const CancelFlag* cancel_;
   std::vector<Cell> cells_;
 };
 
@@ -118,7 +124,7 @@ std::int64_t Program::cost(Objective objective, const Segment& segment) const {
 // All ways to give the next segment to a device of `type`.
 void Program::extend(Objective objective, std::size_t state, std::size_t type) {
   const DeviceType& of = devices_.types[type];
-  const std::size_t next = devices_.in_order ? type + 1 : state + of.stride;
+  const std::size_t next = state + of.stride;
   const Bytes capacity = Bytes(scale_up(of.capacity.count(), capacity_percent_, 100, "memory"));
   for (std::size_t first = 0; first < segments_.num_blocks(); ++first) {
     const std::int64_t before = cells_[at(state, first)].value;
@@ -139,14 +145,21 @@ std::optional<std::vector<Segment>> Program::solve(Objective objective) {
   const std::size_t end = segments_.num_blocks();
   cells_.assign(devices_.states * (end + 1), Cell{});
   cells_[at(0, 0)].value = 0;
-  for (std::size_t state = 0; state < devices_.states; ++state)
+  for (std::size_t state = 0; state < devices_.states; ++state) {
+    throw_if_cancelled(cancel_);
+    if (devices_.in_order) {
+      if (state == devices_.types.size()) break;
+      for (std::size_t block = 0; block <= end; ++block)  // this device may stay idle
+        cells_[at(state + 1, block)] = cells_[at(state, block)];
+      extend(objective, state, state);
+      continue;
+    }
     for (std::size_t type = 0; type < devices_.types.size(); ++type) {
       const DeviceType& of = devices_.types[type];
-      const bool left = devices_.in_order
-                            ? type >= state
-                            : (state / of.stride) % (of.devices.size() + 1) < of.devices.size();
-      if (left) extend(objective, state, type);
+      if ((state / of.stride) % (of.devices.size() + 1) < of.devices.size())
+        extend(objective, state, type);
     }
+  }
 
   std::size_t state = 0;
   for (std::size_t other = 1; other < devices_.states; ++other)
@@ -253,7 +266,7 @@ PlaceResult place_chain(const CostModel& costs, const PlaceOptions& options) {
       continue;
     }
     const SegmentCosts segments(costs, sequence, row);
-    Program program(segments, devices, capacity_percent);
+    Program program(segments, devices, capacity_percent, options.cancel);
     for (const Objective objective : kObjectives) {
       const auto cut = program.solve(objective);
       if (!cut.has_value()) {

@@ -6,14 +6,17 @@
 namespace baechi {
 namespace {
 
+bool same_link(const Link& a, const Link& b) {
+  return a.latency == b.latency && a.bandwidth == b.bandwidth;
+}
+
 bool interchangeable(const CostModel& costs, DeviceId p, DeviceId q) {
   if (costs.class_of(p) != costs.class_of(q)) return false;
   const Cluster& cluster = costs.cluster();
   const IdRange<DeviceId> devices = cluster.devices();
   return std::all_of(devices.begin(), devices.end(), [&](DeviceId from) {
     if (from == p || from == q) return true;
-    const Link &to_p = cluster.link(from, p), &to_q = cluster.link(from, q);
-    return to_p.latency == to_q.latency && to_p.bandwidth == to_q.bandwidth;
+    return same_link(cluster.link(from, p), cluster.link(from, q));
   });
 }
 
@@ -22,9 +25,12 @@ bool interchangeable(const CostModel& costs, DeviceId p, DeviceId q) {
 std::vector<std::vector<DeviceId>> interchangeable_devices(const CostModel& costs) {
   std::vector<std::vector<DeviceId>> classes;
   for (const DeviceId device : costs.cluster().devices()) {
+    // Interchangeable with every member, which are so among themselves: that holds if it is with
+    // the first one, and if the first one sends to it as it sends to the second.
     const auto home = std::find_if(classes.begin(), classes.end(), [&](const auto& members) {
-      return std::all_of(members.begin(), members.end(),
-                         [&](DeviceId member) { return interchangeable(costs, member, device); });
+      return interchangeable(costs, members[0], device) &&
+             (members.size() == 1 || same_link(costs.cluster().link(members[0], members[1]),
+                                               costs.cluster().link(members[0], device)));
     });
     if (home == classes.end()) {
       classes.push_back({device});
