@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "baechi/base/short_text.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/fit_search.h"
 
@@ -35,11 +36,11 @@ struct Misfit {
 
 // Keeps in `attempt` the fastest that fits, if it beats what is there. True if so.
 bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt& attempt,
-           std::optional<Misfit>* misfit = nullptr) {
+           const CancelFlag* cancel = nullptr, std::optional<Misfit>* misfit = nullptr) {
   const CostModel& costs = problem.costs;
   bool better = false;
   for (PlacedGraph& candidate : candidates) {
-    Trace trace = simulate(costs, candidate);
+    Trace trace = simulate(costs, candidate, {.cancel = cancel});
     if (const std::optional<Overflow> overflow = find_overflow(trace, costs.cluster())) {
       if (misfit != nullptr && !misfit->has_value())
         misfit->emplace(Misfit{std::move(candidate), std::move(trace), *overflow});
@@ -131,9 +132,8 @@ class Try {
   }
 
   bool offer(std::vector<PlacedGraph> candidates) {
-    throw_if_cancelled(options_.cancel);
     std::optional<Misfit> misfit;
-    if (baechi::offer(problem_, std::move(candidates), attempt_, &misfit)) {
+    if (baechi::offer(problem_, std::move(candidates), attempt_, options_.cancel, &misfit)) {
       attempt_.reason.clear();
       attempt_.misfit.reset();
       return true;
