@@ -8,9 +8,9 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/console.h"
+#include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/io/json_writer.h"
-#include "baechi/io/quantity_text.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi::cli {

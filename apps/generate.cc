@@ -15,10 +15,10 @@
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/io/json_writer.h"
-#include "baechi/io/quantity_text.h"
 #include "baechi/io/write_graph.h"
 #include "baechi/place/sequential_peak.h"
 

@@ -10,10 +10,10 @@
 
 #include "apps/arguments.h"
 #include "apps/console.h"
+#include "baechi/base/short_text.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/json_writer.h"
-#include "baechi/io/quantity_text.h"
 
 namespace baechi::cli {
 namespace {
@@ -38,11 +38,12 @@ std::string with_part(std::size_t all, std::size_t part, const char* what) {
 }
 
 Rows graph_rows(const OpGraph& graph, const GraphFacts& facts) {
-  Rows rows{{"graph", graph.name()},
-            {"operators", with_part(facts.num_ops, facts.num_backward_ops, "backward")},
-            {"edges", with_part(facts.num_edges, facts.num_control_edges, "control")},
-            {"tensors", std::to_string(facts.num_tensors)},
-            {"memory mode", std::string(memory_mode_name(graph.memory_mode()))}};
+  Rows rows;
+  if (!graph.name().empty()) rows.emplace_back("graph", graph.name());
+  rows.emplace_back("operators", with_part(facts.num_ops, facts.num_backward_ops, "backward"));
+  rows.emplace_back("edges", with_part(facts.num_edges, facts.num_control_edges, "control"));
+  rows.emplace_back("tensors", std::to_string(facts.num_tensors));
+  rows.emplace_back("memory mode", memory_mode_name(graph.memory_mode()));
   if (graph.batch_size().has_value())
     rows.emplace_back("batch size", std::to_string(*graph.batch_size()));
   if (facts.num_groups != 0)

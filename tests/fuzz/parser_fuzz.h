@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/dnn_partitioning.h"
 #include "baechi/io/placement_file.h"
@@ -54,7 +55,7 @@ inline void dnn_partitioning(std::string_view input) {
   refuse_in_one_line([&] {
     const DnnPartitioning instance = parse_dnn_partitioning(input, "input");
     cluster_of(instance, "input");
-    graph_round_trip(graph_of(instance, "input", "graph"));
+    graph_round_trip(graph_of(instance, "input"));
   });
 }
 

@@ -7,6 +7,6 @@
 
 namespace baechi {
 
-inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+inline std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 }  // namespace baechi

@@ -5,7 +5,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 
 namespace baechi {
 namespace {
@@ -19,9 +19,9 @@ std::string describe(const LinkRule& rule) {
     case LinkScope::kSameHost:
       return "the link within a host";
     case LinkScope::kKinds:
-      return "the link between kinds " + quoted(rule.from) + " and " + quoted(rule.to);
+      return "the link between kinds " + in_quotes(rule.from) + " and " + in_quotes(rule.to);
     case LinkScope::kPair:
-      return "the link from " + quoted(rule.from) + " to " + quoted(rule.to);
+      return "the link from " + in_quotes(rule.from) + " to " + in_quotes(rule.to);
   }
   BAECHI_ASSERT(false, "unknown link scope");
   return {};
@@ -33,17 +33,17 @@ void check_devices(const ClusterSpec& spec) {
   for (const Device& device : spec.devices) {
     if (device.name.empty()) throw InputError("a device has an empty name");
     if (device.kind.empty())
-      throw InputError("device " + quoted(device.name) + " has an empty kind");
+      throw InputError("device " + in_quotes(device.name) + " has an empty kind");
     if (device.capacity <= Bytes(0))
-      throw InputError("device " + quoted(device.name) +
+      throw InputError("device " + in_quotes(device.name) +
                        " has no memory: " + std::to_string(device.capacity.count()) + " bytes");
     if (device.speed <= Speed(0))
-      throw InputError("device " + quoted(device.name) + " has a speed that is not positive");
+      throw InputError("device " + in_quotes(device.name) + " has a speed that is not positive");
     names.push_back(device.name);
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    throw InputError("duplicate device name " + quoted(*twice));
+    throw InputError("duplicate device name " + in_quotes(*twice));
 }
 
 void check_rule(const ClusterSpec& spec, const LinkRule& rule) {
@@ -59,7 +59,8 @@ void check_rule(const ClusterSpec& spec, const LinkRule& rule) {
     });
     if (!known)
       throw InputError(describe(rule) + " names an unknown " +
-                       (rule.scope == LinkScope::kPair ? "device " : "device kind ") + quoted(end));
+                       (rule.scope == LinkScope::kPair ? "device " : "device kind ") +
+                       in_quotes(end));
   }
   if (rule.scope == LinkScope::kPair && rule.from == rule.to)
     throw InputError(describe(rule) + " joins a device with itself");
@@ -123,8 +124,8 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
             (best == nullptr || rule.scope >= best->scope))
           best = &rule;
       if (best == nullptr)
-        throw InputError("no link rule covers " + quoted((*this)[from].name) + " to " +
-                         quoted((*this)[to].name) + ": add a default link");
+        throw InputError("no link rule covers " + in_quotes((*this)[from].name) + " to " +
+                         in_quotes((*this)[to].name) + ": add a default link");
 
       Link link{best->latency, best->bandwidth, {}};
       for (const std::string& pattern : best->channels) {

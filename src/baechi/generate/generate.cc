@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/generate/gnmt.h"
 #include "baechi/generate/inception_v3.h"
 #include "baechi/generate/llama.h"
@@ -88,7 +88,7 @@ bool listens(const GeneratorEntry& generator, std::string_view option) {
 
 void check_option(const GeneratorEntry& generator, std::string_view option, bool asked) {
   if (asked && !listens(generator, option))
-    throw InputError(quoted(generator.name) + " has no option " + std::string(option) +
+    throw InputError(in_quotes(generator.name) + " has no option " + std::string(option) +
                      "; it has: " + std::string(generator.options));
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/colocation_groups.h"
 #include "baechi/graph/op_graph_names.h"
 #include "baechi/graph/topological_order.h"
@@ -54,9 +54,9 @@ std::string describe(const Cycle& cycle, const IdVector<OpId, Operator>& ops) {
   std::string text =
       "the graph has a cycle of " + std::to_string(cycle.ops.size()) + " operators: ";
   for (std::size_t i = 0; i < std::min(kShown, cycle.ops.size()); ++i)
-    text += quoted(ops[cycle.ops[i]].name) + " -> ";
+    text += in_quotes(ops[cycle.ops[i]].name) + " -> ";
   if (cycle.ops.size() > kShown) text += "... -> ";
-  return text + quoted(ops[cycle.ops.front()].name);
+  return text + in_quotes(ops[cycle.ops.front()].name);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ struct OpGraphBuilder::State {
                        ": the graph has " + std::to_string(graph.ops_.size()) + " so far");
     return graph.ops_[op];
   }
-  std::string name(OpId op) { return quoted(at(op).name); }
+  std::string name(OpId op) { return in_quotes(at(op).name); }
 
   void require_amount(OpId op, Bytes bytes, const char* what) {
     if (bytes < Bytes(0))
@@ -133,7 +133,7 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
   const std::string_view name = graph.names_->arena.store(spec.name);
   const auto name_of = [&](OpId op) { return graph.ops_[op].name; };
   if (!graph.names_->op_by_name.insert(name, OpId(graph.num_ops()), name_of))
-    throw InputError("duplicate operator name " + quoted(spec.name));
+    throw InputError("duplicate operator name " + in_quotes(spec.name));
   const OpId op = graph.ops_.push_back(Operator{.name = name,
                                                 .kind = state_->intern(spec.kind),
                                                 .permanent = {},
@@ -336,7 +336,7 @@ void OpGraphBuilder::State::number_groups() {
       if (pinned.has_value() && graph[*pinned].pin != graph[op].pin)
         throw InputError("operators " + name(*pinned) + " and " + name(op) +
                          " are colocated but pinned to different devices, " +
-                         quoted(*graph[*pinned].pin) + " and " + quoted(*graph[op].pin));
+                         in_quotes(*graph[*pinned].pin) + " and " + in_quotes(*graph[op].pin));
       pinned = op;
     }
   }

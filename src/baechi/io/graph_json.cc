@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
@@ -316,7 +316,7 @@ void GraphJsonReader::fail_unknown(const Pending& pending) const {
   const Reference& reference = pending.reference;
   fail_at(reference, pending.user, pending.use,
           reference.name.has_value()
-              ? "there is no operator " + quoted(*reference.name)
+              ? "there is no operator " + in_quotes(*reference.name)
               : "there is no operator number " + std::to_string(reference.index) +
                     ": the graph has " + std::to_string(builder_.num_ops()));
 }

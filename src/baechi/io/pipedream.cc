@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/decimal.h"
 #include "baechi/io/source_place.h"
@@ -38,8 +38,7 @@ std::string_view trim(std::string_view text) {
 
 class GraphTextReader {
  public:
-  GraphTextReader(std::string_view text, const std::string& place, std::string_view graph_name)
-      : text_(text), place_(place), builder_(graph_name) {}
+  GraphTextReader(std::string_view text, const std::string& place) : text_(text), place_(place) {}
 
   OpGraph read() {
     std::size_t begin = 0;
@@ -122,7 +121,7 @@ class GraphTextReader {
       if (equals == part.npos) fail(part.empty() ? text : part, "expected 'name=value'");
       std::size_t field = 0;
       while (field < kNames.size() && kNames[field] != part.substr(0, equals)) ++field;
-      if (field == kNames.size()) fail(part, "unknown cost " + quoted(part.substr(0, equals)));
+      if (field == kNames.size()) fail(part, "unknown cost " + in_quotes(part.substr(0, equals)));
       if (values[field].has_value()) fail(part, "the cost occurs twice");
       const std::string_view value = part.substr(equals + 1);
       values[field] = field < 2 ? read_number(value, 1'000'000) : read_sizes(value);
@@ -135,7 +134,7 @@ class GraphTextReader {
 
   std::int64_t read_number(std::string_view text, std::int64_t factor) const {
     if (text.empty() || number_length(text) != text.size())
-      fail(text, "expected a number, found " + quoted(text));
+      fail(text, "expected a number, found " + in_quotes(text));
     const auto decimal = parse_decimal(text);
     const auto scaled = decimal.has_value() ? scale(*decimal, factor, 1) : std::nullopt;
     if (!scaled.has_value()) fail(text, "the number is too large");
@@ -182,9 +181,8 @@ class GraphTextReader {
 
 }  // namespace
 
-OpGraph parse_pipedream(std::string_view text, const std::string& place,
-                        std::string_view graph_name) {
-  return GraphTextReader(text, place, graph_name).read();
+OpGraph parse_pipedream(std::string_view text, const std::string& place) {
+  return GraphTextReader(text, place).read();
 }
 
 }  // namespace baechi

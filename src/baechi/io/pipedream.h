@@ -11,7 +11,6 @@ namespace baechi {
 
 // Every node becomes a forward operator and its backward (docs/file_formats.md). Throws InputError
 // "file:line:column: reason".
-OpGraph parse_pipedream(std::string_view text, const std::string& place,
-                        std::string_view graph_name);
+OpGraph parse_pipedream(std::string_view text, const std::string& place);
 
 }  // namespace baechi

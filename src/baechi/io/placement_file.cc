@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/json_writer.h"
@@ -29,8 +29,8 @@ Placement from_plan(const Plan& plan, const std::string& place, const OpGraph& g
     const std::string& name = plan.cluster.devices[plan.schedule.slots[op].device.index()].name;
     const std::optional<DeviceId> device = cluster.find(name);
     if (!device.has_value())
-      throw InputError(place, "operator " + quoted(graph[op].name) + " is on device " +
-                                  quoted(name) + ", which the cluster does not have");
+      throw InputError(place, "operator " + in_quotes(graph[op].name) + " is on device " +
+                                  in_quotes(name) + ", which the cluster does not have");
     placement.push_back(*device);
   }
   return placement;
@@ -53,7 +53,7 @@ std::vector<PlacementEntry> read_entries(JsonReader& json) {
     json.enter_object();
     while (json.next_key()) {
       if (!placed.insert(json.key()).second)
-        json.fail("operator " + quoted(json.key()) + " is placed twice");
+        json.fail("operator " + in_quotes(json.key()) + " is placed twice");
       PlacementEntry entry{json.key(), json.read_string(), 0};
       entry.offset = json.offset();
       entries.push_back(entry);
@@ -87,14 +87,14 @@ Placement parse_placement(std::string_view text, const std::string& place, const
       json.fail_at(entry.offset, "$.device_of", reason);
     };
     const std::optional<OpId> op = graph.find(entry.op);
-    if (!op.has_value()) fail("the graph has no operator " + quoted(entry.op));
+    if (!op.has_value()) fail("the graph has no operator " + in_quotes(entry.op));
     device_of[*op] = cluster.find(entry.device);
-    if (!device_of[*op].has_value()) fail("the cluster has no device " + quoted(entry.device));
+    if (!device_of[*op].has_value()) fail("the cluster has no device " + in_quotes(entry.device));
   }
   Placement placement;
   for (const OpId op : graph.ops()) {
     if (!device_of[op].has_value())
-      throw InputError(place, "operator " + quoted(graph[op].name) + " is not placed");
+      throw InputError(place, "operator " + in_quotes(graph[op].name) + " is not placed");
     placement.push_back(*device_of[op]);
   }
   return placement;

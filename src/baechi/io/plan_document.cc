@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/io/cluster_json.h"
 #include "baechi/io/json_values.h"
 
@@ -204,7 +204,7 @@ PlanDevice PlanReader::read_device(DeviceId expected) {
 DeviceId PlanReader::read_device_name() {
   const std::string_view name = json_.read_string();
   const auto at = devices_.find(std::string(name));
-  if (at == devices_.end()) json_.fail("the cluster has no device " + quoted(name));
+  if (at == devices_.end()) json_.fail("the cluster has no device " + in_quotes(name));
   return at->second;
 }
 
@@ -345,7 +345,7 @@ void PlanReader::check_document(std::uint64_t seen) {
                       " operators, not " + std::to_string(document_.num_operators));
   const auto check_name = [&](std::string_view name, std::size_t offset, const char* path) {
     if (!operator_names_.contains(name))
-      json_.fail_at(offset, path, "the plan places no operator " + quoted(name));
+      json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));
   };
   for (const PlanDocument::Transfer& transfer : document_.transfers)
     check_name(transfer.producer, transfer.offset, "$.transfers");

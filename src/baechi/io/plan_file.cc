@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/version.h"
 #include "baechi/io/cluster_json.h"
 #include "baechi/io/json_reader.h"
@@ -207,7 +207,8 @@ class PlanBinder {
 
   OpId find(std::string_view name, std::size_t offset, const char* path) const {
     const std::optional<OpId> op = graph_.find(name);
-    if (!op.has_value()) json_.fail_at(offset, path, "the graph has no operator " + quoted(name));
+    if (!op.has_value())
+      json_.fail_at(offset, path, "the graph has no operator " + in_quotes(name));
     return *op;
   }
 

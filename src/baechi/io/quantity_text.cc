@@ -117,30 +117,6 @@ std::string exact(std::int64_t value, std::span<const Unit> units, std::string_v
          std::string(suffix);
 }
 
-// value / factor with three significant digits, rounded half up.
-std::string three_digits(std::int64_t value, std::int64_t factor) {
-  for (int decimals = 2; decimals >= 0; --decimals) {
-    const std::int64_t power = decimals == 2 ? 100 : decimals == 1 ? 10 : 1;
-    const Decimal number{.mantissa = static_cast<WideUnsigned>(value)};
-    const auto scaled = scale(number, power, factor);
-    if (!scaled.has_value() || (scaled->value >= 1000 && decimals > 0)) continue;
-    const std::string whole = std::to_string(scaled->value / power);
-    if (decimals == 0) return whole;
-    std::string fraction = std::to_string(scaled->value % power);
-    fraction.insert(0, static_cast<std::size_t>(decimals) - fraction.size(), '0');
-    return whole + "." + fraction;
-  }
-  return std::to_string(value / factor);
-}
-
-std::string short_amount(std::int64_t value, std::span<const Unit> units, std::string_view suffix) {
-  std::size_t at = 0;
-  while (at + 1 < units.size() && value >= units[at + 1].factor) ++at;
-  const std::string number =
-      units[at].factor == 1 ? std::to_string(value) : three_digits(value, units[at].factor);
-  return number + " " + std::string(units[at].name) + std::string(suffix);
-}
-
 }  // namespace
 
 Time parse_time(std::string_view text) {
@@ -191,21 +167,6 @@ std::string exact_text(Speed speed) {
   fraction.erase(fraction.find_last_not_of('0') + 1);
   return std::to_string(speed.count() / kFullSpeed.count()) +
          (fraction.empty() ? "" : "." + fraction);
-}
-
-std::string short_text(Time time) {
-  constexpr std::array<Unit, 4> kUnits{
-      {{"ns", 1}, {"us", kilo(1)}, {"ms", kilo(2)}, {"s", kilo(3)}}};
-  return short_amount(time.count(), kUnits, "");
-}
-
-std::string short_text(Bytes bytes) {
-  constexpr std::array<Unit, 5> kUnits{{{"", 1},
-                                        {"Ki", std::int64_t{1} << 10},
-                                        {"Mi", std::int64_t{1} << 20},
-                                        {"Gi", std::int64_t{1} << 30},
-                                        {"Ti", std::int64_t{1} << 40}}};
-  return short_amount(bytes.count(), kUnits, "B");
 }
 
 }  // namespace baechi

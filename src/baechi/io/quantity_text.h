@@ -24,8 +24,4 @@ std::string exact_text(Bytes bytes);
 std::string exact_text(Bandwidth bandwidth);
 std::string exact_text(Speed speed);
 
-// For people, three significant digits: "12.3 ms", "4.67 GiB".
-std::string short_text(Time time);
-std::string short_text(Bytes bytes);
-
 }  // namespace baechi

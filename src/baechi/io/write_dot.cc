@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "baechi/io/quantity_text.h"
+#include "baechi/base/short_text.h"
 
 namespace baechi {
 namespace {

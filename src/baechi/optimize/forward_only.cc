@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/contraction.h"
 #include "baechi/optimize/grouping.h"
@@ -219,7 +219,7 @@ ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& 
   const Leaders leader = find_leaders(graph);
   for (const OpId op : graph.ops())
     if (!leader[op].has_value())
-      return no(quoted(graph[op].name) + " has no forward operator to follow");
+      return no(in_quotes(graph[op].name) + " has no forward operator to follow");
   const ForwardGraph forward(costs, leader);
   if (const std::optional<OpId> op = forward.without_device(); op.has_value())
     return no("no device can run '" + std::string(graph[*op].name) +

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/random.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/fill.h"
@@ -133,7 +133,7 @@ PlaceResult place_expert(const CostModel& costs, const PlaceOptions& options) {
   if (expert.size() != graph.num_ops())
     throw InputError("the expert placement is for " + std::to_string(expert.size()) +
                      " operators, the graph has " + std::to_string(graph.num_ops()));
-  const auto named = [&](OpId op) { return "operator " + quoted(graph[op].name); };
+  const auto named = [&](OpId op) { return "operator " + in_quotes(graph[op].name); };
   for (const OpId op : graph.ops()) {
     if (expert[op].index() >= costs.cluster().num_devices())
       throw InputError("the expert placement puts " + named(op) +

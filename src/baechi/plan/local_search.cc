@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -125,12 +126,12 @@ bool LocalSearch::propose_for(const Blame& blame) {
 }
 
 bool LocalSearch::allowed(UnitId unit, DeviceId device) const {
-  const std::vector<DeviceId>& devices = (*units_)[unit].devices;
+  const std::span<const DeviceId> devices = (*units_)[unit].devices;
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 
 DeviceId LocalSearch::other_device(UnitId unit) {
-  const std::vector<DeviceId>& devices = (*units_)[unit].devices;
+  const std::span<const DeviceId> devices = (*units_)[unit].devices;
   const DeviceId here = now_.device[(*units_)[unit].ops.front()];
   if (devices.size() < 2) return here;
   const DeviceId other = devices[random_.below(devices.size() - 1)];

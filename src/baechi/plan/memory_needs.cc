@@ -2,10 +2,10 @@
 #include "baechi/plan/memory_needs.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/base/short_text.h"
 #include "baechi/graph/union_find.h"
 
 namespace baechi {
@@ -32,31 +32,13 @@ Bytes running_need(const CostModel& costs, OpId op) {
 }
 
 std::string unit_name(const OpGraph& graph, const Unit& unit) {
-  const std::string name = quoted(graph[unit.ops.front()].name);
+  const std::string name = in_quotes(graph[unit.ops.front()].name);
   if (unit.ops.size() == 1) return "operator " + name;
   return "the colocation group of operator " + name + " (" + std::to_string(unit.ops.size()) +
          " operators)";
 }
 
-std::string with_commas(std::int64_t value) {
-  std::string digits = std::to_string(value);
-  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-  return digits;
-}
-
 }  // namespace
-
-std::string in_words(Bytes bytes) {
-  const std::string exact = with_commas(bytes.count()) + " bytes";
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < Bytes(1024)) return exact;
-  double value = static_cast<double>(bytes.count()) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) value /= 1024, ++unit;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
-  return std::string(text) + " (" + exact + ")";
-}
 
 Units::Units(const CostModel& costs)
     : Units(costs, [&] {
@@ -74,21 +56,13 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
     for (const OpId op : graph.members(group))
       sets.unite(op.value(), graph.members(group)[0].value());
 
-  // Where each set may run, to refuse unions that leave nothing.
-  std::vector<std::vector<bool>> may(n);
-  const auto places = [&](std::uint32_t op) -> std::vector<bool>& {
-    if (may[op].empty())
-      for (const DeviceId device : costs.cluster().devices())
-        may[op].push_back(costs.may_run(OpId(op), device));
-    return may[op];
-  };
-  const auto intersect = [&](std::vector<bool> a, const std::vector<bool>& b) {
-    for (std::size_t i = 0; i < a.size(); ++i) a[i] = a[i] && b[i];
-    return a;
-  };
-  for (const OpId op : graph.ops())
-    if (const std::uint32_t set = sets.find(op.value()); set != op.value())
-      places(set) = intersect(places(set), places(op.value()));
+  // Where each set may run, to refuse unions that leave nothing: kept at its smallest member.
+  IdVector<OpId, DeviceSetId> may;
+  for (const OpId op : graph.ops()) may.push_back(device_sets_.allowed(costs, op));
+  for (const OpId op : graph.ops()) {
+    DeviceSetId& of_set = may[OpId(sets.find(op.value()))];
+    of_set = device_sets_.intersection(of_set, may[op]);
+  }
   std::vector<std::optional<std::uint32_t>> of_label(n);
   for (const OpId op : graph.ops()) {
     std::optional<std::uint32_t>& other = of_label[labels[op]];
@@ -97,10 +71,10 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
       continue;
     }
     const std::uint32_t a = sets.find(*other), b = sets.find(op.value());
-    std::vector<bool> both = intersect(places(a), places(b));
-    if (a == b || std::find(both.begin(), both.end(), true) == both.end()) continue;
+    const DeviceSetId both = device_sets_.intersection(may[OpId(a)], may[OpId(b)]);
+    if (a == b || device_sets_[both].empty()) continue;
     sets.unite(a, b);
-    may[std::min(a, b)] = std::move(both);
+    may[OpId(std::min(a, b))] = both;
   }
 
   std::vector<std::uint32_t> count(n, 0);
@@ -112,10 +86,9 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
     const std::uint32_t set = sets.find(op.value());
     if (set == op.value()) {  // its smallest member comes first
       next[set] = filled;
-      units_.push_back({std::span<const OpId>(&members_[filled], count[set]), {}, {}, {}});
+      units_.push_back(
+          {std::span<const OpId>(&members_[filled], count[set]), {}, {}, device_sets_[may[op]]});
       filled += count[set];
-      for (const DeviceId device : costs.cluster().devices())
-        if (places(set)[device.index()]) units_.back().devices.push_back(device);
       unit_of_[op] = UnitId(units_.size() - 1);
     }
     unit_of_[op] = unit_of_[OpId(set)];

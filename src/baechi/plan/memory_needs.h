@@ -11,6 +11,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/plan/device_sets.h"
 
 namespace baechi {
 
@@ -22,7 +23,7 @@ struct Unit {
   Bytes permanent;            // of all its operators
   Bytes need;  // lower bound of the peak of any device that runs it: permanent, and the most that
                // one of its operators has around it while running (temporary, inputs, outputs)
-  std::vector<DeviceId> devices;  // those that may run all of it, whatever their memory
+  std::span<const DeviceId> devices;  // those that may run all of it, whatever their memory
 };
 
 class Units {
@@ -31,7 +32,7 @@ class Units {
   // Coarser units: operators with equal labels go together as well, unless no device may run both.
   // Labels are any numbers below the number of operators.
   Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels);
-  Units(const Units&) = delete;  // Unit::ops points into this object
+  Units(const Units&) = delete;  // the spans of a Unit point into this object
   Units& operator=(const Units&) = delete;
 
   std::size_t size() const { return units_.size(); }
@@ -41,6 +42,7 @@ class Units {
 
  private:
   std::vector<OpId> members_;  // of all units, one after the other: what the spans point to
+  DeviceSets device_sets_;
   IdVector<UnitId, Unit> units_;
   IdVector<OpId, UnitId> unit_of_;
 };
@@ -52,7 +54,5 @@ struct CannotFit {
   std::string reason;      // one sentence with names and bytes
 };
 std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units);
-
-std::string in_words(Bytes bytes);  // "1.50 GiB (1,610,612,736 bytes)", "17 bytes"
 
 }  // namespace baechi

@@ -6,6 +6,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/memory_needs.h"

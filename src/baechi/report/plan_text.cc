@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "baechi/io/quantity_text.h"
+#include "baechi/base/short_text.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi {

@@ -6,17 +6,17 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
-#include "baechi/base/quoted.h"
+#include "baechi/base/in_quotes.h"
 
 namespace baechi::simulation {
 namespace {
 
 std::string operator_name(const CostModel& costs, OpId op) {
-  return "operator " + quoted(costs.graph()[op].name);
+  return "operator " + in_quotes(costs.graph()[op].name);
 }
 
 std::string device_name(const CostModel& costs, DeviceId device) {
-  return "device " + quoted(costs.cluster()[device].name);
+  return "device " + in_quotes(costs.cluster()[device].name);
 }
 
 }  // namespace

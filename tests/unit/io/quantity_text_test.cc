@@ -94,19 +94,6 @@ TEST_CASE("units: exact text reads back as the same value") {
   }
 }
 
-TEST_CASE("units: short text has three significant digits") {
-  CHECK(short_text(Bytes(0)) == "0 B");
-  CHECK(short_text(Bytes(1023)) == "1023 B");
-  CHECK(short_text(gibibytes(24)) == "24.0 GiB");
-  CHECK(short_text(Bytes(5'014'312'345)) == "4.67 GiB");
-  CHECK(short_text(Time(999)) == "999 ns");
-  CHECK(short_text(Time(12'345)) == "12.3 us");
-  CHECK(short_text(Time(123'456)) == "123 us");
-  CHECK(short_text(Time(9'999)) == "10.0 us");
-  CHECK(short_text(Time(271'600'000)) == "272 ms");
-  CHECK(short_text(Time(999'999'999)) == "1000 ms");
-}
-
 TEST_CASE("decimal: numbers keep their value whatever their form") {
   const auto whole = [](const char* text) {
     const auto decimal = parse_decimal(text);
