@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "baechi/base/short_text.h"  // the forms for people
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baechi/base/id.h"
+#include "baechi/base/short_text.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/device_sets.h"

@@ -37,8 +37,9 @@ class Portfolio {
  public:
   Portfolio(const CostModel& costs, const Units& units, const PlanRequest& request)
       : costs_(costs), units_(units), request_(request) {
-    if (request.optimize.level != OptimizeLevel::kNone)
-      shrunk_ = std::make_unique<Shrunk>(costs, request.optimize);
+    OptimizeOptions optimize = request.optimize;
+    optimize.cancel = request.place.cancel;
+    if (optimize.level != OptimizeLevel::kNone) shrunk_ = std::make_unique<Shrunk>(costs, optimize);
   }
 
   void place(const PlacerEntry& placer) {
