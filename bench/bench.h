@@ -55,6 +55,7 @@ void bench_growth();
 void bench_optimize();
 void bench_place();
 void bench_place_layered();
+void bench_refine();
 void bench_simulate();
 void bench_verify();
 void bench_io();

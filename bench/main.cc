@@ -34,6 +34,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"graph_def", bench_graph_def},
     Benchmark{"lp", bench_lp},
     Benchmark{"lp_large", bench_lp_large},
+    Benchmark{"refine", bench_refine},
 };
 
 std::vector<std::string> files;

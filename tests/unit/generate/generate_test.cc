@@ -40,7 +40,7 @@ TEST_CASE("generate: the size that is known beforehand is at most the graph's, a
       CHECK(generator.least_operators(request) >= operators * (layers == 9 ? 0.9 : 0.8));
     }
   }
-  CHECK(error_of("gnmt", {.length = 45'000}) ==
+  CHECK(error_of("gnmt", {.length = 50'000}) ==
         "gnmt: the graph would have more than 20000000 operators");
 }
 
