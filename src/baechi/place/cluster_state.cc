@@ -17,6 +17,7 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
       memory_(costs, options.memory, options.headroom),
       parallel_(costs.cluster().communication() == CommunicationMode::kParallel),
       keep_copies_(!parallel_ || !memory_.ample()),
+      shares_channels_(costs.cluster().num_channels() > 0),
       duplex_(costs.cluster().communication() == CommunicationMode::kDuplex
                   ? costs.cluster().num_devices()
                   : 0),
@@ -56,6 +57,7 @@ bool ClusterState::undesignate(OpId op) {
 Time ClusterState::queue_end(DeviceId from, DeviceId to) const {
   if (from == to) return queue_end_[in_queue(to)];
   Time end = std::max(queue_end_[out_queue(from)], queue_end_[in_queue(to)]);
+  if (!shares_channels_) return end;
   for (const ChannelId channel : costs_.cluster().link(from, to).channels)
     end = std::max(end, queue_end_[channel_queue(channel)]);
   return end;
@@ -108,6 +110,7 @@ void ClusterState::bound_by_queues(Arrival& arrival, DeviceId device) const {
   };
   for (const Remote& remote : remotes_) {
     load_queue(out_queue(remote.from), remote.takes);
+    if (!shares_channels_) continue;
     for (const ChannelId channel : costs_.cluster().link(remote.from, device).channels)
       load_queue(channel_queue(channel), remote.takes);
   }

@@ -147,7 +147,8 @@ class ClusterState {
   TransferTimes transfer_times_;
   MemoryAccount memory_;
   bool parallel_;
-  bool keep_copies_;    // someone asks for them: queues or memory
+  bool keep_copies_;  // someone asks for them: queues or memory
+  bool shares_channels_;
   std::size_t duplex_;  // where the incoming queues start; 0 when a device has only one queue
   std::size_t channels_begin_;
   std::size_t num_placed_ = 0;

@@ -13,21 +13,20 @@ ReadyOps::ReadyOps(ClusterState& state, IdVector<OpId, bool> suppliers)
       supplier_(std::move(suppliers)),
       called_(graph_.num_ops()),
       has_called_(graph_.num_ops()),
-      unplaced_parents_(graph_.num_ops()),
-      lacking_(graph_.num_ops()),
+      unplaced_(graph_.num_ops()),
       calls_(graph_.num_ops()),
       expected_(state.num_devices()) {
   for (const OpId op : graph_.ops()) {
-    unplaced_parents_[op] = static_cast<std::uint32_t>(graph_.in_edges(op).size());
+    unplaced_[op].parents = static_cast<std::uint32_t>(graph_.in_edges(op).size());
     for (const Edge& edge : graph_.in_edges(op))
-      if (!supplier_[edge.from]) ++lacking_[op];
+      if (!supplier_[edge.from]) ++unplaced_[op].lacking;
   }
 }
 
 std::span<const OpId> ReadyOps::start() {
   ready_.clear();
   for (const OpId op : graph_.topological_order())
-    if (!supplier_[op] && lacking_[op] == 0) lacks_only_suppliers(op);
+    if (!supplier_[op] && unplaced_[op].lacking == 0) lacks_only_suppliers(op);
   return ready_;
 }
 
@@ -35,9 +34,10 @@ std::span<const OpId> ReadyOps::placed(OpId op) {
   ready_.clear();
   if (has_called_[op]) expected_[calls_[op].device] -= calls_[op].work;
   for (const Edge& edge : graph_.out_edges(op)) {
-    --unplaced_parents_[edge.to];
-    if (!supplier_[op]) --lacking_[edge.to];
-    if (lacking_[edge.to] == 0) lacks_only_suppliers(edge.to);
+    Unplaced& unplaced = unplaced_[edge.to];
+    --unplaced.parents;
+    if (!supplier_[op]) --unplaced.lacking;
+    if (unplaced.lacking == 0) lacks_only_suppliers(edge.to);
   }
   return ready_;
 }
@@ -47,14 +47,14 @@ std::span<const OpId> ReadyOps::rest() {
   for (const OpId op : graph_.topological_order()) {
     if (!supplier_[op] || called_[op]) continue;
     called_[op] = true;
-    if (unplaced_parents_[op] == 0) ready_.push_back(op);
+    if (unplaced_[op].parents == 0) ready_.push_back(op);
   }
   return ready_;
 }
 
 void ReadyOps::lacks_only_suppliers(OpId op) {
   called_[op] = true;
-  if (unplaced_parents_[op] == 0) return ready_.push_back(op);
+  if (unplaced_[op].parents == 0) return ready_.push_back(op);
   if (has_called_[op]) return;
   has_called_[op] = true;
   Call& call = calls_[op];
@@ -79,7 +79,7 @@ void ReadyOps::call_parents(OpId op, DeviceId device, Time& work) {
         state_.designate(parent, device);
         work += *state_.costs().compute_time(parent, device);
       }
-      if (unplaced_parents_[parent] > 0) {
+      if (unplaced_[parent].parents > 0) {
         if (first_call || sent) callers_.push_back(parent);
       } else if (first_call || sent) {
         ready_.push_back(parent);

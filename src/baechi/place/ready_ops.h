@@ -43,8 +43,11 @@ class ReadyOps {
   IdVector<OpId, bool> supplier_;
   IdVector<OpId, bool> called_;      // suppliers that wait no longer
   IdVector<OpId, bool> has_called_;  // no need to look for uncalled parents again
-  IdVector<OpId, std::uint32_t> unplaced_parents_;
-  IdVector<OpId, std::uint32_t> lacking_;  // unplaced parents that are no suppliers
+  struct Unplaced {  // parents of an operator; side by side, since every decision asks for both
+    std::uint32_t parents = 0;
+    std::uint32_t lacking = 0;  // those that are no suppliers
+  };
+  IdVector<OpId, Unplaced> unplaced_;
   IdVector<OpId, Call> calls_;
   IdVector<DeviceId, Time> expected_;  // the work of calls whose caller has not been placed
   std::vector<OpId> ready_;
