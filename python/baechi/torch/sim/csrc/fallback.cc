@@ -266,37 +266,39 @@ class Call {
       if (const auto alias = aliased_argument(schema_.returns()[i]))
         results.push_back(argument(*alias));
       else
-        results.push_back(map_tensors(expected[i], [&](const at::Tensor& meta) -> at::Tensor {
-          if (!meta.defined()) return meta;
-          const bool dense = meta.is_non_overlapping_and_dense();
-          return dense ? empty_strided_on(device_, meta.sizes(), meta.strides(), meta.scalar_type())
-                       : empty_on(device_, meta.sizes(), meta.scalar_type());
-        }));
+        results.push_back(map_tensors(
+            expected[i], [&](const at::Tensor& meta) { return empty_like_host(device_, meta); }));
     }
     enqueue(results);
     finish(std::move(results));
   }
 
-  // The host waits for the stream and runs the kernel itself.
+  // The host waits for the stream and runs the kernel itself. Its results go through the stream: a
+  // block may come with work on it that the stream has yet to do.
   void run_here() {
-    const c10::Stream stream = current_stream(device_);
-    if (settings().asynchronous) synchronize(stream);
+    if (settings().asynchronous) synchronize(current_stream(device_));
     HostAliases aliases;
     Stack host = host_arguments(aliases, false);
     {
       const HostKernelScope scope;
       op_.callBoxed(&host);
     }
-    Stack results;
+    Stack results, targets, sources;
     for (std::size_t i = 0; i < host.size(); ++i) {
-      if (const auto alias = aliased_argument(schema_.returns()[i]))
+      if (const auto alias = aliased_argument(schema_.returns()[i])) {
         results.push_back(argument(*alias));
-      else
-        results.push_back(
-            map_tensors(host[i], [&](const at::Tensor& tensor) { return adopt(device_, tensor); }));
+        continue;
+      }
+      results.push_back(map_tensors(
+          host[i], [&](const at::Tensor& tensor) { return empty_like_host(device_, tensor); }));
+      sources.push_back(host[i]);
+      targets.push_back(
+          map_tensors(results.back(), [&](const at::Tensor& t) { return aliases.of(t); }));
     }
-    // The stream's clocks have to hear of it.
-    submit(stream, {.name = name(), .duration_ns = operator_duration_ns(bytes(results))}, [] {});
+    launch(name(), device_, bytes(results),
+           [targets = std::move(targets), sources = std::move(sources)] {
+             for (std::size_t i = 0; i < targets.size(); ++i) copy_into(targets[i], sources[i]);
+           });
     finish(std::move(results));
   }
 

@@ -5,7 +5,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorUtils.h>
-#include <ATen/ops/copy.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -88,13 +87,11 @@ at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef s
       at::detail::empty_strided_generic(sizes, strides, &device_allocator(), kSimKeys, type));
 }
 
-at::Tensor adopt(int device, const at::Tensor& host) {
+at::Tensor empty_like_host(int device, const at::Tensor& host) {
   if (!host.defined()) return host;
-  const auto strides = host.is_non_overlapping_and_dense() ? host.strides().vec()
-                                                           : host.contiguous().strides().vec();
-  at::Tensor result = empty_strided_on(device, host.sizes(), strides, host.scalar_type());
-  if (result.numel() > 0) HostAliases().of(result).copy_(host);
-  return result;
+  return host.is_non_overlapping_and_dense()
+             ? empty_strided_on(device, host.sizes(), host.strides(), host.scalar_type())
+             : empty_on(device, host.sizes(), host.scalar_type());
 }
 
 }  // namespace baechi::sim

@@ -51,7 +51,7 @@ at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
 at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
                             at::ScalarType type);
 
-// Takes the result of a CPU kernel over to a device.
-at::Tensor adopt(int device, const at::Tensor& host);
+// A tensor of a device with the sizes and, where nothing overlaps, the strides of a CPU tensor.
+at::Tensor empty_like_host(int device, const at::Tensor& host);
 
 }  // namespace baechi::sim

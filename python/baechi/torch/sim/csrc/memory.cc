@@ -97,7 +97,7 @@ class Memory {
     stats.peak_allocated = std::max(stats.peak_allocated, stats.allocated);
     stats.peak_active = std::max(stats.peak_active, stats.active);
     ++stats.allocations;
-    if (fresh && settings().poison) poison(*block);
+    if (fresh && settings().poison) std::memset(block->pointer, 0xFF, bytes);  // nobody has it yet
     return block;
   }
 

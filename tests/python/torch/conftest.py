@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the PyTorch side share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def sim() -> Iterator[ModuleType]:
+    """Simulated devices with their defaults, before and after the test."""
+    import baechi.torch.sim as module
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    module.reset()
+    module.reset_virtual_clock()
+    yield module
+    module.reset()
+    torch.set_num_threads(threads)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual clock: durations are counted, not waited for, and come out the same every time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def clock(sim: Any, request: pytest.FixtureRequest) -> Any:
+    """The simulated devices on virtual time, in both ways of running."""
+    sim.configure(clock="virtual", asynchronous=request.param)
+    sim.reset_virtual_clock()
+    return sim
+
+
+def test_nothing_takes_time_unless_told(clock: Any) -> None:
+    x = torch.ones(100, device="sim:0")
+    (x @ x).to("sim:1").item()
+    assert clock.virtual_time() == 0
+
+
+def test_an_hour_of_work_is_over_at_once(clock: Any) -> None:
+    start = time.monotonic()
+    clock.work("3600s")
+    clock.synchronize()
+    assert clock.virtual_time() == 3600
+    assert clock.virtual_host_time() == 3600
+    assert time.monotonic() - start < 10
+
+
+def test_streams_overlap_and_events_order_them(clock: Any) -> None:
+    first, second = torch.Stream("sim:0"), torch.Stream("sim:0")
+    with first:
+        clock.work("3ms", 0)
+    event = first.record_event()
+    with first:
+        clock.work("4ms", 0)
+    with second:
+        clock.work("1ms", 0)
+    second.wait_event(event)
+    with second:
+        clock.work("2ms", 0)
+    done = torch.Event("sim", enable_timing=True)
+    begun = torch.Event("sim", enable_timing=True)
+    begun.record(torch.Stream("sim:0"))
+    done.record(second)
+    clock.synchronize(0)
+    assert begun.elapsed_time(done) == pytest.approx(5)
+    assert clock.virtual_time() == pytest.approx(7e-3)
+
+
+def test_operators_and_copies_take_what_was_set(clock: Any) -> None:
+    clock.configure(
+        operator_time="10us", memory_bandwidth="1GB/s", link=clock.Link("5us", "100MB/s")
+    )
+    x = torch.empty(1000, device="sim:0")
+    y = torch.empty(1000, device="sim:0")
+    clock.reset_virtual_clock()
+    torch.add(x, y, out=y)  # 10 us + 3 * 4000 bytes at 1 ns each
+    assert clock.virtual_time() == pytest.approx(22e-6)
+    y.to("sim:1")  # 5 us + 4000 bytes at 10 ns each
+    assert clock.virtual_time() == pytest.approx(67e-6)
+
+
+def chain(sim: Any) -> float:
+    """Blocks on one device, each of which feeds the other: copies hide behind work."""
+    sim.reset_virtual_clock()
+    send, receive = torch.Stream("sim:0"), torch.Stream("sim:1")
+    x = torch.ones(8, 8, device="sim:0", requires_grad=True)
+    for _ in range(8):
+        sim.work("1ms", 0)
+        x = torch.tanh(x)
+        send.wait_event(sim.current_stream(0).record_event())
+        with send, receive:
+            y = x.to("sim:1", non_blocking=True)
+        sim.current_stream(1).wait_event(receive.record_event())
+        x.record_stream(send)
+        y.record_stream(sim.current_stream(1))
+        sim.work("1ms", 1)
+        y.sum()
+    sim.synchronize(1)
+    return float(sim.virtual_time())
+
+
+def test_a_makespan_is_the_same_every_time_and_what_arithmetic_says(clock: Any) -> None:
+    clock.configure(link=clock.Link("1ms"))
+    makespans = {chain(clock) for _ in range(5)}
+    # 8 blocks on the first device, then the last copy and the last block of the second.
+    assert len(makespans) == 1
+    assert makespans.pop() == pytest.approx(10e-3)
+    clock.configure(link=clock.Link("4ms"))
+    assert chain(clock) == pytest.approx((1 + 8 * 4 + 1) * 1e-3)
+
+
+def test_race_mode_does_not_change_virtual_time(sim: Any) -> None:
+    sim.configure(clock="virtual", link=sim.Link("1ms"))
+    calm = chain(sim)
+    sim.configure(longest_delay="1ms", seed=1)
+    assert chain(sim) == calm
