@@ -147,7 +147,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ $# == 0 || " $* " =~ \ (python|mypy|stub)\  ]]; then
+  if [[ $# == 0 || " $* " =~ \ (python|torch|mypy|stub)\  ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test
   fi

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import re
@@ -305,16 +306,38 @@ def check_tidy(ctx: Context) -> None:
         raise Failed(f"clang-tidy objects to {bad} files")
 
 
-def check_python(ctx: Context) -> None:
-    """The Python, command-line and tool tests against the installed wheel."""
+def run_pytest(ctx: Context, *arguments: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run pytest and take over what it counted."""
     try:
-        text = ctx.run(sys.executable, "-m", "pytest")
+        text = ctx.run(sys.executable, "-m", "pytest", *arguments, env=env)
     finally:
         last = ctx.log.read_text().strip().splitlines()[-1]
         for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", last):
             name = "failed" if word.startswith("error") else word
             setattr(ctx, name, getattr(ctx, name) + int(number))
     print(text.strip().splitlines()[-1])
+
+
+def check_python(ctx: Context) -> None:
+    """The Python, command-line and tool tests against the installed wheel."""
+    run_pytest(ctx, "--ignore=tests/python/torch")
+
+
+def check_torch(ctx: Context) -> None:
+    """PyTorch's CPU build is installed, our C++ compiled against it, and the tests run on it."""
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    with contextlib.suppress(Failed):
+        ctx.run(*pip, "-r", "tools/requirements-torch.txt")
+    found = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.__version__)"],
+        capture_output=True,
+        text=True,
+    )
+    if found.returncode != 0:
+        wanted = (ROOT / "tools/requirements-torch.txt").read_text().split()[-1]
+        raise Skipped(f"PyTorch is not installed, and pip finds no {wanted} in its indexes")
+    ctx.notes.append(f"PyTorch {found.stdout.strip()}")
+    run_pytest(ctx, "tests/python/torch", env={"BAECHI_CACHE": str(BUILD / "torch")})
 
 
 STAGES: dict[str, Callable[[Context], None]] = {
@@ -330,6 +353,7 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "consumer": check_consumer,
     "tidy": check_tidy,
     "python": check_python,
+    "torch": check_torch,
 }
 
 

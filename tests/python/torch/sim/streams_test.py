@@ -12,14 +12,13 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
-LATE = 0.05  # seconds: far longer than anything that is not meant to take time
+LATE = 0.25  # seconds: longer than a busy machine takes to get round to the next line
 
 
 def test_a_stream_runs_while_the_caller_goes_on(sim: Any) -> None:
     start = time.monotonic()
     sim.work(LATE)
     y = torch.ones(3, device="sim") + 1
-    assert time.monotonic() - start < LATE / 2
     assert not sim.current_stream().query()
     assert y.sum().item() == 6  # waits
     assert time.monotonic() - start >= LATE
@@ -63,13 +62,13 @@ def test_events_measure_time_between_them(sim: Any) -> None:
     sim.work(LATE)
     second.record()
     second.synchronize()
-    assert LATE * 1e3 <= first.elapsed_time(second) < 20 * LATE * 1e3
+    assert LATE * 1e3 <= first.elapsed_time(second) < 100 * LATE * 1e3
 
 
 def test_a_copy_takes_what_its_link_says(sim: Any) -> None:
     sim.configure(
         link=sim.Link("1ms"),
-        links={(0, 1): sim.Link(LATE, "1GB/s"), ("host", 2): sim.Link(bandwidth="20MB/s")},
+        links={(0, 1): sim.Link(LATE, "1GB/s"), ("host", 2): sim.Link(bandwidth="4MB/s")},
     )
     x = torch.ones(250_000, device="sim:0")
     x.cpu()
@@ -80,7 +79,7 @@ def test_a_copy_takes_what_its_link_says(sim: Any) -> None:
         torch.accelerator.synchronize(target)
         return time.monotonic() - start
 
-    assert LATE + 0.001 <= seconds("sim:1", x) < 10 * LATE
+    assert LATE + 0.001 <= seconds("sim:1", x)
     assert 0.001 <= seconds("sim:3", x) < LATE
     assert seconds("sim:2", torch.ones(250_000)) >= LATE
 
@@ -192,15 +191,15 @@ def test_a_recorded_stream_delays_the_reuse_of_memory_and_the_limit_waits_for_it
     sim.configure(memory="1MiB")
     consumer = torch.Stream("sim:0")
     x = torch.zeros(200_000, device="sim:0")
+    start = time.monotonic()
     with consumer:
         sim.work(LATE, 0)
     x.record_stream(consumer)
     del x
     assert sim.memory_allocated(0) == 0
     assert sim.memory_stats(0)["active_bytes.all.current"] > 0
-    start = time.monotonic()
     torch.zeros(200_000, device="sim:0")  # fits when the stream is done
-    assert time.monotonic() - start >= LATE / 2
+    assert time.monotonic() - start >= LATE
 
 
 def test_the_backward_runs_on_the_streams_of_the_forward(sim: Any) -> None:
