@@ -79,7 +79,7 @@ def test_a_copy_takes_what_its_link_says(sim: Any) -> None:
         torch.accelerator.synchronize(target)
         return time.monotonic() - start
 
-    assert LATE + 0.001 <= seconds("sim:1", x)
+    assert seconds("sim:1", x) >= LATE + 0.001
     assert 0.001 <= seconds("sim:3", x) < LATE
     assert seconds("sim:2", torch.ones(250_000)) >= LATE
 
