@@ -48,6 +48,12 @@ double parse_number(std::string_view option, std::string_view text, double least
   return number;
 }
 
+double parse_percent(std::string_view option, std::string_view text) {
+  if (text.ends_with('%'))
+    return parse_number(option, text.substr(0, text.size() - 1), 0, 100) / 100;
+  return parse_number(option, text, 0, 1);
+}
+
 std::string check_path(const std::string& path) {
   return path.empty() ? "the path is empty" : std::string();
 }

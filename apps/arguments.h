@@ -35,6 +35,9 @@ std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
 // The same for a number that may have a fraction; never a NaN.
 double parse_number(std::string_view option, std::string_view text, double least, double most);
 
+// A part such as "20%" or "0.2", from 0 to 1.
+double parse_percent(std::string_view option, std::string_view text);
+
 // For CLI::Option::check(): what is wrong with an empty path.
 std::string check_path(const std::string& path);
 

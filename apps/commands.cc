@@ -6,18 +6,22 @@
 
 namespace baechi::cli {
 
-extern const Command kGenerateCommand;    // generate.cc
-extern const Command kPlaceCommand;       // place.cc
-extern const Command kSimulateCommand;    // simulate.cc
-extern const Command kScoreCommand;       // score.cc
-extern const Command kVerifyCommand;      // verify.cc
-extern const Command kExplainCommand;     // explain.cc
-extern const Command kBoundsCommand;      // bounds.cc
-extern const Command kReportCommand;      // report.cc
-extern const Command kInfoCommand;        // info.cc
-extern const Command kConvertCommand;     // convert.cc
-extern const Command kCheckCommand;       // check.cc
-extern const Command kCompletionCommand;  // completion.cc
+extern const Command kGenerateCommand;     // generate.cc
+extern const Command kPlaceCommand;        // place.cc
+extern const Command kSimulateCommand;     // simulate.cc
+extern const Command kScoreCommand;        // score.cc
+extern const Command kVerifyCommand;       // verify.cc
+extern const Command kExplainCommand;      // explain.cc
+extern const Command kWhatIfCommand;       // what_if.cc
+extern const Command kSweepCommand;        // sweep.cc
+extern const Command kMinCommand;          // min.cc
+extern const Command kSensitivityCommand;  // sensitivity.cc
+extern const Command kBoundsCommand;       // bounds.cc
+extern const Command kReportCommand;       // report.cc
+extern const Command kInfoCommand;         // info.cc
+extern const Command kConvertCommand;      // convert.cc
+extern const Command kCheckCommand;        // check.cc
+extern const Command kCompletionCommand;   // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
@@ -28,6 +32,10 @@ std::span<const Command> all_commands() {
       kScoreCommand,
       kVerifyCommand,
       kExplainCommand,
+      kWhatIfCommand,
+      kSweepCommand,
+      kMinCommand,
+      kSensitivityCommand,
       kBoundsCommand,
       kReportCommand,
       kInfoCommand,

@@ -22,7 +22,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan, op;
+  GraphArgument graph;
+  std::string plan, op;
   ClusterArgument cluster;
 };
 

@@ -11,6 +11,7 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/console.h"
+#include "apps/planning.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/placement_file.h"
@@ -30,26 +31,10 @@ namespace {
 
 struct Options {
   GraphArgument graph;
-  std::string output, report, expert, objective, favorites = "matching", budget = "1s";
+  std::string output, report, expert, objective, favorites = "matching", robust;
   ClusterArgument cluster;
-  PlanRequest request;
+  Planning planning;
 };
-
-std::vector<std::string> method_names() {
-  std::vector<std::string> names;
-  for (const PortfolioEntry& method : portfolio_methods()) names.emplace_back(method.name);
-  for (const PlacerEntry& placer : all_placers()) names.emplace_back(placer.name);
-  return names;
-}
-
-std::string method_help() {
-  std::string text = "How to place:";
-  for (const PortfolioEntry& method : portfolio_methods())
-    text += "\n" + std::string(method.name) + ": " + std::string(method.summary);
-  for (const PlacerEntry& placer : all_placers())
-    text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
-  return text;
-}
 
 std::vector<std::string> objective_names() {
   std::vector<std::string> names;
@@ -63,13 +48,6 @@ std::string objective_help() {
       "time; the result is a placement file:";
   for (const DnnpObjectiveEntry& entry : dnnp_objectives())
     text += "\n" + std::string(entry.name) + ": " + std::string(entry.summary);
-  return text;
-}
-
-std::string optimize_help() {
-  std::string text = "What the Graph Optimizer does first, for the paper's methods:";
-  for (const OptimizeLevelName& level : optimize_levels())
-    text += "\n" + std::string(level.name) + ": " + std::string(level.summary);
   return text;
 }
 
@@ -103,8 +81,8 @@ ExitCode place_for_objective(const Options& options, const CostModel& costs,
                              const RunContext& context) {
   const auto result =
       place_for(costs, find_dnnp_objective(options.objective),
-                {.budget = static_cast<double>(parse_time(options.budget).count()) / 1e9,
-                 .seed = options.request.place.seed,
+                {.budget = static_cast<double>(parse_time(options.planning.budget).count()) / 1e9,
+                 .seed = options.planning.request.place.seed,
                  .cancel = context.cancel});
   if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
     print_words("baechi: " + options.graph.path +
@@ -147,8 +125,8 @@ ExitCode place(const Options& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   if (!options.objective.empty()) return place_for_objective(options, costs, context);
-  PlanRequest request = options.request;
-  request.place.cancel = context.cancel;
+  PlanRequest request = request_of(options.planning, context);
+  if (!options.robust.empty()) request.robust = parse_percent("--robust", options.robust);
   Placement expert;
   if (!options.expert.empty()) {
     expert = read_placement(options.expert, graph, cluster);
@@ -156,7 +134,6 @@ ExitCode place(const Options& options, const RunContext& context) {
   } else if (request.method == "expert") {
     throw InputError("place", "--method expert needs --expert FILE");
   }
-  request.budget = static_cast<double>(parse_time(options.budget).count()) / 1e9;
   request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
                             : options.favorites == "exact" ? FavoriteMethod::kLpExact
                                                            : FavoriteMethod::kMatching;
@@ -193,60 +170,36 @@ Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_graph_argument(app, options->graph);
   add_cluster_options(app, options->cluster, /*required=*/true);
-  CLI::Option* method = app.add_option("-m,--method", options->request.method, method_help());
-  method->check(CLI::IsMember(method_names()))->capture_default_str();
+  add_planning_options(app, options->planning);
   app.add_option("--objective", options->objective, objective_help())
       ->check(CLI::IsMember(objective_names()))
-      ->excludes(method);
-  app.add_option_function<std::string>(
-         "--optimize",
-         [options](const std::string& level) {
-           options->request.optimize.level = find_optimize_level(level);
-         },
-         optimize_help())
-      ->default_str("all");
-  app.add_option(
-         "--budget", options->budget,
-         "How long auto and refine may search, e.g. 500ms or 10s; Ctrl-C ends a search with "
-         "the best plan so far and exit code 0")
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--threads",
-         [options](const std::string& text) {
-           options->request.threads =
-               static_cast<unsigned>(parse_whole_number("--threads", text, 1, 1024));
-         },
-         "Threads of the search, 1 to 1024; they change how long it takes, not the plan")
-      ->type_name("N")
-      ->default_str("1");
+      ->excludes(app.get_option("--method"));
   app.add_option("--lp", options->favorites, "How m-sct finds favorite children")
       ->check(CLI::IsMember({"matching", "approx", "exact"}))
       ->capture_default_str();
   app.add_option_function<std::string>(
          "--lp-threshold",
          [options](const std::string& text) {
-           options->request.place.lp_threshold = parse_number("--lp-threshold", text, 0.0, 0.5);
+           options->planning.request.place.lp_threshold =
+               parse_number("--lp-threshold", text, 0.0, 0.5);
          },
          "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1); 0 to "
          "0.5")
       ->type_name("X")
-      ->default_str(CLI::detail::to_string(options->request.place.lp_threshold));
-  app.add_flag("!--no-completion", options->request.place.complete_matching,
+      ->default_str(CLI::detail::to_string(options->planning.request.place.lp_threshold));
+  app.add_flag("!--no-completion", options->planning.request.place.complete_matching,
                "With --lp approx|exact: leave pairs unmatched that rounding left over");
   app.add_option("--expert", options->expert,
                  "A placement to follow with --method expert, and to show with --method all")
       ->check(check_path)
       ->type_name("FILE");
-  app.add_option_function<std::string>(
-         "--seed",
-         [options](const std::string& text) {
-           options->request.place.seed =
-               parse_whole_number("--seed", text, 0, std::numeric_limits<std::uint64_t>::max());
-         },
-         "For every random choice")
-      ->type_name("N")
-      ->default_str(std::to_string(options->request.place.seed));
-  app.add_flag("!--no-bounds", options->request.bounds, "Do not compute lower bounds");
+  app.add_option("--robust", options->robust,
+                 "Choose, of the plans that the methods make, the one with the shortest worst step "
+                 "when costs are off by up to so much (20% when nothing is given)")
+      ->expected(0, 1)
+      ->default_str("20%")
+      ->type_name("[X%]");
+  app.add_flag("!--no-bounds", options->planning.request.bounds, "Do not compute lower bounds");
   add_output_option(app, options->output);
   app.add_option("--report", options->report, "Also show the plan as an HTML page in this file")
       ->check(check_path)
@@ -264,6 +217,7 @@ extern const Command kPlaceCommand{
         "baechi place model.json --cluster 2x24GiB+2x8GiB@0.6 --link 50us,6GB/s -o plan.json\n"
         "baechi place model.json --cluster cluster.json --method all\n"
         "baechi place step.pb --costs gpu=rtx3090 --cluster 4x8GiB -o placed.pb\n"
+        "baechi place model.json --cluster 4x8GiB --robust 30%\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
     .declare = declare,
 };

@@ -37,11 +37,13 @@ from baechi._core import (
 )
 from baechi._core import version as _version
 from baechi.pipeline import DoesNotFit, lower_bounds, place_for, place_graph, score, simulate
+from baechi.study import Explanation, explain, least, sensitivity, sweep, what_if
 
 __all__ = [
     "Cluster",
     "Device",
     "DoesNotFit",
+    "Explanation",
     "Graph",
     "GraphBuilder",
     "InputError",
@@ -54,10 +56,12 @@ __all__ = [
     "Unplaceable",
     "__version__",
     "device_presets",
+    "explain",
     "generate",
     "graph_facts",
     "graph_from_arrays",
     "graph_to_arrays",
+    "least",
     "lower_bounds",
     "methods",
     "models",
@@ -66,8 +70,11 @@ __all__ = [
     "place_graph",
     "roofline_time",
     "score",
+    "sensitivity",
     "simulate",
+    "sweep",
     "verify",
+    "what_if",
 ]
 
 __version__ = _version()

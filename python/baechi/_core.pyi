@@ -383,7 +383,7 @@ class Unplaceable:
 
     def __str__(self) -> str: ...
 
-def place_graph(graph: Graph, cluster: Cluster, *, method: str = 'auto', optimize: str = 'all', budget: str = '1s', threads: int = 1, lp: str = 'matching', lp_threshold: float = 0.5, complete_matching: bool = True, seed: int = 1, bounds: bool = True, suggest: bool = True, expert: Mapping[str, str] | None = None) -> Plan | Unplaceable: ...
+def place_graph(graph: Graph, cluster: Cluster, *, method: str = 'auto', optimize: str = 'all', budget: str = '1s', threads: int = 1, lp: str = 'matching', lp_threshold: float = 0.5, complete_matching: bool = True, seed: int = 1, robust: float | None = None, bounds: bool = True, suggest: bool = True, expert: Mapping[str, str] | None = None) -> Plan | Unplaceable: ...
 
 def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str]) -> Plan:
     """
@@ -413,3 +413,16 @@ def generate(model: str, *, batch: int | None = None, length: int | None = None,
 
 def models() -> dict[str, str]:
     """The names of all models of generate(), and what they are."""
+
+def explain(plan: Plan, operator: str | None = None, *, json: bool = False) -> str:
+    """
+    Why the plan takes that long and who holds the memory, or why the operator is where it is: text, or a JSON document.
+    """
+
+def what_if(graph: Graph, cluster: Cluster, clusters: Sequence[tuple[str, Cluster]], batch_sizes: Sequence[int], standard: bool, how: tuple[str, str, str, int, int]) -> str: ...
+
+def sweep(graph: Graph, cluster: Cluster, memory: Sequence[str], devices: Sequence[int], methods: Sequence[str], how: tuple[str, str, str, int, int]) -> str: ...
+
+def least(graph: Graph, cluster: Cluster, devices: bool, memory: bool, max_devices: int, how: tuple[str, str, str, int, int]) -> str: ...
+
+def sensitivity(graph: Graph, cluster: Cluster, off_by: float, samples: int, how: tuple[str, str, str, int, int]) -> tuple[bool, str]: ...

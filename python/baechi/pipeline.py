@@ -31,11 +31,13 @@ class DoesNotFit(Exception):
         self.smallest_device_count = answer.smallest_device_count
 
 
-def _cluster(cluster: ClusterLike) -> _core.Cluster:
+def cluster_of(cluster: ClusterLike) -> _core.Cluster:
+    """Make a cluster of what stands for one."""
     return cluster if isinstance(cluster, _core.Cluster) else _core.Cluster(os.fspath(cluster))
 
 
-def _budget(budget: str | float) -> str:
+def budget_text(budget: str | float) -> str:
+    """Write a budget as text, if it is seconds."""
     if isinstance(budget, str):
         return budget
     if not (math.isfinite(budget) and budget >= 0):
@@ -55,6 +57,7 @@ def place_graph(
     lp_threshold: float = 0.5,
     complete_matching: bool = True,
     seed: int = 1,
+    robust: float | None = None,
     bounds: bool = True,
     suggest: bool = True,
     expert: Mapping[str, str] | None = None,
@@ -74,6 +77,8 @@ def place_graph(
         lp_threshold: With an LP, a solution below it makes a favorite child.
         complete_matching: With an LP, match what rounding left over.
         seed: For every random choice.
+        robust: Choose, of the plans that the methods make, the one with the shortest worst step
+            when costs are off by up to this part (0 to 1). A note in the plan says so.
         bounds: Also compute the lower bounds, and so the gap.
         suggest: When nothing fits, search for what would.
         expert: A placement to follow with method "expert": device by operator name.
@@ -85,15 +90,16 @@ def place_graph(
     """
     answer = _core.place_graph(
         graph,
-        _cluster(cluster),
+        cluster_of(cluster),
         method=method,
         optimize=optimize,
-        budget=_budget(budget),
+        budget=budget_text(budget),
         threads=threads,
         lp=lp,
         lp_threshold=lp_threshold,
         complete_matching=complete_matching,
         seed=seed,
+        robust=robust,
         bounds=bounds,
         suggest=suggest,
         expert=None if expert is None else dict(expert),
@@ -105,12 +111,12 @@ def place_graph(
 
 def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
     """Replay a placement of yours: device by operator name. It may run over: see ``Plan.fits``."""
-    return _core.simulate(graph, _cluster(cluster), dict(device_of))
+    return _core.simulate(graph, cluster_of(cluster), dict(device_of))
 
 
 def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:
     """Nanoseconds that no placement's step time can be below, by the name of the bound."""
-    return _core.lower_bounds(graph, _cluster(cluster))
+    return _core.lower_bounds(graph, cluster_of(cluster))
 
 
 def score(
@@ -125,7 +131,7 @@ def score(
         objective: One of ``objectives()``.
 
     """
-    return _core.score(graph, _cluster(cluster), dict(device_of), objective)
+    return _core.score(graph, cluster_of(cluster), dict(device_of), objective)
 
 
 def place_for(
@@ -147,4 +153,6 @@ def place_for(
         seed: For every random choice.
 
     """
-    return _core.place_for(graph, _cluster(cluster), objective, budget=_budget(budget), seed=seed)
+    return _core.place_for(
+        graph, cluster_of(cluster), objective, budget=budget_text(budget), seed=seed
+    )

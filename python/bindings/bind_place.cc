@@ -160,7 +160,8 @@ void bind_place(nb::module_& m) {
       "place_graph",
       [](const GraphHandle& graph, const ClusterHandle& cluster, const std::string& method,
          std::string_view optimize, std::string_view budget, unsigned threads, std::string_view lp,
-         double lp_threshold, bool complete_matching, std::uint64_t seed, bool bounds, bool suggest,
+         double lp_threshold, bool complete_matching, std::uint64_t seed,
+         std::optional<double> robust, bool bounds, bool suggest,
          const std::optional<std::map<std::string, std::string>>& expert) {
         if (threads == 0) throw InputError("threads must be at least 1");
         if (!(lp_threshold >= 0 && lp_threshold <= 1))
@@ -174,6 +175,7 @@ void bind_place(nb::module_& m) {
         request.place.lp_threshold = lp_threshold;
         request.place.complete_matching = complete_matching;
         request.place.seed = seed;
+        request.robust = robust;
         request.bounds = bounds;
         request.suggest = suggest;
         return place(graph, cluster, request, expert);
@@ -182,7 +184,7 @@ void bind_place(nb::module_& m) {
       "budget"_a = "1s", "threads"_a = 1, "lp"_a = "matching",
       "lp_threshold"_a = PlaceOptions{}.lp_threshold,
       "complete_matching"_a = PlaceOptions{}.complete_matching, "seed"_a = PlaceOptions{}.seed,
-      "bounds"_a = true, "suggest"_a = true, "expert"_a = nb::none());
+      "robust"_a = nb::none(), "bounds"_a = true, "suggest"_a = true, "expert"_a = nb::none());
   m.def("simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a,
         "Replays a placement (device by operator name), each device running what becomes ready "
         "first. The result may exceed capacities: see Plan.fits.");

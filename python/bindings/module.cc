@@ -19,4 +19,5 @@ NB_MODULE(_core, m) {
   baechi::python::bind_place(m);
   baechi::python::bind_objectives(m);
   baechi::python::bind_generate(m);
+  baechi::python::bind_study(m);
 }

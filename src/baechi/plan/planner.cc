@@ -11,6 +11,7 @@
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/robust.h"
 #include "baechi/verify/check_schedule.h"
 
 namespace baechi {
@@ -178,6 +179,15 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
     }
     answer.methods = std::move(methods);
     return explain(costs, request, std::move(answer));
+  }
+  if (request.robust.has_value()) {
+    RobustChoice choice = choose_robust(costs, attempts,
+                                        {.fraction = *request.robust,
+                                         .seed = request.place.seed,
+                                         .threads = request.threads,
+                                         .cancel = request.place.cancel});
+    best = &attempts[choice.attempt];
+    portfolio.notes.push_back(std::move(choice.note));
   }
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds);
   if (request.bounds && portfolio.bound.has_value()) {

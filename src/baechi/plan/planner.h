@@ -27,8 +27,11 @@ struct PlanRequest {
   // it after several times as long, and then a note in the plan says so.
   double budget = 1.0;
   unsigned threads = 1;  // changes how long it takes, never the plan
-  bool bounds = true;    // also compute the lower bounds
-  bool suggest = true;   // when nothing fits, search for what would
+  // Of the plans that the methods make, take the one whose longest step is the shortest when costs
+  // are off by up to this part (0 to 1), instead of the one with the shortest step.
+  std::optional<double> robust = {};
+  bool bounds = true;   // also compute the lower bounds
+  bool suggest = true;  // when nothing fits, search for what would
 };
 
 // No plan: which operator, how many bytes, and what would do.

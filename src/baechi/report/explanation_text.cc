@@ -130,6 +130,8 @@ class PlanText {
     std::vector<bool> kept(longest.size(), longest.size() <= kMostSegments);
     for (std::size_t i = 0; i < std::min(kMostSegments, longest.size()); ++i)
       kept[longest[i]] = true;
+    for (std::size_t i = 0; i < kept.size(); ++i)  // one alone takes a row anyway
+      if ((i == 0 || kept[i - 1]) && (i + 1 == kept.size() || kept[i + 1])) kept[i] = true;
     return kept;
   }
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi min: the fewest devices, and the least memory per device, for which there is a plan.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "apps/planning.h"
+#include "apps/progress.h"
+#include "baechi/base/error.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/study_text.h"
+#include "baechi/study/least.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  GraphArgument graph;
+  std::string output, of = "both";
+  ClusterArgument cluster;
+  Planning planning;
+  std::string max_devices = "64";
+};
+
+ExitCode find_least(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const ClusterSpec cluster = read_cluster(options.cluster);
+  const PlanRequest request = request_of(options.planning, context);
+  const auto most = parse_whole_number("--max-devices", options.max_devices, 1, 1024);
+  if (!options.output.empty() && options.of == "both")
+    throw InputError("--output", "say which plan to write: --of devices or --of memory");
+
+  Least least;
+  if (options.of != "memory") {
+    const Progress progress("fewest devices");
+    least.devices = fewest_devices(graph, cluster, most, request);
+  }
+  if (options.of != "devices") {
+    const Progress progress("least memory per device");
+    least.memory = least_memory(graph, cluster, request);
+  }
+  if (!options.output.empty() && (least.devices.has_value() || least.memory.has_value()))
+    write_result(
+        options.output,
+        plan_to_json(least.devices.has_value() ? least.devices->plan : least.memory->plan, graph));
+  if (options.output != "-") print_result(context.json ? least_json(least) : least_text(least));
+  ExitCode code = ExitCode::kOk;
+  if (options.of != "memory" && !least.devices.has_value()) {
+    print_words("baechi: " + options.graph.path + ": no plan was found for up to " +
+                std::to_string(most) + " devices");
+    code = ExitCode::kDoesNotFit;
+  }
+  if (options.of != "devices" && !least.memory.has_value()) {
+    print_words("baechi: " + options.graph.path + ": no plan was found on these " +
+                std::to_string(cluster.devices.size()) + " devices, whatever their memory");
+    code = ExitCode::kDoesNotFit;
+  }
+  return code;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->planning.budget = "200ms";  // for each of a dozen plans
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_option("--of", options->of, "What to find the least of: devices, memory or both")
+      ->check(CLI::IsMember({"devices", "memory", "both"}))
+      ->capture_default_str();
+  app.add_option("--max-devices", options->max_devices,
+                 "Try more devices than the cluster has, up to so many")
+      ->type_name("N")
+      ->capture_default_str();
+  add_planning_options(app, options->planning);
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return find_least(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kMinCommand{
+    .name = "min",
+    .summary = "The fewest devices and the least memory per device that there is a plan for",
+    .examples =
+        "baechi min model.json --cluster 4x8GiB\n"
+        "baechi min model.json --cluster 4x8GiB --of memory --method m-sct\n"
+        "baechi min model.json --cluster 8x4GiB --of devices -o plan.json --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

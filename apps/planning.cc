@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/planning.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+
+#include "apps/arguments.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/plan/portfolio.h"
+
+namespace baechi::cli {
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const PortfolioEntry& method : portfolio_methods()) names.emplace_back(method.name);
+  for (const PlacerEntry& placer : all_placers()) names.emplace_back(placer.name);
+  return names;
+}
+
+std::string method_help() {
+  std::string text = "How to place:";
+  for (const PortfolioEntry& method : portfolio_methods())
+    text += "\n" + std::string(method.name) + ": " + std::string(method.summary);
+  for (const PlacerEntry& placer : all_placers())
+    text += "\n" + std::string(placer.name) + ": " + std::string(placer.summary);
+  return text;
+}
+
+namespace {
+
+std::string optimize_help() {
+  std::string text = "What the Graph Optimizer does first, for the paper's methods:";
+  for (const OptimizeLevelName& level : optimize_levels())
+    text += "\n" + std::string(level.name) + ": " + std::string(level.summary);
+  return text;
+}
+
+}  // namespace
+
+void add_planning_options(CLI::App& app, Planning& planning) {
+  app.add_option("-m,--method", planning.request.method, method_help())
+      ->check(CLI::IsMember(method_names()))
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--optimize",
+         [&planning](const std::string& level) {
+           planning.request.optimize.level = find_optimize_level(level);
+         },
+         optimize_help())
+      ->default_str("all");
+  app.add_option(
+         "--budget", planning.budget,
+         "How long auto and refine may search, e.g. 500ms or 10s; Ctrl-C ends a search with "
+         "the best plan so far and exit code 0")
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--threads",
+         [&planning](const std::string& text) {
+           planning.request.threads =
+               static_cast<unsigned>(parse_whole_number("--threads", text, 1, 1024));
+         },
+         "Threads of the search, 1 to 1024; they change how long it takes, not the plan")
+      ->type_name("N")
+      ->default_str("1");
+  app.add_option_function<std::string>(
+         "--seed",
+         [&planning](const std::string& text) {
+           planning.request.place.seed =
+               parse_whole_number("--seed", text, 0, std::numeric_limits<std::uint64_t>::max());
+         },
+         "For every random choice")
+      ->type_name("N")
+      ->default_str(std::to_string(planning.request.place.seed));
+}
+
+PlanRequest request_of(const Planning& planning, const RunContext& context) {
+  PlanRequest request = planning.request;
+  request.place.cancel = context.cancel;
+  request.budget = static_cast<double>(parse_time(planning.budget).count()) / 1e9;
+  return request;
+}
+
+}  // namespace baechi::cli

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi sensitivity: what wrong profiles cost (Paper 5, Figure 8).
+#include "baechi/study/sensitivity.h"
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "apps/planning.h"
+#include "apps/progress.h"
+#include "baechi/report/study_text.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  GraphArgument graph;
+  std::string output, off_by = "20%", samples = "20";
+  ClusterArgument cluster;
+  Planning planning;
+  bool csv = false;
+};
+
+ExitCode run_sensitivity(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Cluster cluster = load_cluster(options.cluster);
+  const CostModel costs(graph, cluster);
+  const PlanRequest request = request_of(options.planning, context);
+  constexpr std::uint64_t kMostSamples = 100'000;
+  const Perturbations perturbations{
+      .fraction = parse_percent("--off-by", options.off_by),
+      .samples = parse_whole_number("--samples", options.samples, 1, kMostSamples),
+      .seed = request.place.seed,
+      .threads = request.threads,
+      .cancel = context.cancel};
+  const Progress progress("planning with " + options.samples + " wrong profiles");
+  const auto result = sensitivity(costs, request, perturbations);
+  if (const auto* answer = std::get_if<Unplaceable>(&result)) {
+    print_words("baechi: " + options.graph.path + " does not fit: " + answer->in_words());
+    return ExitCode::kDoesNotFit;
+  }
+  const Sensitivity& told = std::get<Sensitivity>(result);
+  write_result(options.output, context.json  ? sensitivity_json(told)
+                               : options.csv ? sensitivity_csv(told)
+                                             : sensitivity_text(told));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->planning.budget = "200ms";  // for each sample
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_option("--off-by", options->off_by,
+                 "How far each compute time and tensor size may be off, such as 20%")
+      ->type_name("X%")
+      ->capture_default_str();
+  app.add_option("--samples", options->samples, "How many wrong profiles; seeds count from --seed")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--csv", options->csv, "One line per sample instead of the summary");
+  add_planning_options(app, options->planning);
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return run_sensitivity(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kSensitivityCommand{
+    .name = "sensitivity",
+    .summary = "Place with costs that are off, replay with the true ones: what wrong profiles cost",
+    .examples =
+        "baechi sensitivity model.json --cluster 4x8GiB\n"
+        "baechi sensitivity model.json --cluster 4x8GiB --off-by 50% --samples 100 --method m-sct\n"
+        "baechi sensitivity model.json --cluster 4x8GiB --csv -o sensitivity.csv",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi sweep: memory per device x number of devices x method, as CSV.
+#include "baechi/study/sweep.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "apps/planning.h"
+#include "apps/progress.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/report/study_text.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  GraphArgument graph;
+  std::string output;
+  ClusterArgument cluster;
+  Planning planning;
+  std::vector<std::string> memory, devices, methods;
+};
+
+ExitCode run_sweep(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const ClusterSpec cluster = read_cluster(options.cluster);
+  Grid grid{.memory = {kFullSpeed}, .devices = {}, .methods = options.methods};
+  if (!options.memory.empty()) {
+    grid.memory.clear();
+    for (const std::string& text : options.memory) grid.memory.push_back(parse_speed(text));
+  }
+  constexpr std::uint64_t kMostDevices = 1024;
+  for (const std::string& text : options.devices)
+    grid.devices.push_back(parse_whole_number("--devices", text, 1, kMostDevices));
+
+  const std::size_t count = grid.memory.size() * std::max<std::size_t>(1, grid.devices.size()) *
+                            std::max<std::size_t>(1, grid.methods.size());
+  const Progress progress("planning " + std::to_string(count) + " points");
+  const std::vector<GridPoint> points =
+      sweep(graph, cluster, grid, request_of(options.planning, context));
+  write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_option("--memory", options->memory,
+                 "Parts of each device's memory, such as 0.3,0.5,1 (default: 1)")
+      ->delimiter(',')
+      ->type_name("X,...");
+  app.add_option("--devices", options->devices,
+                 "Numbers of devices: the first ones, or more like the last one (default: all)")
+      ->delimiter(',')
+      ->type_name("N,...");
+  app.add_option("--methods", options->methods, "Several methods instead of --method")
+      ->delimiter(',')
+      ->check(CLI::IsMember(method_names()))
+      ->type_name("NAME,...");
+  add_planning_options(app, options->planning);
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return run_sweep(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kSweepCommand{
+    .name = "sweep",
+    .summary = "Plan a grid of memory, devices and methods; the step times as CSV",
+    .examples =
+        "baechi sweep model.json --cluster 4x8GiB --memory 0.3,0.5,0.7,1 -o memory.csv\n"
+        "baechi sweep model.json --cluster 4x8GiB --devices 1,2,4,8 --methods m-etf,m-sct,auto\n"
+        "baechi sweep model.json --cluster 4x8GiB --devices 2,4 --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

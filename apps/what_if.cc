@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi what-if: what one more GPU, half the memory or a faster link would bring.
+#include "baechi/study/what_if.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "apps/planning.h"
+#include "apps/progress.h"
+#include "baechi/base/error.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/report/study_text.h"
+#include "baechi/study/cluster_edits.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  GraphArgument graph;
+  ClusterArgument cluster;
+  Planning planning;
+  bool only_these = false;
+  std::vector<std::string> clusters, memory, devices, links, speeds, batches;
+};
+
+constexpr std::uint64_t kMostDevices = 1024;
+
+Scenario memory_scenario(const ClusterSpec& cluster, const std::string& text) {
+  const std::string name = "memory " + text;
+  if (text.ends_with("x"))
+    return {name, with_memory(cluster, parse_speed(text.substr(0, text.size() - 1)))};
+  return {name, with_memory(cluster, parse_bytes(text))};
+}
+
+Scenario link_scenario(const ClusterSpec& cluster, const std::string& text) {
+  const LinkRule rule = parse_link(text);
+  ClusterSpec changed = cluster;
+  changed.links = {rule};
+  return {"link " + text, std::move(changed)};
+}
+
+// What the options ask for, in the order of --help.
+std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster) {
+  std::vector<Scenario> scenarios;
+  for (const std::string& text : options.clusters)
+    scenarios.push_back(
+        {"cluster " + text, read_cluster({.cluster = text,
+                                          .link = options.cluster.link,
+                                          .communication = options.cluster.communication})});
+  for (const std::string& text : options.devices)
+    scenarios.push_back(
+        {text + " devices",
+         with_devices(cluster, parse_whole_number("--try-devices", text, 1, kMostDevices))});
+  for (const std::string& text : options.memory)
+    scenarios.push_back(memory_scenario(cluster, text));
+  for (const std::string& text : options.links) scenarios.push_back(link_scenario(cluster, text));
+  for (const std::string& text : options.speeds)
+    scenarios.push_back({"speed " + text + "x", with_speed(cluster, parse_speed(text))});
+  constexpr auto kMostBatch = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
+  for (const std::string& text : options.batches)
+    scenarios.push_back(
+        {"batch " + text, cluster,
+         static_cast<std::int64_t>(parse_whole_number("--try-batch", text, 1, kMostBatch))});
+  return scenarios;
+}
+
+ExitCode what_if(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const ClusterSpec cluster = read_cluster(options.cluster);
+  if (!options.batches.empty() && !graph.batch_size().has_value())
+    throw InputError("--try-batch", "the graph has no batch_size: its costs cannot be scaled");
+  const PlanRequest request = request_of(options.planning, context);
+  std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
+  if (options.only_these) scenarios.resize(1, scenarios.front());
+  for (Scenario& scenario : chosen(options, cluster)) scenarios.push_back(std::move(scenario));
+
+  std::optional<Progress> progress;
+  std::size_t number = 0;
+  const std::vector<ScenarioOutcome> outcomes =
+      run_scenarios(graph, scenarios, request, [&](const Scenario& scenario) {
+        progress.reset();
+        progress.emplace("what if: " + scenario.name + ", " + std::to_string(++number) + " of " +
+                         std::to_string(scenarios.size()));
+      });
+  progress.reset();
+  print_result(context.json ? what_if_json(outcomes) : what_if_text(outcomes));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_flag("--only-these", options->only_these,
+               "Only the cluster as it is and the scenarios of the --try options");
+  const auto add = [&](const char* name, std::vector<std::string>& texts, const char* type,
+                       const char* help) {
+    app.add_option(name, texts, help)->type_name(type)->take_all()->expected(1);
+  };
+  add("--try-cluster", options->clusters, "CLUSTER", "Another cluster; may be given several times");
+  add("--try-devices", options->devices, "N",
+      "So many devices: the first ones, or more like the last one");
+  add("--try-memory", options->memory, "AMOUNT", "12GiB on every device, or 1.5x of what it has");
+  add("--try-link", options->links, "LINK", "Between any two devices, such as 5us,50GB/s");
+  add("--try-speed", options->speeds, "X", "Devices so many times as fast");
+  add("--try-batch", options->batches, "N",
+      "Another mini-batch size, for graphs that say for which one their costs are");
+  add_planning_options(app, options->planning);
+  return [options](const RunContext& context) { return what_if(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kWhatIfCommand{
+    .name = "what-if",
+    .summary = "What another device, more memory, a faster link or another batch would bring",
+    .examples =
+        "baechi what-if model.json --cluster 4x8GiB\n"
+        "baechi what-if model.json --cluster 4x8GiB --method m-sct --json\n"
+        "baechi what-if model.json --cluster 2x8GiB --only-these --try-devices 3 --try-devices 4\n"
+        "baechi what-if model.json --cluster 2x8GiB --try-cluster 1x24GiB --try-link 5us,50GB/s",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

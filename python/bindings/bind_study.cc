@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions about plans. Answers leave as the JSON documents of docs/explain.md, or as text; the
+// package turns documents into dictionaries.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/io/quantity_text.h"
+#include "baechi/report/explanation_text.h"
+#include "baechi/report/study_text.h"
+#include "baechi/study/explain.h"
+#include "baechi/study/near_names.h"
+#include "bindings.h"
+#include "interruptible.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace baechi::python {
+namespace {
+
+std::string explain(const PlanHandle& h, const std::optional<std::string>& op, bool json) {
+  return interruptible([&](const CancelFlag* cancel) {
+    const Cluster cluster(h.plan.cluster);
+    const CostModel costs(*h.graph, cluster);
+    Plan plan = h.plan;
+    if (plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+    const Explained explained{*h.graph, cluster, plan};
+    if (op.has_value()) {
+      const OperatorExplanation told =
+          explain_operator(costs, plan, find_operator(*h.graph, *op), cancel);
+      return json ? explanation_json(explained, told) : explanation_text(explained, told);
+    }
+    const PlanExplanation told = explain_plan(*h.graph, cluster, plan);
+    return json ? explanation_json(explained, told) : explanation_text(explained, told);
+  });
+}
+
+// How to plan: (method, optimize, budget, threads, seed).
+using How = std::tuple<std::string, std::string, std::string, unsigned, std::uint64_t>;
+
+PlanRequest request_of(const How& how, const CancelFlag* cancel) {
+  const auto& [method, optimize, budget, threads, seed] = how;
+  if (threads == 0) throw InputError("threads must be at least 1");
+  PlanRequest request;
+  request.method = method;
+  request.optimize.level = find_optimize_level(optimize);
+  request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
+  request.threads = threads;
+  request.place.seed = seed;
+  request.place.cancel = cancel;
+  return request;
+}
+
+using NamedCluster = std::pair<std::string, ClusterHandle>;
+
+std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
+                    const std::vector<NamedCluster>& clusters,
+                    const std::vector<std::int64_t>& batch_sizes, bool standard, const How& how) {
+  return interruptible([&](const CancelFlag* cancel) {
+    const PlanRequest request = request_of(how, cancel);
+    std::vector<Scenario> scenarios = standard_scenarios(*graph.graph, cluster.cluster->spec());
+    if (!standard) scenarios.erase(scenarios.begin() + 1, scenarios.end());
+    for (const auto& [name, other] : clusters) scenarios.push_back({name, other.cluster->spec()});
+    for (const std::int64_t size : batch_sizes)
+      scenarios.push_back({"batch " + std::to_string(size), cluster.cluster->spec(), size});
+    return what_if_json(run_scenarios(*graph.graph, scenarios, request));
+  });
+}
+
+std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
+                       const std::vector<std::string>& memory,
+                       const std::vector<std::size_t>& devices,
+                       const std::vector<std::string>& methods, const How& how) {
+  return interruptible([&](const CancelFlag* cancel) {
+    Grid grid{.memory = {}, .devices = devices, .methods = methods};
+    for (const std::string& part : memory) grid.memory.push_back(parse_speed(part));
+    return sweep_json(sweep(*graph.graph, cluster.cluster->spec(), grid, request_of(how, cancel)));
+  });
+}
+
+std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster, bool devices,
+                       bool memory, std::size_t max_devices, const How& how) {
+  return interruptible([&](const CancelFlag* cancel) {
+    const PlanRequest request = request_of(how, cancel);
+    const ClusterSpec& spec = cluster.cluster->spec();
+    Least least;
+    if (devices) least.devices = fewest_devices(*graph.graph, spec, max_devices, request);
+    if (memory) least.memory = least_memory(*graph.graph, spec, request);
+    return least_json(least);
+  });
+}
+
+// The document; or why nothing fits, in words.
+std::pair<bool, std::string> find_sensitivity(const GraphHandle& graph,
+                                              const ClusterHandle& cluster, double off_by,
+                                              std::size_t samples, const How& how) {
+  if (samples == 0) throw InputError("there must be at least one sample");
+  return interruptible([&](const CancelFlag* cancel) -> std::pair<bool, std::string> {
+    const PlanRequest request = request_of(how, cancel);
+    const CostModel costs(*graph.graph, *cluster.cluster);
+    const auto result = sensitivity(costs, request,
+                                    {.fraction = off_by,
+                                     .samples = samples,
+                                     .seed = request.place.seed,
+                                     .threads = request.threads,
+                                     .cancel = cancel});
+    if (const auto* answer = std::get_if<Unplaceable>(&result)) return {false, answer->in_words()};
+    return {true, sensitivity_json(std::get<Sensitivity>(result))};
+  });
+}
+
+}  // namespace
+
+void bind_study(nb::module_& m) {
+  m.def("explain", &explain, "plan"_a, "operator"_a = nb::none(), nb::kw_only(), "json"_a = false,
+        "Why the plan takes that long and who holds the memory, or why the operator is where it "
+        "is: text, or a JSON document.");
+  m.def("what_if", &what_if, "graph"_a, "cluster"_a, "clusters"_a, "batch_sizes"_a, "standard"_a,
+        "how"_a);
+  m.def("sweep", &sweep_grid, "graph"_a, "cluster"_a, "memory"_a, "devices"_a, "methods"_a,
+        "how"_a);
+  m.def("least", &find_least, "graph"_a, "cluster"_a, "devices"_a, "memory"_a, "max_devices"_a,
+        "how"_a);
+  m.def("sensitivity", &find_sensitivity, "graph"_a, "cluster"_a, "off_by"_a, "samples"_a, "how"_a);
+}
+
+}  // namespace baechi::python

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/graph/recosted.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+
+namespace baechi {
+namespace {
+
+class Copy {
+ public:
+  Copy(const OpGraph& graph, const CostChange& change)
+      : graph_(graph),
+        change_(change),
+        builder_(graph.name()),
+        tensors_(graph.num_tensors(), TensorId(0)) {}
+
+  OpGraph build() && {
+    builder_.set_memory_mode(graph_.memory_mode());
+    const std::optional<std::int64_t> batch =
+        change_.batch_size.has_value() ? change_.batch_size : graph_.batch_size();
+    if (batch.has_value()) builder_.set_batch_size(*batch);
+    builder_.reserve(graph_.num_ops(), graph_.num_edges());
+    for (const OpId op : graph_.ops()) add(op);
+    for (const OpId op : graph_.ops()) {
+      if (graph_[op].forward.has_value()) builder_.set_forward(op, *graph_[op].forward);
+      for (const Edge& edge : graph_.out_edges(op)) {
+        if (edge.tensor.has_value())
+          builder_.connect(tensors_[*edge.tensor], edge.to);
+        else
+          builder_.add_control_edge(edge.from, edge.to);
+      }
+    }
+    return std::move(builder_).build();
+  }
+
+ private:
+  void add(OpId op) {
+    const Operator& old = graph_[op];
+    const Bytes temporary =
+        change_.temporary ? change_.temporary(op, old.temporary) : old.temporary;
+    builder_.add_operator({.name = old.name,
+                           .kind = old.kind,
+                           .permanent = old.permanent,
+                           .temporary = temporary,
+                           .backward = old.backward,
+                           .pin = old.pin});
+    for (const KindId kind : graph_.kinds())
+      if (const std::optional<Time> time = graph_.times(kind)[op]; time.has_value())
+        builder_.set_time(op, graph_.kind_name(kind),
+                          change_.time ? change_.time(op, *time) : *time);
+    for (const TensorId tensor : graph_.outputs(op)) {
+      const Bytes size = graph_.size(tensor);
+      tensors_[tensor] =
+          builder_.add_output(op, change_.output ? change_.output(tensor, size) : size);
+    }
+    for (const std::string_view group : graph_.colocation_names(op))
+      builder_.add_to_group(op, group);
+  }
+
+  const OpGraph& graph_;
+  const CostChange& change_;
+  OpGraphBuilder builder_;
+  IdVector<TensorId, TensorId> tensors_;  // old to the builder's handles
+};
+
+// What does not depend on the mini-batch: variables, and what is made of them alone.
+IdVector<OpId, bool> independent_of_batch(const OpGraph& graph) {
+  IdVector<OpId, bool> independent(graph.num_ops());
+  for (const OpId op : graph.topological_order()) {
+    bool reads = false, all = true;
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (!edge.tensor.has_value()) continue;
+      reads = true;
+      all = all && independent[edge.from];
+    }
+    independent[op] = reads ? all : graph[op].permanent > Bytes(0);
+  }
+  return independent;
+}
+
+}  // namespace
+
+OpGraph recosted(const OpGraph& graph, const CostChange& change) {
+  return Copy(graph, change).build();
+}
+
+OpGraph with_batch_size(const OpGraph& graph, std::int64_t batch_size) {
+  if (!graph.batch_size().has_value())
+    throw InputError(
+        "the graph does not say for which batch size its costs are (\"batch_size\"), so they "
+        "cannot "
+        "be scaled to another one");
+  if (batch_size < 1) throw InputError("a batch size is at least 1");
+  const std::int64_t now = *graph.batch_size();
+  const IdVector<OpId, bool> independent = independent_of_batch(graph);
+  const auto scaled = [&](OpId op, std::int64_t value, const char* quantity) {
+    return independent[op] ? value : scale_up(value, batch_size, now, quantity);
+  };
+  return recosted(
+      graph,
+      {.time = [&](OpId op, Time time) { return Time(scaled(op, time.count(), "compute time")); },
+       .temporary = [&](OpId op,
+                        Bytes bytes) { return Bytes(scaled(op, bytes.count(), "memory")); },
+       .output =
+           [&](TensorId tensor, Bytes bytes) {
+             return Bytes(scaled(graph.producer(tensor), bytes.count(), "memory"));
+           },
+       .batch_size = batch_size});
+}
+
+}  // namespace baechi

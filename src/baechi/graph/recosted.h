@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same graph with other costs: same operators, tensors and ids. Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/graph/op_graph.h"
+
+namespace baechi {
+
+// What is absent stays as it is.
+struct CostChange {
+  std::function<Time(OpId, Time)> time = {};  // per operator and device kind
+  std::function<Bytes(OpId, Bytes)> temporary = {};
+  std::function<Bytes(TensorId, Bytes)> output = {};
+  std::optional<std::int64_t> batch_size = {};
+};
+
+OpGraph recosted(const OpGraph& graph, const CostChange& change);
+
+// The graph for a mini-batch of `batch_size`, as far as one graph can tell: compute times,
+// temporary memory and outputs grow in proportion, and permanent memory stays. What reads nothing
+// and holds permanent memory is a variable: it stays as it is, and so does what reads only such.
+// Throws InputError when the graph does not say for which batch size its costs are.
+OpGraph with_batch_size(const OpGraph& graph, std::int64_t batch_size);
+
+}  // namespace baechi

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What-if, sweep, min and sensitivity as tables, CSV and JSON documents (docs/explain.md). Beyond
+// the paper.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/graph/op_graph.h"
+#include "baechi/study/least.h"
+#include "baechi/study/sensitivity.h"
+#include "baechi/study/sweep.h"
+#include "baechi/study/what_if.h"
+
+namespace baechi {
+
+// The first outcome is what the others are compared with.
+std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes);
+std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes);
+
+// A line of column names, then one per point; text is quoted where it must be (RFC 4180).
+std::string sweep_csv(const std::vector<GridPoint>& points);
+std::string sweep_json(const std::vector<GridPoint>& points);
+
+struct Least {  // absent: no plan was found, or it was not asked for
+  std::optional<FewestDevices> devices;
+  std::optional<LeastMemory> memory;
+};
+std::string least_text(const Least& least);
+std::string least_json(const Least& least);
+
+std::string sensitivity_text(const Sensitivity& told);
+std::string sensitivity_csv(const Sensitivity& told);  // one line per sample
+std::string sensitivity_json(const Sensitivity& told);
+
+// A field of a CSV line, quoted if it must be.
+std::string csv_field(const std::string& text);
+
+}  // namespace baechi

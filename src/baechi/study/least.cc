@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/study/least.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "baechi/base/error.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/study/cluster_edits.h"
+
+namespace baechi {
+namespace {
+
+// A plan on that cluster, or none; `proved` when none can exist.
+struct Probe {
+  std::optional<Plan> plan = {};
+  bool proved = false;
+};
+
+Probe try_cluster(const OpGraph& graph, ClusterSpec spec, PlanRequest request) {
+  throw_if_cancelled(request.place.cancel);
+  request.suggest = false;
+  const Cluster cluster(std::move(spec));
+  const CostModel costs(graph, cluster);
+  PlanResult result = make_plan(costs, request);
+  throw_if_cancelled(request.place.cancel);
+  if (auto* plan = std::get_if<Plan>(&result)) return {std::move(*plan)};
+  return {std::nullopt, std::get<Unplaceable>(result).proved};
+}
+
+bool surely_too_small(const OpGraph& graph, const ClusterSpec& spec, Bytes capacity) {
+  const Cluster cluster(with_memory(spec, capacity));
+  const CostModel costs(graph, cluster);
+  return prove_cannot_fit(costs, Units(costs)).has_value();
+}
+
+// The least capacity that arithmetic does not rule out; at most `high`, which it does not.
+Bytes least_possible(const OpGraph& graph, const ClusterSpec& spec, Bytes high) {
+  Bytes low(1);
+  while (low < high) {
+    const Bytes middle = low + Bytes((high - low).count() / 2);
+    if (surely_too_small(graph, spec, middle))
+      low = middle + Bytes(1);
+    else
+      high = middle;
+  }
+  return high;
+}
+
+// Room for everything at once on any device.
+Bytes all_memory(const OpGraph& graph, std::size_t num_devices) {
+  Bytes all(1);
+  for (const OpId op : graph.ops())
+    all += graph[op].permanent + graph[op].temporary +
+           graph.output_bytes(op) * static_cast<std::int64_t>(num_devices);
+  return all;
+}
+
+Bytes highest_peak(const Plan& plan) {
+  Bytes highest(1);  // a capacity is at least a byte
+  for (const PlanDevice& device : plan.devices) highest = std::max(highest, device.peak);
+  return highest;
+}
+
+}  // namespace
+
+std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec& cluster,
+                                        const PlanRequest& request) {
+  PlanRequest probing = request;
+  probing.bounds = false;
+  const Bytes plenty = all_memory(graph, cluster.devices.size());
+  std::optional<Plan> best = try_cluster(graph, with_memory(cluster, plenty), probing).plan;
+  if (!best.has_value()) return std::nullopt;
+  Bytes high = highest_peak(*best);
+  const Bytes possible = least_possible(graph, cluster, high);
+  Bytes low = possible;
+  while (high > low && high - low >= std::max(Bytes(1), Bytes(high.count() / 1000))) {
+    const Bytes middle = low + Bytes((high - low).count() / 2);
+    std::optional<Plan> plan = try_cluster(graph, with_memory(cluster, middle), probing).plan;
+    if (plan.has_value()) {
+      high = highest_peak(*plan);
+      best = std::move(plan);
+      if (high < low) low = high;
+    } else {
+      low = middle + Bytes(1);
+    }
+  }
+  // The plan was made on a cluster with at least that much: it is the answer's own.
+  best->cluster = with_memory(cluster, high);
+  return LeastMemory{.capacity = high, .impossible_below = possible, .plan = *std::move(best)};
+}
+
+std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterSpec& cluster,
+                                            std::size_t max_devices, const PlanRequest& request) {
+  const ClusterSpec sorted = largest_first(cluster);
+  std::size_t impossible = 0;
+  for (std::size_t count = 1; count <= max_devices; ++count) {
+    Probe probe;
+    try {
+      probe = try_cluster(graph, with_devices(sorted, count), request);
+    } catch (const InputError&) {  // a pin to a device that is left out
+      if (count >= cluster.devices.size()) throw;
+      probe.proved = true;
+    }
+    if (probe.plan.has_value())
+      return FewestDevices{
+          .count = count, .impossible_up_to = impossible, .plan = *std::move(probe.plan)};
+    if (probe.proved && impossible + 1 == count) impossible = count;
+  }
+  return std::nullopt;
+}
+
+}  // namespace baechi

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/study/sensitivity.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "baechi/base/assert.h"
+#include "baechi/base/parallel.h"
+#include "baechi/plan/fit_search.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+namespace {
+
+// The value at rank (n - 1) * quarters / 4 of sorted values, between two of them by proportion.
+Time quantile(const std::vector<Time>& sorted, std::int64_t quarters) {
+  const auto rank = static_cast<std::int64_t>(sorted.size() - 1) * quarters;
+  const auto at = static_cast<std::size_t>(rank / 4);
+  if (rank % 4 == 0) return sorted[at];
+  const Time step = sorted[at + 1] - sorted[at];
+  return sorted[at] + Time(scale_up(step.count(), rank % 4, 4, "time"));
+}
+
+void replay(const CostModel& costs, const Units& units, const Plan& plan, const CancelFlag* cancel,
+            SensitivitySample& sample) {
+  const Cluster& cluster = costs.cluster();
+  const PlacedGraph placed{placement_of(plan.schedule),
+                           order_of(plan.schedule, costs.graph(), cluster.num_devices())};
+  const Trace trace = simulate(costs, placed, {.cancel = cancel});
+  if (!find_overflow(trace, cluster).has_value()) {
+    sample.makespan = trace.schedule.makespan;
+    return;
+  }
+  sample.repaired = true;
+  FitSearch search(costs, units, {.cancel = cancel});
+  if (const std::optional<PlacedGraph> repaired = search.repair(placed))
+    sample.makespan = simulate(costs, *repaired, {.cancel = cancel}).schedule.makespan;
+}
+
+}  // namespace
+
+Distribution distribution_of(std::vector<Time> values) {
+  BAECHI_ASSERT(!values.empty(), "a distribution is of something");
+  std::sort(values.begin(), values.end());
+  return {.min = values.front(),
+          .lower_quartile = quantile(values, 1),
+          .median = quantile(values, 2),
+          .upper_quartile = quantile(values, 3),
+          .max = values.back()};
+}
+
+std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
+                                                   const PlanRequest& request,
+                                                   const Perturbations& perturbations) {
+  PlanRequest wanted = request;
+  wanted.bounds = false;
+  PlanResult truth = make_plan(costs, wanted);
+  throw_if_cancelled(perturbations.cancel);
+  if (auto* answer = std::get_if<Unplaceable>(&truth)) return std::move(*answer);
+  Sensitivity result;
+  result.fraction = perturbations.fraction;
+  result.true_makespan = std::get<Plan>(truth).makespan();
+  result.true_method = std::get<Plan>(truth).method;
+  result.samples.resize(perturbations.samples);
+
+  wanted.suggest = false;
+  wanted.threads = 1;  // the samples share the threads instead
+  const Units units(costs);
+  parallel_for(perturbations.samples, perturbations.threads, [&](std::size_t i) {
+    throw_if_cancelled(perturbations.cancel);
+    SensitivitySample& sample = result.samples[i];
+    sample.seed = perturbations.seed + i;
+    const OpGraph graph = perturbed(costs.graph(), perturbations.fraction, sample.seed);
+    const PlanResult plan = make_plan(CostModel(graph, costs.cluster()), wanted);
+    throw_if_cancelled(perturbations.cancel);
+    if (std::holds_alternative<Unplaceable>(plan)) return;
+    sample.method = std::get<Plan>(plan).method;
+    replay(costs, units, std::get<Plan>(plan), perturbations.cancel, sample);
+  });
+  std::vector<Time> steps;
+  for (const SensitivitySample& sample : result.samples)
+    if (sample.makespan.has_value()) steps.push_back(*sample.makespan);
+  if (!steps.empty()) result.steps = distribution_of(std::move(steps));
+  return result;
+}
+
+}  // namespace baechi

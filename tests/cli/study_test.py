@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""what-if, sweep, min, sensitivity and place --robust: exit codes, tables and documents."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+QUICK = ["-m", "m-etf", "--budget", "10ms"]
+
+
+@pytest.fixture(scope="module")
+def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "graph.json"
+    result = run("generate", "layered", "--operators", "60", "--seed", "3", "-o", path)
+    assert result.returncode == 0, result.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def batched(run: Run, graph: Path) -> Path:
+    path = graph.parent / "gnmt.json"
+    result = run("generate", "gnmt", "--length", "3", "--batch", "8", "-o", path)
+    assert result.returncode == 0, result.stderr
+    return path
+
+
+def test_what_if_is_a_table_and_a_document(run: Run, graph: Path) -> None:
+    table = run("what-if", graph, "-c", "2x8GiB", *QUICK)
+    assert table.returncode == 0, table.stderr
+    lines = table.stdout.splitlines()
+    assert lines[0].startswith("what if")
+    assert lines[2].startswith("as it is ")
+    result = run("what-if", graph, "-c", "2x8GiB", *QUICK, "--json")
+    scenarios = json.loads(result.stdout)["scenarios"]
+    assert len(scenarios) == len(lines) - 2
+    base = scenarios[0]["makespan"]
+    alone = run("place", graph, "-c", "2x8GiB", *QUICK, "--json")
+    assert json.loads(alone.stdout)["makespan"] == base
+    fast = next(s for s in scenarios if s["name"] == "devices twice as fast")
+    assert fast["makespan"] < base
+
+
+def test_what_if_plans_the_scenarios_it_is_given(run: Run, graph: Path, batched: Path) -> None:
+    given = ["--only-these", "--try-devices", "3", "--try-devices", "4", "--try-memory", "1.5x"]
+    given += ["--try-memory", "12GiB", "--try-link", "5us,50GB/s", "--try-speed", "0.5"]
+    result = run(
+        "what-if", graph, "-c", "2x8GiB", *QUICK, "--json", *given, "--try-cluster", "1x1MiB"
+    )
+    assert result.returncode == 0, result.stderr
+    scenarios = json.loads(result.stdout)["scenarios"]
+    assert [scenario["name"] for scenario in scenarios] == [
+        *("as it is", "cluster 1x1MiB", "3 devices", "4 devices", "memory 1.5x", "memory 12GiB"),
+        *("link 5us,50GB/s", "speed 0.5x"),
+    ]
+    assert [scenario["devices"] for scenario in scenarios[1:4]] == [1, 3, 4]
+    assert not scenarios[1]["fits"]
+    assert scenarios[-1]["makespan"] > scenarios[0]["makespan"]
+
+    no_batch = run("what-if", graph, "-c", "2x8GiB", *QUICK, "--try-batch", "4")
+    assert no_batch.returncode == 2
+    assert "no batch_size" in no_batch.stderr
+    result = run("what-if", batched, "-c", "2x8GiB", *QUICK, "--only-these", "--try-batch", "32")
+    assert result.returncode == 0, result.stderr
+    assert "batch 32: " in result.stdout
+    assert " a sample" in result.stdout
+
+
+def test_sweep_writes_csv(run: Run, graph: Path, tmp_path: Path) -> None:
+    path = tmp_path / "grid.csv"
+    grid = ["--memory", "0.000001,1", "--devices", "1,2", "--methods", "m-etf,m-topo"]
+    result = run("sweep", graph, "-c", "2x8GiB", *grid, "-o", path)
+    assert (result.returncode, result.stdout) == (0, "")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == 8
+    assert [row["fits"] for row in rows] == ["0", "0", "1", "1"] * 2
+    assert all(int(row["step_ns"]) > 0 for row in rows if row["fits"] == "1")
+    assert all("bytes" in row["reason"] for row in rows if row["fits"] == "0")
+    again = run("sweep", graph, "-c", "2x8GiB", *grid)
+    assert again.stdout == path.read_text()
+    points = json.loads(run("sweep", graph, "-c", "2x8GiB", *grid, "--json").stdout)["points"]
+    assert [point.get("makespan") for point in points] == [
+        int(row["step_ns"]) if row["fits"] == "1" else None for row in rows
+    ]
+    wrong = run("sweep", graph, "-c", "2x8GiB", "--devices", "0")
+    assert wrong.returncode == 2
+    assert "--devices" in wrong.stderr
+
+
+def test_min_is_proved_by_a_plan(run: Run, graph: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    arguments = ["min", graph, "-c", "2x8GiB", *QUICK]
+    result = run(*arguments, "--of", "memory", "-o", path, "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)["memory"]
+    assert found["impossible_below"] <= found["capacity"]
+    plan = json.loads(path.read_text())
+    assert plan["makespan"] == found["makespan"]
+    assert max(device["peak"] for device in plan["devices"]) == found["capacity"]
+    assert run("verify", graph, path).returncode == 0
+    words = run(*arguments)
+    assert "fewest devices: 1, " in words.stdout
+    assert "least memory per device: " in words.stdout
+    assert run(*arguments, "-o", path).returncode == 2
+    nothing = run("min", graph, "-c", "1x1B", "--of", "devices", "--max-devices", "3")
+    assert nothing.returncode == 3
+    assert "no plan was found for up to 3 devices" in nothing.stderr
+
+
+def test_sensitivity_tells_the_distribution(run: Run, graph: Path) -> None:
+    arguments = ["sensitivity", graph, "-c", "2x8GiB", *QUICK, "--samples", "8", "--off-by", "40%"]
+    words = run(*arguments)
+    assert words.returncode == 0, words.stderr
+    assert "placed 8 times with costs off by up to 40%" in words.stdout
+    document = json.loads(run(*arguments, "--json").stdout)
+    steps = [sample["makespan"] for sample in document["samples"]]
+    assert document["steps"]["min"] == min(steps)
+    assert document["steps"]["max"] == max(steps)
+    rows = list(csv.DictReader(run(*arguments, "--csv", "--threads", "2").stdout.splitlines()))
+    assert [int(row["step_ns"]) for row in rows] == steps
+    assert run("sensitivity", graph, "-c", "2x10KiB").returncode == 3
+    for option in (["--off-by", "120%"], ["--off-by", "x"], ["--samples", "0"]):
+        wrong = run(*arguments[:4], *option)
+        assert wrong.returncode == 2
+        assert option[0] in wrong.stderr
+
+
+def test_a_robust_plan_is_chosen_by_its_worst_step(run: Run, graph: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for robust in (["--robust"], ["--robust", "50%"]):
+        result = run("place", graph, "-c", "2x8GiB", "--budget", "10ms", "-o", path, *robust)
+        assert result.returncode == 0, result.stderr
+        part = robust[1] if len(robust) > 1 else "20%"
+        assert "shortest worst step" in result.stderr
+        assert f"off by up to {part} " in result.stderr
+        assert "robust: of " in json.loads(path.read_text())["notes"][-1]
+        assert run("verify", graph, path).returncode == 0
+    wrong = run("place", graph, "-c", "2x8GiB", "--robust", "x")
+    assert wrong.returncode == 2
+    assert "--robust" in wrong.stderr
+
+
+@pytest.mark.parametrize("name", ["explain", "what-if", "sweep", "min", "sensitivity"])
+def test_help_and_completion_know_them(run: Run, name: str) -> None:
+    result = run(name, "--help")
+    assert result.returncode == 0
+    assert f"Examples:\n  baechi {name} " in result.stdout
+    assert f"    {name}) options='" in run("completion", "bash").stdout
+
+
+def test_a_study_stops_at_an_interrupt(command: str, batched: Path) -> None:
+    arguments = [command, "sensitivity", batched, "-c", "4x8GiB", "--samples", "10000"]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "baechi: cancelled\n"

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/graph/recosted.h"
+
+#include <doctest/doctest.h>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/write_graph.h"
+#include "unit/graphs.h"
+
+namespace baechi::testing {
+namespace {
+
+TEST_CASE("recosted: without a change the graph stays the same, ids and all") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.max_ops = 20,
+                                            .group_chance = 0.3,
+                                            .backward_chance = 0.3,
+                                            .pin_chance = 0.2,
+                                            .cpu_chance = 0.5,
+                                            .memory_mode = MemoryMode::kRetain});
+    CHECK(graph_to_json(recosted(graph, {})) == graph_to_json(graph));
+  }
+}
+
+// w (a variable) -> read -> mul <- data; mul -> loss
+TEST_CASE("recosted: with another batch size, variables and what reads only them stay") {
+  OpGraphBuilder builder("batched");
+  builder.set_batch_size(4);
+  const OpId w = builder.add_operator({.name = "w", .permanent = Bytes(100)});
+  const OpId read = builder.add_operator({.name = "read"});
+  const OpId data = builder.add_operator({.name = "data"});
+  const OpId mul =
+      builder.add_operator({.name = "mul", .permanent = Bytes(7), .temporary = Bytes(5)});
+  for (const OpId op : {w, read, data, mul}) builder.set_time(op, "gpu", Time(10));
+  const TensorId weights = builder.add_output(w, Bytes(50)),
+                 copy = builder.add_output(read, Bytes(50)),
+                 input = builder.add_output(data, Bytes(20));
+  builder.add_output(mul, Bytes(9));
+  builder.connect(weights, read);
+  builder.connect(copy, mul);
+  builder.connect(input, mul);
+  const OpGraph graph = std::move(builder).build();
+
+  const OpGraph half = with_batch_size(graph, 2);
+  const KindId gpu = *half.find_kind("gpu");
+  CHECK(half.batch_size() == 2);
+  CHECK(half.times(gpu)[w] == Time(10));
+  CHECK(half.times(gpu)[read] == Time(10));
+  CHECK(half.times(gpu)[data] == Time(5));
+  CHECK(half.times(gpu)[mul] == Time(5));
+  CHECK(half.output_bytes(w) == Bytes(50));
+  CHECK(half.output_bytes(read) == Bytes(50));
+  CHECK(half.output_bytes(data) == Bytes(10));
+  CHECK(half.output_bytes(mul) == Bytes(5));  // 4.5, rounded up
+  CHECK(half[mul].temporary == Bytes(3));
+  CHECK(half[mul].permanent == Bytes(7));
+  CHECK_THROWS_AS(with_batch_size(graph, 0), InputError);
+  CHECK_THROWS_WITH_AS(with_batch_size(figure_1(), 2), doctest::Contains("batch_size"), InputError);
+}
+
+}  // namespace
+}  // namespace baechi::testing

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/study/what_if.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/read_cluster.h"
+#include "baechi/report/study_text.h"
+#include "baechi/study/least.h"
+#include "baechi/study/sensitivity.h"
+#include "baechi/study/sweep.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/graphs.h"
+
+namespace baechi::testing {
+namespace {
+
+PlanRequest quick(const char* method = "m-etf") {
+  PlanRequest request;
+  request.method = method;
+  request.budget = 0.01;
+  return request;
+}
+
+ClusterSpec line(const char* text) {
+  return read_cluster({.cluster = text, .link = {}, .communication = {}});
+}
+
+std::map<std::string, ScenarioOutcome> outcomes(const OpGraph& graph, const ClusterSpec& cluster) {
+  std::map<std::string, ScenarioOutcome> result;
+  for (const ScenarioOutcome& outcome :
+       run_scenarios(graph, standard_scenarios(graph, cluster), quick()))
+    result.emplace(outcome.name, outcome);
+  return result;
+}
+
+// Four operators of a millisecond that need nothing of each other, 3 GiB each.
+OpGraph four_apart() {
+  OpGraphBuilder builder("apart");
+  builder.set_batch_size(8);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    const OpId op = builder.add_operator({.name = name, .permanent = gibibytes(3)});
+    builder.set_time(op, "gpu", milliseconds(1));
+    builder.set_time(op, "tpu", milliseconds(1));
+    builder.connect(builder.add_output(op, Bytes(8)),
+                    builder.add_operator({.name = name + std::string("'")}));
+    builder.set_time(OpId(op.index() + 1), "*", Time(0));
+  }
+  return std::move(builder).build();
+}
+
+TEST_CASE("what-if: the standard scenarios, and what they bring") {
+  const OpGraph graph = four_apart();
+  const auto told = outcomes(graph, line("2x8GiB"));
+  CHECK(told.at("as it is").makespan == milliseconds(2));
+  CHECK(told.at("one more gpu").makespan == milliseconds(2));
+  CHECK(told.at("one more gpu").devices == 3);
+  CHECK_FALSE(told.at("one gpu fewer").makespan.has_value());
+  CHECK(told.at("one gpu fewer").reason.find("GiB") != std::string::npos);
+  CHECK_FALSE(told.at("half the memory").makespan.has_value());
+  CHECK(told.at("half the memory").proved);
+  CHECK(told.at("twice the memory").makespan == milliseconds(2));
+  CHECK(told.at("devices twice as fast").makespan == milliseconds(1));
+  CHECK(told.at("devices of kind tpu").makespan == milliseconds(2));
+  CHECK(told.at("twice the batch").batch_size == 16);
+  CHECK(told.at("half the batch").batch_size == 4);
+  CHECK(told.contains("NVLink between GPUs (A100)"));
+  CHECK(told.size() == 11);
+}
+
+TEST_CASE("what-if: unequal devices are named apart, and faster links are not offered again") {
+  const OpGraph graph = figure_1();
+  ClusterSpec spec = line("1x8GiB+1x4GiB@0.5");
+  spec.links.front().latency = Time(0);
+  spec.links.front().bandwidth.reset();
+  std::vector<std::string> names;
+  for (const Scenario& scenario : standard_scenarios(graph, spec)) names.push_back(scenario.name);
+  CHECK(names == std::vector<std::string>{"as it is", "one more gpu like gpu:0",
+                                          "one more gpu like gpu:1", "one gpu like gpu:0 fewer",
+                                          "one gpu like gpu:1 fewer", "half the memory",
+                                          "twice the memory", "devices twice as fast"});
+}
+
+TEST_CASE("what-if: a scenario that cannot be says why") {
+  OpGraphBuilder builder("pinned");
+  builder.set_time(builder.add_operator({.name = "a", .pin = "gpu:1"}), "gpu", Time(5));
+  const OpGraph graph = std::move(builder).build();
+  const auto told = outcomes(graph, line("2x1GiB"));
+  CHECK(told.at("as it is").makespan == Time(5));
+  CHECK(told.at("one gpu fewer").reason.find("pinned to device 'gpu:1'") != std::string::npos);
+}
+
+// m-etf alone does worse with one more device on some of these graphs.
+TEST_CASE(
+    "what-if: more devices or memory are never worse: the present plan is kept if it is better") {
+  std::size_t kept = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 10, .max_ops = 25});
+    const ClusterSpec cluster = uniform_cluster({.count = 2,
+                                                 .capacity = Bytes(10'000),
+                                                 .latency = Time(15),
+                                                 .bandwidth = Bandwidth(1'000'000'000)});
+    std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
+    std::erase_if(scenarios, [](const Scenario& scenario) {
+      return scenario.name != "as it is" && scenario.name != "one more gpu" &&
+             scenario.name != "twice the memory";
+    });
+    REQUIRE(scenarios.size() == 3);
+    const std::vector<ScenarioOutcome> told = run_scenarios(graph, scenarios, quick());
+    for (const ScenarioOutcome& outcome : told) {
+      CHECK(*outcome.makespan <= *told.front().makespan);
+      kept += outcome.method == kPresentPlan;
+    }
+  }
+  CHECK(kept > 0);
+}
+
+TEST_CASE("sweep: every point of the grid, and CSV that quotes what it must") {
+  const OpGraph graph = four_apart();
+  const std::vector<GridPoint> points = sweep(
+      graph, line("2x8GiB"),
+      {.memory = {Factor(500'000), kFullSpeed}, .devices = {2, 4}, .methods = {"m-etf", "m-topo"}},
+      quick());
+  REQUIRE(points.size() == 8);
+  CHECK_FALSE(points[0].outcome.makespan.has_value());   // 2 devices of 4 GiB
+  CHECK(points[2].outcome.makespan == milliseconds(2));  // 2 of 8 GiB
+  CHECK(points[4].outcome.makespan == milliseconds(1));  // 4 of 4 GiB
+  const std::string csv = sweep_csv(points);
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 9);
+  CHECK(csv.find("\n4,0.5,m-etf,1,1000000,") != std::string::npos);
+  CHECK(csv_field("a, \"b\"") == "\"a, \"\"b\"\"\"");
+  CHECK(csv_field("plain") == "plain");
+}
+
+TEST_CASE("min: the fewest devices and the least memory, with plans that prove it") {
+  const OpGraph graph = four_apart();
+  const ClusterSpec cluster = line("4x8GiB");
+  const auto devices = fewest_devices(graph, cluster, 8, quick());
+  REQUIRE(devices.has_value());
+  CHECK(devices->count == 2);
+  CHECK(devices->impossible_up_to == 1);
+  CHECK(check_schedule(graph, Cluster(devices->plan.cluster), devices->plan.schedule).empty());
+
+  const auto memory = least_memory(graph, cluster, quick());
+  REQUIRE(memory.has_value());
+  CHECK(memory->capacity == gibibytes(3) + Bytes(8));
+  CHECK(memory->impossible_below > gibibytes(3));
+  CHECK(memory->impossible_below <= memory->capacity);
+  CHECK(memory->plan.cluster.devices.front().capacity == memory->capacity);
+  CHECK(check_schedule(graph, Cluster(memory->plan.cluster), memory->plan.schedule).empty());
+
+  CHECK_FALSE(fewest_devices(graph, line("1x2GiB"), 8, quick()).has_value());
+}
+
+TEST_CASE("min: what is found fits, and is not below what is proved impossible") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.max_ops = 5, .group_chance = 0.2});
+    const ClusterSpec cluster =
+        uniform_cluster({.count = 2, .capacity = Bytes(1), .latency = Time(1)});
+    const auto memory = least_memory(graph, cluster, quick());
+    if (!memory.has_value()) continue;
+    const Plan& plan = memory->plan;
+    CHECK(check_schedule(graph, Cluster(plan.cluster), plan.schedule).empty());
+    CHECK(memory->impossible_below <= memory->capacity);
+    for (const PlanDevice& device : plan.devices) CHECK(device.peak <= memory->capacity);
+  }
+}
+
+// Six operators of 100 ns that need nothing of each other; what they make lives until the step
+// ends.
+OpGraph six_apart(Bytes output) {
+  OpGraphBuilder builder("six");
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(100));
+    builder.add_output(op, output);
+  }
+  return std::move(builder).build();
+}
+
+Cluster three_of(Bytes capacity) {
+  return Cluster(uniform_cluster({.count = 3, .capacity = capacity, .latency = Time(1)}));
+}
+
+TEST_CASE("sensitivity: quartiles, and right costs that give the plan of right costs") {
+  const Distribution of = distribution_of({Time(40), Time(10), Time(20), Time(30), Time(60)});
+  CHECK(of.min == Time(10));
+  CHECK(of.lower_quartile == Time(20));
+  CHECK(of.median == Time(30));
+  CHECK(of.upper_quartile == Time(40));
+  CHECK(of.max == Time(60));
+  CHECK(distribution_of({Time(1), Time(2)}).median == Time(2));  // 1.5, rounded up
+  CHECK(distribution_of({Time(7)}).lower_quartile == Time(7));
+
+  const OpGraph graph = six_apart(Bytes(10));
+  const Cluster cluster = three_of(Bytes(1000));
+  const CostModel costs(graph, cluster);
+  const auto exact = sensitivity(costs, quick(), {.fraction = 0, .samples = 3});
+  const auto& told = std::get<Sensitivity>(exact);
+  CHECK(told.steps->max == told.true_makespan);
+  const auto wrong = std::get<Sensitivity>(
+      sensitivity(costs, quick(), {.fraction = 0.9, .samples = 12, .seed = 5}));
+  REQUIRE(wrong.samples.size() == 12);
+  CHECK(wrong.samples[3].seed == 8);
+  CHECK(wrong.steps->max > wrong.steps->min);
+  const auto again = std::get<Sensitivity>(
+      sensitivity(costs, quick(), {.fraction = 0.9, .samples = 12, .seed = 5, .threads = 3}));
+  CHECK(again.samples == wrong.samples);
+}
+
+// Two outputs fit a device, three do not; but some draws make three look small enough.
+TEST_CASE("sensitivity: plans that would run out of memory with the true sizes are repaired") {
+  const OpGraph graph = six_apart(Bytes(400));
+  const Cluster cluster = three_of(Bytes(1000));
+  const auto result =
+      sensitivity(CostModel(graph, cluster), quick(), {.fraction = 0.9, .samples = 20});
+  std::size_t repaired = 0;
+  for (const SensitivitySample& sample : std::get<Sensitivity>(result).samples) {
+    if (!sample.repaired) continue;
+    ++repaired;
+    CHECK(sample.makespan == Time(200));  // two on each: there is no other plan
+  }
+  CHECK(repaired > 0);
+}
+
+}  // namespace
+}  // namespace baechi::testing
