@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 FIRST_TESTED = (2, 9)
 LAST_TESTED = (2, 13)
@@ -38,6 +40,15 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def only_autograd_holds(tensor: torch.Tensor) -> bool:
+    """Whether an argument of an operator that the engine calls is held by nothing else.
+
+    Then the engine would have added to it in place, were it not watched by a dispatch mode.
+    """
+    storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return tensor._base is None and tensor._use_count() <= 4 and storage <= 2
+
+
 def flop_formulas() -> dict[Any, Any]:
     """Return the functions that count the FLOPs of an aten operator, by overload packet."""
     return flop_counter.flop_registry
@@ -53,6 +64,24 @@ def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:
     """Whether `tensor.data` may be replaced by one that lives on `device`."""
     other = torch.empty(0, dtype=tensor.dtype, device=device)
     return bool(torch._has_compatible_shallow_copy_type(tensor, other))
+
+
+def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
+    """Return what is believed of every sum that the engine takes of gradients."""
+    seen: list[bool] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.add.Tensor and current_autograd_node() is not None:
+                seen.append(any(map(only_autograd_holds, args)))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2, requires_grad=True) * 2
+    with Watch():
+        function(x).backward()
+    return seen
 
 
 def self_test() -> list[str]:
@@ -89,6 +118,10 @@ def self_test() -> list[str]:
         wrong.append("the running autograd node is unknown")
     if storage_address(product) != storage_address(product.view(2, 1)):
         wrong.append("a view has another storage")
+    if _adds_in_place(lambda x: (x * 3 + x * 4).sum()) != [True]:
+        wrong.append("a gradient that only autograd holds is not known as such")
+    if _adds_in_place(lambda x: (x + (x + 1)).sum()) != [False]:
+        wrong.append("a gradient that is used twice is not known as such")
     version = version_of(weight.detach())
     with torch.no_grad():
         weight.add_(1)

@@ -95,6 +95,16 @@ class Op:
         return not (self.made or self.changed)
 
 
+@dataclass(frozen=True)
+class Run:
+    """A kernel that an operator ran: one event of the recorded step."""
+
+    op: int
+    backward: bool
+    reads: tuple[int, ...]
+    made: tuple[int, ...]
+
+
 @dataclass
 class Capture:
     """A recorded step: operators in the order of the forward, and what flows between them."""
@@ -105,6 +115,7 @@ class Capture:
     aliases: dict[str, str]  # the weight that a tied name stands for
     units: set[str]  # the paths of the units that were called
     entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
+    trace: list[Run | int]  # what ran and, as a number, which tensor was freed, in order
     training: bool
     dtype: str  # of the weights, as the presets name it
     name: str
@@ -140,6 +151,7 @@ class Recorder(Interceptor):
         self.aliases: dict[str, str] = {}
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
+        self.trace: list[Run | int] = []
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
         self._end_number = 0
@@ -275,13 +287,26 @@ class Recorder(Interceptor):
             self._segment = (op, start, max(peak, self._live))
 
         def freed(_: Any, address: int = address, index: int = index) -> None:
-            self._live -= self._sizes.pop(index)
+            if index in self._sizes:
+                self._free(index)
             del self._watches[index]
             if self._ids.get(address) == index:
                 del self._ids[address]
 
         self._watches[index] = weakref.ref(storage, freed)
         return index
+
+    def _free(self, tensor: int) -> None:
+        self._live -= self._sizes.pop(tensor)
+        self.trace.append(tensor)
+
+    def _added_in_place(self, args: Any) -> None:
+        """Take the sum of two gradients for what it is when nothing is watched: in place."""
+        for tensor in tensors_in(args):
+            known = self._ids.get(_private.storage_address(tensor))
+            if known in self._sizes and _private.only_autograd_holds(tensor):
+                self._free(known)
+                return
 
     def _open_segment(self, op: int) -> None:
         self._segment = (op, self._live, self._live)
@@ -335,31 +360,41 @@ class Recorder(Interceptor):
             if self._segment is not None:
                 self._close_segment(self.ops[self._segment[0]].backward)
             self._open_segment(index)
-        made_before = len(self.tensors)
         if not backward:
             self._read(op, args, kwargs)
+        if backward and func is torch.ops.aten.add.Tensor:
+            self._added_in_place(args)
+        first_made = len(self.tensors)
         outs = list(tensors_in(out))
         for tensor in outs:
             known = self._weight_of.get(_private.storage_address(tensor))
             if known is not None:
                 continue
             number = self.tensor_of(tensor, index if not backward else None)
-            if not backward and number >= made_before and number not in op.made:
+            if not backward and number >= first_made and number not in op.made:
                 op.made.append(number)
         if not backward:
             self._written(op, index, func, args, kwargs)
+        made = tuple(range(first_made, len(self.tensors)))
+        found = {self._ids.get(_private.storage_address(t)) for t in self._arguments(args, kwargs)}
+        reads = tuple(sorted(i for i in found if i is not None and i < first_made))
+        self.trace.append(Run(index, backward, reads, made))
         work = op.backward if backward else op.forward
-        if func.is_view or (len(self.tensors) == made_before and not _writes(func)):
+        if func.is_view or (len(self.tensors) == first_made and not _writes(func)):
             return
         work.kernels += 1
-        touched = [*outs, *tensors_in((args, tuple(kwargs.values())))]
+        touched = [*outs, *self._arguments(args, kwargs)]
         work.bytes += sum(t.numel() * t.element_size() for t in touched)
         formula = self._formulas.get(func._overloadpacket)
         if formula is not None:
             work.flops += int(formula(*args, **kwargs, out_val=out))
 
+    @staticmethod
+    def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+        return tensors_in((args, tuple(kwargs.values())))
+
     def _read(self, op: Op, args: Any, kwargs: Any) -> None:
-        for tensor in tensors_in((args, tuple(kwargs.values()))):
+        for tensor in self._arguments(args, kwargs):
             weight = self._weight_of.get(_private.storage_address(tensor))
             if weight is not None:
                 if weight not in op.weights:
@@ -516,6 +551,7 @@ def capture(
         recorder.aliases,
         recorder.units,
         recorder.entries,
+        recorder.trace,
         training,
         _PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
         type(model).__name__,
