@@ -22,8 +22,9 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.capture import Capture
-from baechi.torch.communication import MODES, Arrival, Links, LogicalDevice
+from baechi.torch.communication import MODES, Arrival, Departure, Links, LogicalDevice
 from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.profiler import kept_ops
 
@@ -136,6 +137,8 @@ class Assigner(Interceptor):
         self._pushed = _pushed(captured, self._device_of) if mode == "streams" else {}
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
+        self._hooks: list[Any] = []
+        self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
         self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
 
     # Weights
@@ -149,11 +152,17 @@ class Assigner(Interceptor):
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
         for tensor, device in goes:
             self._mark(tensor, device)
+            if device.own_stream is not None and tensor.requires_grad:
+                hook = tensor.register_post_accumulate_grad_hook(self._keep_for_caller)
+                self._hooks.append(hook)
         super().install()
 
     def remove(self) -> None:
         """Take the wrappers away and move the weights back."""
         super().remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         move_weights(self._moved)
         for tensor, _ in self._moved:
             if hasattr(tensor, _TAG):
@@ -183,6 +192,10 @@ class Assigner(Interceptor):
         if source is target or tensor.is_meta:
             return tensor
         if source is None and tensor.device == target.torch_device:
+            if target.own_stream is not None:  # made on the caller's stream
+                callers = torch.accelerator.current_stream(tensor.device)
+                target.own_stream.wait_event(callers.record_event())
+                tensor.record_stream(target.own_stream)
             return tensor
         copy = self._copy(tensor, source, target)
         return copy.arrival.wait()
@@ -262,16 +275,24 @@ class Assigner(Interceptor):
         try:
             out = forward(*args, **kwargs)
             self._state.paused = True
+            self._join(from_caller=False)
             return map_tensors(lambda t: self._sent_home(t, home), out)
         finally:
             self._state.paused = False
             self._join(from_caller=False)
             self._copies.clear()
 
+    def _keep_for_caller(self, weight: torch.Tensor) -> None:
+        """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
+        callers = self._callers.get(weight.device)
+        if weight.grad is not None and callers is not None:
+            weight.grad.record_stream(callers)
+
     def _join(self, *, from_caller: bool) -> None:
         for device in self._own_streams:
             callers = torch.accelerator.current_stream(device.torch_device)
             own = device.own_stream
+            self._callers[device.torch_device] = callers
             if from_caller:
                 own.wait_event(callers.record_event())
             else:
@@ -282,7 +303,11 @@ class Assigner(Interceptor):
         if home is None or source is None or tensor.device == home:
             return tensor
         target = self._exclusive.get(home)
-        return self.moved(tensor, target) if target is not None else tensor.to(home)
+        if target is not None:
+            return self.moved(tensor, target)
+        return (
+            tensor.to(home) if source.own_stream is None else Departure.apply(tensor, source, home)
+        )
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
@@ -455,33 +480,3 @@ def _weight_devices(
 
 def _named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
-
-
-def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
-    """Give tensors and their gradients new storages; those that shared one share the new one."""
-    sharing: dict[int, int] = {}
-    for tensor, _ in moves:
-        address = _private.storage_address(tensor)
-        sharing[address] = sharing.get(address, 0) + 1
-    stored: dict[tuple[int, torch.device], torch.Tensor] = {}
-    held = []  # until all are moved, so that no address is used again
-    for tensor, device in moves:
-        if tensor.device == device:
-            continue
-        if not _private.moves_in_place(tensor, device):
-            raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
-        address = _private.storage_address(tensor)
-        if sharing[address] == 1:
-            tensor.data = tensor.data.to(device)
-        else:
-            flat = stored.get((address, device))
-            if flat is None:
-                held.append(tensor.data)
-                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-                flat = whole.set_(tensor.untyped_storage()).to(device)
-                stored[address, device] = flat
-            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
-            moved = torch.empty(0, dtype=tensor.dtype, device=device)
-            tensor.data = moved.set_(flat.untyped_storage(), *place)
-        if tensor.grad is not None:
-            tensor.grad.data = tensor.grad.data.to(device)

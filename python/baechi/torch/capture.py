@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
+from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
 
 _ALLOCATION = 512  # bytes that caching allocators round sizes up to
@@ -85,6 +86,7 @@ class Op:
     weights: list[str] = field(default_factory=list)
     forward: Work = field(default_factory=Work)
     backward: Work = field(default_factory=Work)
+    arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
     feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
     shapes: str = ""
     grads: bool = False  # it has a backward
@@ -101,7 +103,7 @@ class Run:
 
     op: int
     backward: bool
-    reads: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]  # tensor and the bytes of it that were read
     made: tuple[int, ...]
 
 
@@ -234,6 +236,7 @@ class Recorder(Interceptor):
         self.ops.append(op)
         self._first_numbers.append(_private.next_sequence_number())
         self._op = index
+        op.arrives = self._bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
             origin = self._origins.get(id(tensor))
             if origin is not None and origin[0]() is tensor:
@@ -295,6 +298,17 @@ class Recorder(Interceptor):
 
         self._watches[index] = weakref.ref(storage, freed)
         return index
+
+    def _bytes_read(self, tensors: Iterator[torch.Tensor]) -> dict[int, int]:
+        """Return how much of each known storage some tensors are; equal views count once."""
+        views: dict[int, dict[Any, int]] = {}
+        for tensor in tensors:
+            known = self._ids.get(_private.storage_address(tensor))
+            if known is not None:
+                place = (tensor.storage_offset(), tuple(tensor.shape))
+                size = rounded(tensor.numel() * tensor.element_size())
+                views.setdefault(known, {})[place] = size
+        return {known: sum(sizes.values()) for known, sizes in views.items()}
 
     def _free(self, tensor: int) -> None:
         self._live -= self._sizes.pop(tensor)
@@ -367,8 +381,7 @@ class Recorder(Interceptor):
         first_made = len(self.tensors)
         outs = list(tensors_in(out))
         for tensor in outs:
-            known = self._weight_of.get(_private.storage_address(tensor))
-            if known is not None:
+            if _private.storage_address(tensor) in self._weight_of:
                 continue
             number = self.tensor_of(tensor, index if not backward else None)
             if not backward and number >= first_made and number not in op.made:
@@ -376,9 +389,9 @@ class Recorder(Interceptor):
         if not backward:
             self._written(op, index, func, args, kwargs)
         made = tuple(range(first_made, len(self.tensors)))
-        found = {self._ids.get(_private.storage_address(t)) for t in self._arguments(args, kwargs)}
-        reads = tuple(sorted(i for i in found if i is not None and i < first_made))
-        self.trace.append(Run(index, backward, reads, made))
+        reads = self._bytes_read(self._arguments(args, kwargs))
+        known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
+        self.trace.append(Run(index, backward, known, made))
         work = op.backward if backward else op.forward
         if func.is_view or (len(self.tensors) == first_made and not _writes(func)):
             return
@@ -558,6 +571,30 @@ def capture(
     )
 
 
+def capture_on(
+    device: torch.device, model: nn.Module, example_inputs: Any, **options: Any
+) -> Capture:
+    """Record a step on `device`, whose kernels may need other memory; where it is if too large.
+
+    The weights go there for the time of the recording.
+    """
+    weights = [*model.parameters(), *model.buffers()]
+    homes = [(weight, weight.device) for weight in weights]
+    if any(w.is_meta for w in weights) or all(w.device == device for w in weights):
+        return capture(model, example_inputs, **options)
+    try:
+        move_weights([(weight, device) for weight in weights])
+        inputs = map_tensors(lambda t: t.to(device), example_inputs)
+        return capture(model, inputs, **options)
+    except (torch.OutOfMemoryError, InputError) as error:
+        cause = error if isinstance(error, torch.OutOfMemoryError) else error.__cause__
+        if not isinstance(cause, torch.OutOfMemoryError):
+            raise
+    finally:
+        move_weights(homes)
+    return capture(model, example_inputs, **options)
+
+
 def _record(
     recorder: Recorder,
     args: tuple[Any, ...],
@@ -578,7 +615,8 @@ def _record(
             value = recorder.session(scope, loss, (outputs,), {})
         recorder.number_end()
         recorder.forwarded()
-        value.backward()
+        with torch.autograd.set_multithreading_enabled(False):  # this thread is watched
+            value.backward()
     recorder.finished()
 
 

@@ -12,6 +12,7 @@ without streams, as the CPU is, copy at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from pathlib import Path
@@ -48,6 +49,10 @@ class LogicalDevice:
     def own_stream(self) -> Any:
         """Its stream, when that is not the one the caller uses anyway."""
         return self._own
+
+    def computing(self) -> Any:
+        """Return a context in which its stream is the current one."""
+        return self._own if self._own is not None else contextlib.nullcontext()
 
     def __repr__(self) -> str:
         return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
@@ -111,6 +116,31 @@ class _Clone(torch.autograd.Function):
         return gradients[0].clone()
 
 
+class Departure(torch.autograd.Function):
+    """A tensor leaves a device with a stream of its own for the outside.
+
+    Autograd would copy the gradient back on the default stream, which nobody waits for.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, source: LogicalDevice, home: torch.device) -> Any:
+        """Copy the tensor."""
+        ctx.source = source
+        with source.computing():
+            return tensor.to(home)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Copy the gradient."""
+        source = ctx.source
+        with source.computing():
+            gradient = gradients[0].to(source.torch_device)
+        torch.accelerator.current_stream(source.torch_device).wait_event(
+            source.own_stream.record_event()
+        )
+        return gradient, None, None
+
+
 class Arrival:
     """A copy on its way: the tensor, and the events that order what touches either end."""
 
@@ -171,7 +201,11 @@ class Links:
         self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice
     ) -> torch.Tensor:
         if source.torch_device != target.torch_device:
-            return tensor.to(target.torch_device)
-        if source.own_stream is not None:
-            target.own_stream.wait_event(source.own_stream.record_event())
-        return _Clone.apply(tensor)
+            with source.computing(), target.computing():
+                return tensor.to(target.torch_device)
+        if source.own_stream is None:
+            return _Clone.apply(tensor)
+        target.own_stream.wait_event(source.own_stream.record_event())
+        tensor.record_stream(target.own_stream)
+        with target.own_stream:
+            return _Clone.apply(tensor)

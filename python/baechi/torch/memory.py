@@ -20,9 +20,7 @@ LOSS = "loss/"
 class _Step:
     """The recorded step under a placement."""
 
-    def __init__(
-        self, captured: Capture, device_of: Mapping[str, str], home: str | None
-    ) -> None:
+    def __init__(self, captured: Capture, device_of: Mapping[str, str], home: str | None) -> None:
         self._captured = captured
         self._home = home
         self._end = len(captured.trace)
@@ -41,6 +39,16 @@ class _Step:
             if isinstance(event, Run) and event.backward:
                 self._forward_end = min(self._forward_end, at)
                 self._backward_end[event.op] = at
+        self._next_op = [self._end] * (self._end + 1)  # where another operator runs
+        following: int | None = None
+        first = self._end
+        for at in range(self._end - 1, -1, -1):
+            event = captured.trace[at]
+            self._next_op[at] = self._next_op[at + 1]
+            if isinstance(event, Run):
+                if following is not None and event.op != following:
+                    self._next_op[at] = first
+                following, first = event.op, at
         self._savers: dict[int, list[int]] = {}
         for index, op in enumerate(captured.ops):
             for tensor in op.saved:
@@ -58,8 +66,11 @@ class _Step:
             result[device] = result.get(device, 0) + peak
         return result
 
-    def _hold(self, device: str | None, tensor: int, start: int, end: int) -> None:
+    def _hold(
+        self, device: str | None, tensor: int, start: int, end: int, part: int | None = None
+    ) -> None:
         size = self._captured.tensors[tensor].bytes
+        size = size if part is None else min(part, size)
         if device is None or size == 0:
             return
         changes = self._changes.setdefault(device, [])
@@ -69,14 +80,19 @@ class _Step:
     def _hold_tensors(self) -> None:
         made: dict[int, tuple[str | None, int, bool]] = {}
         read: dict[int, dict[str | None, list[int]]] = {}
+        self._parts: dict[tuple[int, str | None], dict[int, int]] = {}
         for at, event in enumerate(self._captured.trace):
             if not isinstance(event, Run):
                 continue
             device = self._device[event.op]
             for tensor in event.made:
                 made.setdefault(tensor, (device, at, event.backward))
-            for tensor in event.reads:
+            for tensor, size in event.reads:
                 read.setdefault(tensor, {}).setdefault(device, []).append(at)
+                if not event.backward:
+                    size = self._captured.ops[event.op].arrives.get(tensor, size)
+                parts = self._parts.setdefault((tensor, device), {})
+                parts[event.op] = max(parts.get(event.op, 0), size)
         for tensor in {**made, **read}:
             owner, start, backward = made.get(tensor, (None, 0, False))
             readers = read.get(tensor, {})
@@ -115,24 +131,27 @@ class _Step:
         self._hold(owner, tensor, start, end)
         for device, ats in readers.items():
             first = min(ats)
-            if device == owner or first >= self._forward_end and tensor in self._savers:
+            if device == owner or (first >= self._forward_end and tensor in self._savers):
                 continue
             saved = self._saved_until(tensor, device)
             until = min(self._forward_end, end if owner is not None else self._end)
-            self._hold(device, tensor, first, until if saved is None else self._released(saved, tensor, device))
+            if saved is not None:
+                until = self._released(saved, tensor, device)
+            self._hold(device, tensor, first, until, max(self._parts[tensor, device].values()))
 
     def _hold_gradient(
         self, tensor: int, owner: str | None, start: int, readers: Mapping[Any, list[int]]
     ) -> None:
         freed = self._freed.get(tensor, self._end)
         elsewhere = {d: ats for d, ats in readers.items() if d != owner}
+        sent = self._next_op[start]
         end = freed
         if elsewhere and freed < self._end:
-            local = readers.get(owner, [start])
-            end = max(max(local), min(min(ats) for ats in elsewhere.values())) + 1
+            end = max([sent, *readers.get(owner, [])]) + 1
         self._hold(owner, tensor, start, min(end, freed))
         for device, ats in elsewhere.items():
-            self._hold(device, tensor, min(ats), max(freed, max(ats) + 1))
+            parts = sum(self._parts[tensor, device].values())
+            self._hold(device, tensor, min(sent, min(ats)), max(freed, max(ats) + 1), parts)
 
 
 def permanent_memory(

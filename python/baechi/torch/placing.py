@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from baechi._core import Cluster, InputError, Plan
+from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import place_graph
 from baechi.torch.assigner import Assigner, logical_devices
-from baechi.torch.capture import Capture, capture, unchanged
+from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
 from baechi.torch.graph_generator import graph_of
+from baechi.torch.memory import peak_memory
+from baechi.torch.nested import tensors_in
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.verification import (
     Trail,
@@ -28,12 +32,16 @@ if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
 
 
+_ATTEMPTS = 8
+
+
 class Placed:
     """A model that runs over several devices, until `restore`."""
 
     def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
         self.model = model
         self.plan = plan
+        self.peaks: dict[str, int] = {}  # predicted most bytes on each device, in program order
         self._assigner = assigner
         assigner.install()
         self._active = True
@@ -214,14 +222,64 @@ def place(
         devices = devices or physical
     else:
         found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
-    captured = capture(model, example_inputs, loss=loss, units=units)
-    graph = graph_of(
-        captured, costs_of(model, example_inputs, captured, found, costs), optimizer=optimizer
-    )
-    plan = place_graph(graph.graph, found, method, budget=budget, **options)
-    chosen = list(devices) if devices is not None else _default_devices(found)
+    chosen = [torch.device(d) for d in devices or _default_devices(found)]
     names = [device.name for device in found.devices]
     if len(chosen) != len(names):
         raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
     physical_of = dict(zip(names, chosen, strict=True))
-    return assign(model, captured, plan.device_of, physical_of, mode=mode, plan=plan)
+    captured = capture_on(chosen[0], model, example_inputs, loss=loss, units=units)
+    graph = graph_of(
+        captured, costs_of(model, example_inputs, captured, found, costs), optimizer=optimizer
+    )
+    home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
+    plan, peaks = _planned(
+        graph.graph,
+        captured,
+        found,
+        _Memory(optimizer, next((n for n, d in physical_of.items() if d == home), None)),
+        {"method": method, "budget": budget, **options},
+    )
+    placed = assign(model, captured, plan.device_of, physical_of, mode=mode, plan=plan)
+    placed.peaks = peaks
+    return placed
+
+
+@dataclass
+class _Memory:
+    """What decides the memory beside the placement."""
+
+    optimizer: str
+    home: str | None  # the device where the model is called, if it is one of the cluster
+
+
+def _planned(
+    graph: Graph, captured: Capture, cluster: Cluster, memory: _Memory, options: Any
+) -> tuple[Plan, dict[str, int]]:
+    """Return a plan within memory also when operators run in the order of the program.
+
+    The planner assumes that a device takes up what is ready first. Where the program's order needs
+    more memory than a device has, the planner is asked again with less.
+    """
+    capacity = {device.name: device.capacity for device in cluster.devices}
+    allowed = dict(capacity)
+    for _ in range(_ATTEMPTS):
+        plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
+        peaks = peak_memory(captured, plan.device_of, optimizer=memory.optimizer, home=memory.home)
+        over = {d: peaks[d] - capacity[d] for d in peaks if peaks[d] > capacity[d]}
+        if not over:
+            return plan, {device: peaks.get(device, 0) for device in capacity}
+        for device, excess in over.items():
+            allowed[device] = min(allowed[device], plan.peaks[device]) - excess
+            if allowed[device] <= 0:
+                break
+    raise InputError(
+        "a plan fits only in an order other than the program's: "
+        + ", ".join(f"{d} is {n} bytes short" for d, n in sorted(over.items()))
+    )
+
+
+def _with_capacities(cluster: Cluster, capacity: Mapping[str, int]) -> Cluster:
+    document = json.loads(cluster.to_json())
+    for device in document["devices"]:
+        device["capacity"] = f"{capacity[device['name']]}B"
+    return Cluster.from_json(json.dumps(document))

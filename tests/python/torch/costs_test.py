@@ -116,7 +116,7 @@ def test_measured_costs_rank_operators_like_their_work_and_leave_no_trace() -> N
     assert costs.ops["back"].backward["*"] > 0
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
-    placed = baechi.torch.place(model, inputs, "2x1GiB", costs=costs)
+    placed = baechi.torch.place(model, inputs, "2x1GiB", costs=costs, devices=["cpu"] * 2)
     assert placed.plan is not None
     placed.restore()
 

@@ -65,7 +65,13 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
         ids = [id(p) for p in model.parameters()]
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
         placed = baechi.torch.place(
-            model, inputs, cluster=f"{count}x1GiB", method="random", seed=seed, bounds=False
+            model,
+            inputs,
+            f"{count}x1GiB",
+            method="random",
+            seed=seed,
+            bounds=False,
+            devices=["cpu"] * count,
         )
         close(expected, train(model, batches, optimizer))
         assert placed.transfers > 0
@@ -85,7 +91,7 @@ def test_planned_placements_train_the_same(method: str) -> None:
     batches = [case.inputs(2), case.inputs(3)]
     expected = train(built(case), batches)
     model = built(case)
-    placed = baechi.torch.place(model, case.inputs(2), cluster="3x1GiB", method=method)
+    placed = baechi.torch.place(model, case.inputs(2), "3x1GiB", method=method, devices=["cpu"] * 3)
     close(expected, train(model, batches))
     placed.restore()
 
@@ -94,7 +100,7 @@ def test_everything_is_undone_by_restore() -> None:
     model = built(CASES["transformer"])
     before = copy.deepcopy(model.state_dict())
     placed = baechi.torch.place(
-        model, CASES["transformer"].inputs(2), cluster="3x1GiB", method="random"
+        model, CASES["transformer"].inputs(2), "3x1GiB", method="random", devices=["cpu"] * 3
     )
     assert any("forward" in vars(m) for m in model.modules())
     assert list(model.state_dict()) == list(before)

@@ -24,7 +24,14 @@ import baechi
 def scattered(model: Any, inputs: Any, count: int = 3, seed: int = 1, **options: Any) -> Any:
     """Place every operator somewhere."""
     return baechi.torch.place(
-        model, inputs, f"{count}x1GiB", method="random", seed=seed, bounds=False, **options
+        model,
+        inputs,
+        f"{count}x1GiB",
+        method="random",
+        seed=seed,
+        bounds=False,
+        devices=["cpu"] * count,
+        **options,
     )
 
 

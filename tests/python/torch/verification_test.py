@@ -19,7 +19,13 @@ from torch_models import CASES
 def placed_model(name: str) -> Any:
     case = CASES[name]
     return baechi.torch.place(
-        built(case), case.inputs(2), "3x1GiB", method="random", seed=2, bounds=False
+        built(case),
+        case.inputs(2),
+        "3x1GiB",
+        method="random",
+        seed=2,
+        bounds=False,
+        devices=["cpu"] * 3,
     )
 
 

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves parameters and buffers between devices without a change of identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from baechi._core import InputError
+from baechi.torch import _private
+
+
+def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
+    """Give tensors and their gradients new storages; those that shared one share the new one."""
+    sharing: dict[int, int] = {}
+    for tensor, _ in moves:
+        address = _private.storage_address(tensor)
+        sharing[address] = sharing.get(address, 0) + 1
+    stored: dict[tuple[int, torch.device], torch.Tensor] = {}
+    held = []  # until all are moved, so that no address is used again
+    for tensor, device in moves:
+        if tensor.device == device:
+            continue
+        if not _private.moves_in_place(tensor, device):
+            raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
+        address = _private.storage_address(tensor)
+        if sharing[address] == 1:
+            tensor.data = tensor.data.to(device)
+        else:
+            flat = stored.get((address, device))
+            if flat is None:
+                held.append(tensor.data)
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                flat = whole.set_(tensor.untyped_storage()).to(device)
+                stored[address, device] = flat
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            moved = torch.empty(0, dtype=tensor.dtype, device=device)
+            tensor.data = moved.set_(flat.untyped_storage(), *place)
+        if tensor.grad is not None:
+            tensor.grad.data = tensor.grad.data.to(device)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placed models on simulated accelerators: mixed devices, races and full memories are real."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch import communication, moving
+from placement_test import ALL, built, close, loss_of, train
+from torch import nn
+from torch_models import CASES
+
+import baechi
+
+sim: Any = pytest.importorskip("baechi.torch.sim")
+
+
+@pytest.fixture(autouse=True)
+def machine() -> Iterator[None]:
+    """Four devices that work on their own, with slow links and nothing left of freed memory."""
+    gc.collect()
+    with sim.configured(
+        devices=4, asynchronous=True, poison=True, link=sim.Link("300us", "1GB/s"), memory="1GiB"
+    ):
+        yield
+
+
+def simulated(count: int) -> list[str]:
+    return [f"sim:{i}" for i in range(count)]
+
+
+def scattered(model: Any, inputs: Any, seed: int, **options: Any) -> Any:
+    return baechi.torch.place(
+        model,
+        inputs,
+        "4x1GiB",
+        method="random",
+        seed=seed,
+        bounds=False,
+        devices=simulated(4),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
+    case = ALL[name]
+    batches = [case.inputs(2), case.inputs(3), case.inputs(2), case.inputs(2), case.inputs(3)]
+    expected = train(built(case), batches)
+    model = built(case)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    placed = scattered(model, case.inputs(2), seed=3)
+    assert {p.device.type for p in model.parameters()} == {"sim"}
+    close(expected, train(model, batches, optimizer))
+    placed.restore()
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("mode", ["plain", "streams"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_modes_and_logical_devices(mode: str, shared: bool) -> None:
+    case = CASES["inception"]
+    batches = [case.inputs(2), case.inputs(3)]
+    model = built(case)
+    devices = ["sim:0", "sim:0", "sim:1", "sim:1"] if shared else simulated(4)
+    placed = baechi.torch.place(
+        model, case.inputs(2), "4x1GiB", method="random", seed=5, devices=devices, mode=mode
+    )
+    close(train(built(case), batches), train(model, batches))
+    placed.restore()
+
+
+def test_the_transfer_in_python_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communication, "native_transfer", lambda: None)
+    case = CASES["transformer"]
+    model = built(case)
+    placed = scattered(model, case.inputs(2), seed=2)
+    close(train(built(case), [case.inputs(2)] * 2), train(model, [case.inputs(2)] * 2))
+    placed.restore()
+
+
+def right_runs(runs: int) -> int:
+    case = CASES["inception"]
+    batches = [case.inputs(2)] * 2
+    expected = train(built(case), batches)
+    right = 0
+    for seed in range(runs):
+        model = built(case)
+        placed = scattered(model, case.inputs(2), seed=seed)
+        try:
+            close(expected, train(model, batches))
+            right += 1
+        except AssertionError:
+            pass
+        torch.accelerator.synchronize()
+        placed.restore()
+    return right
+
+
+def test_a_missing_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is able to catch what these tests are about."""
+    assert right_runs(2) == 2
+    monkeypatch.setattr(communication.Arrival, "wait", lambda self: self.tensor)
+    assert right_runs(4) < 4
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
+def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
+    case = ALL[name]
+    sim.configure(asynchronous=False)
+    for method, count in (("single", 1), ("m-topo", 2)):
+        model = built(case)
+        placed = baechi.torch.place(
+            model,
+            case.inputs(32),
+            f"{count}x1GiB",
+            method=method,
+            devices=simulated(count),
+            optimizer="sgd",
+            bounds=False,
+            loss=lambda out: loss_like(out),
+        )
+        for _ in range(2):
+            model.zero_grad()
+            for device in range(count):
+                sim.reset_peak_memory_stats(device)
+            loss_of(model, case.inputs(32)).backward()
+        for device, predicted in enumerate(placed.peaks.values()):
+            measured = sim.max_memory_allocated(device)
+            assert predicted <= 1.10 * measured + 2048, (method, device)
+            assert predicted >= 0.97 * measured - 2048, (method, device)
+        placed.restore()
+
+
+def loss_like(out: Any) -> Any:
+    """The loss of `loss_of`, from the output."""
+    own = getattr(out, "loss", None)
+    if own is not None:
+        return own
+    return sum(t.square().mean() for t in baechi.torch.nested.tensors_in(out))
+
+
+def runs_out_of_memory(inputs: Any) -> bool:
+    """Whether the model trains on one device alone; what the attempt left is collected."""
+    try:
+        loss_of(deep().to("sim:0"), inputs.to("sim:0")).backward()
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        gc.collect()
+    return False
+
+
+def deep() -> Any:
+    torch.manual_seed(7)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(12)))
+
+
+@pytest.mark.parametrize("percent", [40, 30])
+def test_a_model_too_large_for_one_device_trains_on_four(percent: int) -> None:
+    inputs = torch.randn(64, 256)
+    sim.configure(asynchronous=False)
+    whole = baechi.torch.place(
+        deep(), inputs, "1x1GiB", method="single", devices=["sim:0"], optimizer="sgd"
+    )
+    need = whole.peaks["gpu:0"]
+    whole.restore()
+    cap = need * percent // 100
+    sim.configure(memory=cap)
+    assert runs_out_of_memory(inputs)
+    model = deep()
+    with pytest.raises(baechi.DoesNotFit):
+        baechi.torch.place(model, inputs, f"1x{cap}B", devices=["sim:0"], optimizer="sgd")
+    placed = baechi.torch.place(model, inputs, f"4x{cap}B", devices=simulated(4), optimizer="sgd")
+    expected: list[float] = []
+    found: list[float] = []
+    for net, losses in ((deep(), expected), (model, found)):
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(net, inputs)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert all(peak <= cap for peak in placed.peaks.values())
+    placed.restore()
+
+
+def test_weights_that_share_a_storage_share_it_when_moved() -> None:
+    whole = torch.randn(8)
+    left, right = nn.Parameter(torch.empty(0)), nn.Parameter(torch.empty(0))
+    left.data, right.data = whole[:6], whole[2:]
+    device = torch.device("sim:1")
+    moving.move_weights([(left, device), (right, device)])
+    with torch.no_grad():
+        left[2] = 5.0
+    assert right.device == device
+    assert right[0].item() == 5.0
