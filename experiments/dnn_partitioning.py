@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place the dnn-partitioning research's published instances for its own two objectives.
 
-    python experiments/dnn_partitioning.py FOLDER > docs/results/dnn_partitioning.md
+    python experiments/dnn_partitioning.py FOLDER [BAECHI] > docs/results/dnn_partitioning.md
 
-FOLDER holds ``latency/NAME.json`` and ``throughput/NAME.json`` as published, and perhaps experts'
-placements ``NAME_expert.json``. Writes the page: what is placed and scored here, beside what the
-published program and other searches reach.
+BAECHI is the command, if it is not on the PATH. FOLDER holds ``latency/NAME.json`` and
+``throughput/NAME.json`` as published, and perhaps experts' placements ``NAME_expert.json``. Writes
+the page: what is placed and scored here, beside what the published program and other searches
+reach.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
 import sys
-import time
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import baechi
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHORT, LONG = 0.03, 5.0  # seconds of budget
+SHORT, LONG = 0.02, 5.0  # seconds of budget
 
 
 @dataclass
@@ -34,7 +35,6 @@ class Reference:
     start: float  # of everything on the CPU, or of the human expert
     segments: float  # a dynamic program over one order
     best: float  # the best known
-    accelerators: int | None = None  # if not the file's own number
 
 
 LATENCY = [
@@ -68,11 +68,51 @@ def at_most(nanoseconds: int, reference: float) -> bool:
     return float(milliseconds(nanoseconds)) <= reference
 
 
-def expert_placement(path: Path, document: str) -> dict[str, str]:
-    """Device by operator name, of an expert's ``{"fpgas": [{"nodes": [...]}], "cpus": [...]}``."""
-    names = {
-        node["id"]: node.get("name", f"node{node['id']}") for node in json.loads(document)["nodes"]
-    }
+@dataclass
+class Command:
+    """The baechi command, and the CPU seconds of its last run."""
+
+    path: str
+    seconds: float = 0.0
+
+    def run(self, *arguments: str | Path) -> dict[str, Any]:
+        """Run a subcommand with --json and return what it prints."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [self.path, *map(str, arguments), "--json"], capture_output=True, text=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def score(self, instance: Path, device_of: dict[str, str], objective: str) -> int:
+        """Score a placement, in nanoseconds."""
+        document = {"format": "baechi-placement", "version": 1, "device_of": device_of}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(document, file)
+            file.flush()
+            result = self.run("score", instance, file.name, "--objective", objective)
+        value: int = result["value"]
+        return value
+
+
+def node_names(instance: Path) -> dict[int, str]:
+    """The operators' names by the nodes' ids."""
+    nodes = json.loads(instance.read_text())["nodes"]
+    return {node["id"]: node.get("name") or f"node{node['id']}" for node in nodes}
+
+
+def start_placement(objective: str, instance: Path) -> dict[str, str] | None:
+    """Everything on the CPU; or the expert's placement, where there is one."""
+    names = node_names(instance)
+    if objective == "dnnp-latency":
+        return dict.fromkeys(names.values(), "cpu:0")
+    path = instance.parent.parent / f"{instance.stem.removeprefix('layer_')}_expert.json"
+    if not path.exists():
+        return None
     expert = json.loads(path.read_text())
     return {
         names[node]: f"{kind}:{i}"
@@ -82,58 +122,39 @@ def expert_placement(path: Path, document: str) -> dict[str, str]:
     }
 
 
-def scored_start(
-    objective: str, path: Path, graph: baechi.Graph, cluster: baechi.Cluster
-) -> int | None:
-    """Score what the reference column scores: all on the CPU, or the expert's placement."""
-    if objective == "dnnp-latency":
-        placement = dict.fromkeys(graph.names, "cpu:0")
-    else:
-        expert = path.parent.parent / f"{path.stem.removeprefix('layer_')}_expert.json"
-        if not expert.exists():
-            return None
-        placement = expert_placement(expert, path.read_text())
-    return baechi.score(graph, cluster, placement, objective).value_ns
-
-
-def rows(objective: str, references: Iterable[Reference], folder: Path) -> Iterable[str]:
+def rows(
+    command: Command, objective: str, references: Iterable[Reference], folder: Path
+) -> Iterable[str]:
     """One row of the table per instance; checks each placement with the scorer."""
     for reference in references:
         path = folder / reference.folder / f"{reference.name}.json"
-        graph = baechi.Graph.load(path)
-        cluster = baechi.Cluster(str(path))
-        start = scored_start(objective, path, graph, cluster)
+        start = start_placement(objective, path)
         cells = [reference.name.replace("_", " ")]
-        cells.append("-" if start is None else milliseconds(start))
-        cells += [f"{reference.start:g}" if reference.start else "-"]
+        cells.append("-" if start is None else milliseconds(command.score(path, start, objective)))
+        cells.append(f"{reference.start:g}" if reference.start else "-")
         for budget, bar in ((SHORT, reference.segments), (LONG, reference.best)):
-            begin = time.process_time()
-            found = baechi.place_for(graph, cluster, objective, budget=budget)
-            seconds = time.process_time() - begin
-            if found is None:
-                raise SystemExit(f"{path}: no placement")
-            score = baechi.score(graph, cluster, found.device_of, objective)
-            if score.value_ns != found.value_ns or not score.fits:
+            where = ("-c", path, "--objective", objective, "--budget", f"{budget}s")
+            found = command.run("place", path, *where)
+            seconds = command.seconds
+            if command.score(path, found["device_of"], objective) != found["value"]:
                 raise SystemExit(f"{path}: the placement is not what it says")
             if budget == SHORT:
-                cells.append(milliseconds(found.segments_ns))
-            verdict = "" if at_most(found.value_ns, bar) else " (missed)"
-            cells += [
-                f"{milliseconds(found.value_ns)}{verdict}",
-                f"{seconds * 1e3:.0f}",
-                f"{bar:g}",
-            ]
+                cells.append(milliseconds(found["segments"]))
+            verdict = "" if at_most(found["value"], bar) else " (missed)"
+            cells.append(f"{milliseconds(found['value'])}{verdict}")
+            cells += [f"{seconds * 1e3:.0f}", f"{bar:g}"]
         yield "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     """Print the page."""
     folder = Path(sys.argv[1])
+    command = Command(sys.argv[2] if len(sys.argv) > 2 else "baechi")
     print("# The dnn-partitioning research's instances, under its own objectives\n")
     print(
         "`python experiments/dnn_partitioning.py FOLDER > docs/results/dnn_partitioning.md` writes"
         f" this page. Milliseconds\nof the objective; budgets of {SHORT * 1e3:.0f} ms and"
-        f" {LONG:.0f} s, and the CPU milliseconds that they took, reading the file not included."
+        f" {LONG:.0f} s, and the CPU milliseconds of the whole command, reading the file included."
         "\n*Segments* is what the dynamic program over several orders reaches before any search,"
         " *one order* a dynamic program over one order,\n*best* the best placement known from"
         " searches of 45 s. A figure above its column's bar is marked as missed.\n"
@@ -148,7 +169,7 @@ def main() -> None:
             " one order | long budget | ms | best |"
         )
         print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-        for row in rows(objective, references, folder):
+        for row in rows(command, objective, references, folder):
             print(row, flush=True)
         print()
 

@@ -333,3 +333,25 @@ def test_methods_and_models_have_summaries() -> None:
     facts = baechi.graph_facts(diamond())
     assert facts["operators"] == 4
     assert facts["critical_path_ns"] == 30
+
+
+def test_objectives_score_and_place() -> None:
+    graph = diamond()
+    cluster = baechi.Cluster("2x8GiB", link="1us,1GB/s")
+    assert set(baechi.objectives()) == {"dnnp-latency", "dnnp-maxload"}
+    everything = dict.fromkeys(graph.names, "gpu:0")
+    total = baechi.score(graph, cluster, everything, "dnnp-maxload")
+    assert total.fits
+    assert total.value_ns == total.loads_ns["gpu:0"] > 0
+    assert total.memory["gpu:1"] == 0
+    latency = baechi.score(graph, cluster, everything, "dnnp-latency")
+    assert latency.calls == [("gpu:0", 4, latency.value_ns)]
+    for objective, bar in (("dnnp-maxload", total), ("dnnp-latency", latency)):
+        found = baechi.place_for(graph, cluster, objective, budget=0.001)
+        assert found is not None
+        assert bar.value_ns is not None
+        assert found.value_ns <= bar.value_ns
+        again = baechi.score(graph, cluster, found.device_of, objective)
+        assert again.value_ns == found.value_ns
+    with pytest.raises(baechi.InputError, match="dnnp-latency"):
+        baechi.place_for(graph, cluster, "latency")

@@ -22,8 +22,10 @@ using dnnp::Ns;
 
 // Loads and neighbors that a search looks at in a second of one core, about.
 constexpr double kWorkPerSecond = 40e6;
-constexpr std::size_t kStreams = 6;  // searches that share the budget
-constexpr std::size_t kLongestHistory = 4000;
+constexpr std::size_t kStreams = 6;           // searches of a round
+constexpr std::int64_t kFirstRound = 32'000;  // work of each of them in the first round
+constexpr std::int64_t kRoundGrowth = 4;
+constexpr std::int64_t kLongestHistory = 4000;
 
 // Late acceptance: a move may be as bad as where the search was some steps ago.
 class LocalSearch {
@@ -256,6 +258,7 @@ std::variant<DnnpPlacement, DoesNotFit> place_for(const CostModel& costs, DnnpOb
   const Instance in = dnnp::tabulate(costs);
   std::vector<Start> starts = starts_of(in, objective);
   if (starts.empty()) return misfit(in);
+  Random random(options.seed);
   Start best = starts.front();
   const Ns segments = best.value;
   bool stopped = false;
@@ -265,18 +268,20 @@ std::variant<DnnpPlacement, DoesNotFit> place_for(const CostModel& costs, DnnpOb
         (options.deadline.has_value() && std::chrono::steady_clock::now() >= *options.deadline);
     return stopped;
   };
-  const auto work =
-      static_cast<std::int64_t>(options.budget * kWorkPerSecond / static_cast<double>(kStreams));
-  for (std::size_t stream = 0; stream < kStreams; ++stream) {
-    // From every start, and again and again from the best so far.
-    const bool fresh = stream % 2 == 1 && stream / 2 + 1 < starts.size();
-    const Start& start = fresh ? starts[stream / 2 + 1] : best;
-    const auto history = static_cast<std::size_t>(
-        std::clamp<std::int64_t>(work / 1000, 20, static_cast<std::int64_t>(kLongestHistory)));
-    LocalSearch search(in, objective, start.parts, options.seed * 1000 + stream, history);
-    search.run(work, stop);
-    if (search.best() < best.value) best = {search.best(), search.best_parts()};
-  }
+  // Rounds of the same length whatever the budget, which only says where to stop: more of it is
+  // never worse.
+  auto left = static_cast<std::int64_t>(options.budget * kWorkPerSecond);
+  for (std::int64_t round = kFirstRound; left > 0 && !stop(); round *= kRoundGrowth)
+    for (std::size_t stream = 0; stream < kStreams && left > 0; ++stream) {
+      // From every start, and again and again from the best so far.
+      const bool fresh = stream % 2 == 1 && stream / 2 + 1 < starts.size();
+      const Start& start = fresh ? starts[stream / 2 + 1] : best;
+      const auto history = static_cast<std::size_t>(std::min(round / 1000, kLongestHistory));
+      LocalSearch search(in, objective, start.parts, random.next(), history);
+      search.run(std::min(left, round), stop);
+      left -= round;
+      if (search.best() < best.value) best = {search.best(), search.best_parts()};
+    }
   DnnpPlacement result{placement_of(in, best.parts), Time(best.value), Time(segments), stopped};
   BAECHI_ASSERT(dnnp_score(costs, result.device, objective).value == result.value,
                 "the search keeps the score's accounts");

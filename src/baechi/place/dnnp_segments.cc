@@ -85,6 +85,39 @@ Sequence depth_first(const std::vector<std::vector<Index>>& first, const Sequenc
   return sequence;
 }
 
+// Groups without a forward operator are free in an order of the forward ones: each goes to the
+// middle of its neighbors.
+Sequence beside_neighbors(const Instance& in, const Sequence& sequence) {
+  const OpGraph& graph = in.costs->graph();
+  const std::size_t n = sequence.size();
+  std::vector<std::optional<std::int64_t>> at(n);
+  for (std::size_t i = 0; i < n; ++i)
+    if (std::ranges::any_of(in.groups[sequence[i]].ops,
+                            [&](OpId op) { return !graph[op].backward; }))
+      at[sequence[i]] = static_cast<std::int64_t>(2 * i);
+  for (bool found = true; found;) {
+    found = false;
+    for (const Index group : sequence) {
+      if (at[group].has_value()) continue;
+      std::int64_t sum = 0, count = 0;
+      for (const auto* neighbors : {&in.groups[group].before, &in.groups[group].after})
+        for (const Index other : *neighbors)
+          if (at[other].has_value()) {
+            sum += *at[other];
+            ++count;
+          }
+      if (count == 0) continue;
+      at[group] = sum / count;
+      found = true;
+    }
+  }
+  Sequence result = sequence;
+  std::ranges::stable_sort(result, {}, [&](Index group) {
+    return at[group].value_or(static_cast<std::int64_t>(2 * n));
+  });
+  return result;
+}
+
 // [begin * (groups + 1) + end]: the load of a segment on an accelerator; kNever: it does not fit.
 std::vector<Ns> segment_loads(const Instance& in, const Sequence& sequence, std::size_t part) {
   const std::size_t n = sequence.size();
@@ -205,7 +238,8 @@ std::vector<Sequence> good_sequences(const Instance& in) {
 
   Edges edges = edges_of(in, false);
   std::optional<Sequence> first = by_key(edges, position);
-  if (!first.has_value()) {
+  const bool cyclic = !first.has_value();
+  if (cyclic) {
     edges = edges_of(in, true);
     first = by_key(edges, position);
   }
@@ -225,8 +259,10 @@ std::vector<Sequence> good_sequences(const Instance& in) {
     sequences.push_back(std::move(sequence));
   }
   std::vector<Sequence> unlike;
-  for (Sequence& sequence : sequences)
+  for (Sequence& sequence : sequences) {
+    if (cyclic) sequence = beside_neighbors(in, sequence);
     if (std::ranges::find(unlike, sequence) == unlike.end()) unlike.push_back(std::move(sequence));
+  }
   return unlike;
 }
 
