@@ -31,5 +31,7 @@ cat <<END
 The graphs and plans are in $out. Try next:
   .venv/bin/baechi place $out/gnmt.json --cluster 2x4GiB+2x2GiB@0.6 --budget 5s
   .venv/bin/baechi info $out/gnmt.json --cluster 4x3GiB
+  .venv/bin/baechi explain $out/gnmt.json $out/gnmt.plan.json       # why that long, and who holds the memory?
+  .venv/bin/baechi what-if $out/gnmt.json --cluster 4x3GiB -m m-sct # what would one more GPU bring?
   .venv/bin/baechi place $out/gnmt.json --cluster 2x1GiB      # says what is short, and what would do
 END
