@@ -18,6 +18,9 @@ extern const Command kMinCommand;          // min.cc
 extern const Command kSensitivityCommand;  // sensitivity.cc
 extern const Command kBoundsCommand;       // bounds.cc
 extern const Command kReportCommand;       // report.cc
+extern const Command kShowCommand;         // show.cc
+extern const Command kTraceCommand;        // trace.cc
+extern const Command kExportCommand;       // export.cc
 extern const Command kInfoCommand;         // info.cc
 extern const Command kConvertCommand;      // convert.cc
 extern const Command kCheckCommand;        // check.cc
@@ -38,6 +41,9 @@ std::span<const Command> all_commands() {
       kSensitivityCommand,
       kBoundsCommand,
       kReportCommand,
+      kShowCommand,
+      kTraceCommand,
+      kExportCommand,
       kInfoCommand,
       kConvertCommand,
       kCheckCommand,

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tour that `./do demo` runs once baechi is installed in .venv; `baechi` is on the PATH. Three
 # training graphs, each placed on four devices that are too small or too slow for it alone: every
-# method's step time beside the lower bound that no placement can beat.
+# method's step time beside the lower bound that no placement can beat, and a page that shows the
+# best plan: timeline, memory, critical path. The last page opens in a browser where there is a
+# display (BAECHI_DEMO_BROWSER=none leaves it alone).
 set -euo pipefail
 
 out=${1:-build/demo}
 mkdir -p "$out"
+out=$(realpath --relative-to=. "$out")
 
 # name, `baechi generate` arguments, memory per device
 models=(
@@ -22,14 +25,32 @@ for model in "${models[@]}"; do
   baechi generate $arguments -o "$graph"
   cluster="4x$memory"
   printf '\n== %s on %s (PCIe 3.0 through host memory, one transfer at a time) ==\n' "$name" "$cluster"
-  baechi place "$graph" --cluster "$cluster" --link 134us,5.7GB/s --method all -o "$plan"
+  baechi place "$graph" --cluster "$cluster" --link 134us,5.7GB/s --method all -o "$plan" \
+    --report "$out/$name.html"
   baechi verify "$graph" "$plan"
+  baechi show "$graph" "$plan"
 done
+
+pages=("$out"/*.html)
+printf '\nThe plans as pages:\n'
+printf '  file://%s\n' "${pages[@]/#/$(pwd)/}"
+open_page() {
+  local opener
+  [[ ${BAECHI_DEMO_BROWSER:-} == none ]] && return
+  [[ -n ${DISPLAY:-}${WAYLAND_DISPLAY:-} ]] || return 0
+  for opener in "${BAECHI_DEMO_BROWSER:-}" xdg-open sensible-browser; do
+    [[ -n $opener ]] && command -v "$opener" >/dev/null || continue
+    "$opener" "$1" >/dev/null 2>&1 &
+    return
+  done
+}
+open_page "$out/gnmt.html"
 
 cat <<END
 
 The graphs and plans are in $out. Try next:
   .venv/bin/baechi place $out/gnmt.json --cluster 2x4GiB+2x2GiB@0.6 --budget 5s
+  .venv/bin/baechi trace $out/gnmt.json $out/gnmt.plan.json -o trace.json   # for ui.perfetto.dev
   .venv/bin/baechi info $out/gnmt.json --cluster 4x3GiB
   .venv/bin/baechi explain $out/gnmt.json $out/gnmt.plan.json       # why that long, and who holds the memory?
   .venv/bin/baechi what-if $out/gnmt.json --cluster 4x3GiB -m m-sct # what would one more GPU bring?

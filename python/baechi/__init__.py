@@ -26,6 +26,7 @@ from baechi._core import (
     Plan,
     Unplaceable,
     device_presets,
+    export_formats,
     generate,
     graph_facts,
     graph_from_arrays,
@@ -37,6 +38,7 @@ from baechi._core import (
 )
 from baechi._core import version as _version
 from baechi.pipeline import DoesNotFit, lower_bounds, place_for, place_graph, score, simulate
+from baechi.reports import export_plan, report, trace
 from baechi.study import Explanation, explain, least, sensitivity, sweep, what_if
 
 __all__ = [
@@ -57,6 +59,8 @@ __all__ = [
     "__version__",
     "device_presets",
     "explain",
+    "export_formats",
+    "export_plan",
     "generate",
     "graph_facts",
     "graph_from_arrays",
@@ -68,11 +72,13 @@ __all__ = [
     "objectives",
     "place_for",
     "place_graph",
+    "report",
     "roofline_time",
     "score",
     "sensitivity",
     "simulate",
     "sweep",
+    "trace",
     "verify",
     "what_if",
 ]

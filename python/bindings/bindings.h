@@ -74,5 +74,6 @@ void bind_place(nanobind::module_& m);
 void bind_objectives(nanobind::module_& m);
 void bind_generate(nanobind::module_& m);
 void bind_study(nanobind::module_& m);
+void bind_report(nanobind::module_& m);
 
 }  // namespace baechi::python

@@ -20,4 +20,5 @@ NB_MODULE(_core, m) {
   baechi::python::bind_objectives(m);
   baechi::python::bind_generate(m);
   baechi::python::bind_study(m);
+  baechi::python::bind_report(m);
 }

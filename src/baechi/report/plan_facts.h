@@ -3,6 +3,7 @@
 // they are made of, reasons to wait, the critical path, broken rules.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -10,25 +11,20 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/report/held_memory.h"
+#include "baechi/report/memory_curves.h"
 #include "baechi/report/timeline_bars.h"
 #include "baechi/report/waits.h"
 #include "baechi/schedule/plan.h"
 #include "baechi/simulate/critical_path.h"
+#include "baechi/simulate/held_memory.h"
 
 namespace baechi {
-
-struct PeakHolder {  // something that a device holds at its peak
-  MemoryPart part = MemoryPart::kPermanent;
-  OpId op{0};
-  Bytes bytes;
-};
 
 struct DevicePeak {  // by the schedule, whatever the plan claims
   Bytes bytes;
   Time at;
-  std::vector<Bytes> parts;         // by MemoryPart
-  std::vector<PeakHolder> holders;  // the largest first (ties: smallest operator)
+  std::array<Bytes, 4> parts;       // by MemoryUse
+  std::vector<HeldMemory> holders;  // the largest first (ties: smallest operator)
   std::size_t more_holders = 0;     // that are not listed
 };
 
@@ -42,7 +38,7 @@ struct PlanFactsLimits {  // what a page can show
 struct PlanFacts {
   IdVector<DeviceId, std::vector<TimelineBar>> bars;
   std::vector<std::size_t> transfers;  // those that are shown
-  IdVector<DeviceId, std::vector<MemoryPoint>> curves;
+  IdVector<DeviceId, MemoryCurve> curves;
   bool curves_thinned = false;
   IdVector<DeviceId, DevicePeak> peaks;
   Waits waits;

@@ -16,8 +16,7 @@
 namespace baechi {
 namespace {
 
-constexpr std::array<std::string_view, kNumMemoryParts> kPartNames{"permanent", "temporary",
-                                                                   "output", "copy"};
+constexpr std::array<std::string_view, 4> kPartNames{"permanent", "temporary", "output", "copy"};
 constexpr std::array<std::string_view, 8> kReasonNames{"start",    "input",  "control", "arrival",
                                                        "produced", "device", "queue",   "channel"};
 
@@ -28,7 +27,7 @@ void show_operators(const OpGraph& graph, const Plan& plan, const PlanFacts& fac
   for (const std::size_t i : facts.transfers)
     operators.show(graph.producer(plan.schedule.transfers[i].tensor));
   for (const DevicePeak& peak : facts.peaks)
-    for (const PeakHolder& holder : peak.holders) operators.show(holder.op);
+    for (const HeldMemory& holder : peak.holders) operators.show(holder.op);
   for (const CriticalLink& link : facts.path.links) operators.show(link.op);
 }
 
@@ -181,14 +180,14 @@ class PlanWriter {
     json_.field("peak_at", peak.at.count());
     json_.key("peak_parts");
     json_.begin_object();
-    for (std::size_t part = 0; part < kNumMemoryParts; ++part)
+    for (std::size_t part = 0; part < kPartNames.size(); ++part)
       json_.field(kPartNames[part], peak.parts[part].count());
     json_.end_object();
     json_.key("holders");
     json_.begin_array();
-    for (const PeakHolder& holder : peak.holders) {
+    for (const HeldMemory& holder : peak.holders) {
       json_.begin_array();
-      json_.value(static_cast<unsigned>(holder.part));
+      json_.value(static_cast<unsigned>(holder.use));
       json_.value(*operators_.row(holder.op));
       json_.value(holder.bytes.count());
       json_.end_array();
@@ -198,7 +197,7 @@ class PlanWriter {
   }
 
   // Differences to the point before.
-  void write_curve(const std::vector<MemoryPoint>& curve) {
+  void write_curve(const MemoryCurve& curve) {
     Time at;
     write_column(json_, "curve_at", curve, [&](const MemoryPoint& point) {
       return (point.at - std::exchange(at, point.at)).count();

@@ -18,8 +18,8 @@
 namespace baechi {
 namespace {
 
-std::vector<MemoryPoint> points_of(const std::vector<MemoryStep>& steps) {
-  std::vector<MemoryPoint> points;
+MemoryCurve points_of(const std::vector<MemoryStep>& steps) {
+  MemoryCurve points;
   for (const MemoryStep& step : steps) points.push_back({step.at, step.bytes});
   return points;
 }
@@ -46,7 +46,7 @@ void check_against_trace(const OpGraph& graph, const Cluster& cluster, const Tra
     REQUIRE(peak.at == seen.peak_at);
     Bytes parts, held;
     for (const Bytes bytes : peak.parts) parts += bytes;
-    for (const PeakHolder& holder : peak.holders) held += holder.bytes;
+    for (const HeldMemory& holder : peak.holders) held += holder.bytes;
     REQUIRE(parts == seen.peak);
     if (peak.more_holders == 0) REQUIRE(held == seen.peak);
     const IdleTime& idle = facts.waits.idle[device];
@@ -98,7 +98,7 @@ TEST_CASE("plan facts: an operator that waits for a transfer says which, and whe
   CHECK(idle.moving == Time(6));
   CHECK(idle.after == Time(0));
   REQUIRE(facts.peaks[DeviceId(1)].holders.size() == 1);
-  CHECK(facts.peaks[DeviceId(1)].holders[0].part == MemoryPart::kCopy);
+  CHECK(facts.peaks[DeviceId(1)].holders[0].use == MemoryUse::kCopy);
   CHECK(facts.peaks[DeviceId(1)].holders[0].op == a);
   CHECK(facts.path.links.size() == 3);
 }
@@ -116,10 +116,10 @@ TEST_CASE("plan facts: a schedule that breaks rules is told, not refused") {
 }
 
 TEST_CASE("thinned curve: no peak is lost and few points are left") {
-  std::vector<MemoryPoint> curve;
+  MemoryCurve curve;
   for (std::int64_t i = 0; i < 10'000; ++i) curve.push_back({Time(i), Bytes(i % 100)});
   curve[7'777].bytes = Bytes(5'000);
-  const std::vector<MemoryPoint> thin = thinned(curve, Time(10'000), 100);
+  const MemoryCurve thin = thinned(curve, Time(10'000), 100);
   CHECK(thin.size() <= 101);
   Bytes most;
   for (const MemoryPoint& point : thin) most = std::max(most, point.bytes);

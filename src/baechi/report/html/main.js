@@ -36,8 +36,8 @@ function follow(found) {
   const {bars, transfers} = found.plan;
   const [start, end] = found.bar !== undefined ? [bars.start[found.bar], bars.end[found.bar]] : [transfers.start[found.transfer], transfers.end[found.transfer]];
   const {view} = store;
-  if (start < view.begin || end > view.end || end - start < (view.end - view.begin) / 400) {
-    const half = Math.max((end - start) * 6, (view.end - view.begin) / 20, 2000) / 2;
+  if (start < view.begin || end > view.end || end - start < (view.end - view.begin) / 150) {
+    const half = Math.max((end - start) * 30, 3000) / 2;
     view.show((start + end) / 2 - half, (start + end) / 2 + half);
   }
   if (found.bar !== undefined) timelines[found.plan.number].reveal(bars.device[found.bar]);

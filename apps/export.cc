@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi export: a plan as the settings of other programs.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/exports.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, plan, to, output;
+};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const ExportFormat& format : export_formats()) names.emplace_back(format.name);
+  return names;
+}
+
+std::string format_help() {
+  std::string text = "What to write:";
+  for (const ExportFormat& format : export_formats())
+    text += "\n" + std::string(format.name) + ": " + std::string(format.summary);
+  return text;
+}
+
+ExitCode export_plan(const Options& options, const RunContext& context) {
+  const ExportFormat& format = find_export_format(options.to);
+  const OpGraph graph = load_graph(options.graph, context);
+  const Plan plan = read_plan(options.plan, graph);
+  write_result(options.output, format.write(graph, plan));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
+  app.add_option("--to", options->to, format_help())
+      ->required()
+      ->check(CLI::IsMember(format_names()));
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return export_plan(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kExportCommand{
+    .name = "export",
+    .summary = "Write a plan for another program: device_map, TensorFlow, vLLM, llama.cpp, CSV",
+    .examples =
+        "baechi export model.json plan.json --to device-map -o device_map.json\n"
+        "baechi export model.json plan.json --to llama-cpp\n"
+        "baechi export model.json plan.json --to csv -o plan.csv",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

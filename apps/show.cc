@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi show: a plan as a picture in the terminal.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/terminal_view.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, plan, color = "auto";
+  std::size_t width = 0;  // 0: as the terminal has it
+  bool ascii = false;
+};
+
+std::size_t terminal_width() {
+  struct winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return TerminalStyle{}.width;
+}
+
+// Colours are for terminals, and not for those who say NO_COLOR (https://no-color.org).
+bool wants_color(const std::string& choice) {
+  if (choice != "auto") return choice == "always";
+  const char* refused = std::getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
+}
+
+ExitCode show(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Plan plan = read_plan(options.plan, graph);
+  const std::size_t width = options.width != 0 ? options.width : terminal_width();
+  print_result(context.json ? terminal_view_json(graph, plan, width)
+                            : terminal_view(graph, plan,
+                                            {.width = width,
+                                             .color = wants_color(options.color),
+                                             .ascii = options.ascii}));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
+  app.add_option_function<std::string>(
+         "--width",
+         [options](const std::string& text) {
+           options->width = static_cast<std::size_t>(parse_whole_number("--width", text, 40, 1000));
+         },
+         "Columns of the picture, 40 to 1000; default: those of the terminal")
+      ->type_name("N");
+  app.add_option("--color", options->color, "Colours: when it is a terminal, always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  app.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
+  return [options](const RunContext& context) { return show(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kShowCommand{
+    .name = "show",
+    .summary = "Draw a plan in the terminal: when devices compute and how full they are",
+    .examples =
+        "baechi show model.json plan.json\n"
+        "baechi show model.json plan.json --width 160 --color always | less -R",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi trace: a plan for the viewers of traces, Perfetto and chrome://tracing.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/io/plan_file.h"
+#include "baechi/report/trace_events.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  std::string graph, plan, output;
+};
+
+ExitCode trace(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Plan plan = read_plan(options.plan, graph);
+  write_result(options.output, trace_events(graph, plan));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return trace(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kTraceCommand{
+    .name = "trace",
+    .summary = "Write a plan as a trace for Perfetto or chrome://tracing",
+    .examples = "baechi trace model.json plan.json -o trace.json   # open it at ui.perfetto.dev",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli

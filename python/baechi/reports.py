@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as pages to look at, as traces, and as the settings of other programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from baechi import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def report(
+    plan: _core.Plan,
+    path: str | os.PathLike[str],
+    *,
+    other: _core.Plan | None = None,
+    labels: Sequence[str] | None = None,
+) -> Path:
+    """Show a plan as one HTML page: timeline, memory, critical path, methods, bounds.
+
+    Args:
+        plan: What to show.
+        path: The file to write, atomically; the page needs no other.
+        other: A second plan of the same graph, to be shown beside the first.
+        labels: What the page calls the plans; their methods unless given.
+
+    Returns:
+        The path.
+
+    """
+    plans = [plan] if other is None else [plan, other]
+    names = [each.method for each in plans] if labels is None else list(labels)
+    _core.write_text(path, _core.html_report(plans, names))
+    return Path(path)
+
+
+def trace(plan: _core.Plan, path: str | os.PathLike[str]) -> Path:
+    """Write a plan as a trace for Perfetto or chrome://tracing; return the path."""
+    _core.write_text(path, _core.trace_events(plan))
+    return Path(path)
+
+
+def export_plan(plan: _core.Plan, to: str) -> str:
+    """Return a plan as the settings of another program; ``export_formats()`` names them.
+
+    Raises:
+        InputError: The format is unknown, or cannot say what the plan says: "vllm" and
+            "llama-cpp" are for plans that cut between layers.
+
+    """
+    return _core.export_plan(plan, to)

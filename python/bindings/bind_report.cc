@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans for people to look at and for other programs to use.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/io/text_file.h"
+#include "baechi/report/exports.h"
+#include "baechi/report/html_report.h"
+#include "baechi/report/trace_events.h"
+#include "bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace baechi::python {
+namespace {
+
+// Operators are shown by their index, so both plans must be of one graph.
+void require_one_graph(const std::vector<PlanHandle>& plans) {
+  for (const PlanHandle& handle : plans) {
+    if (handle.graph == plans.front().graph) continue;
+    const OpGraph &a = *plans.front().graph, &b = *handle.graph;
+    bool same = a.num_ops() == b.num_ops();
+    for (const OpId op : a.ops()) same = same && a[op].name == b[op].name;
+    if (!same) throw InputError("the plans are of different graphs");
+  }
+}
+
+}  // namespace
+
+void bind_report(nb::module_& m) {
+  m.def(
+      "html_report",
+      [](const std::vector<PlanHandle>& plans, const std::vector<std::string>& labels) {
+        if (plans.empty() || plans.size() > 2 || labels.size() != plans.size())
+          throw InputError("a report shows one plan or two, each with a label");
+        require_one_graph(plans);
+        nb::gil_scoped_release unlocked;
+        std::vector<ReportPlan> shown;
+        for (std::size_t i = 0; i < plans.size(); ++i) shown.push_back({&plans[i].plan, labels[i]});
+        return html_report(*plans.front().graph, shown);
+      },
+      "plans"_a, "labels"_a, "One or two plans of a graph as the text of an HTML page.");
+  m.def(
+      "trace_events",
+      [](const PlanHandle& h) {
+        nb::gil_scoped_release unlocked;
+        return trace_events(*h.graph, h.plan);
+      },
+      "plan"_a, "A plan as the text of a trace that Perfetto and chrome://tracing open.");
+  m.def(
+      "export_plan",
+      [](const PlanHandle& h, const std::string& to) {
+        return find_export_format(to).write(*h.graph, h.plan);
+      },
+      "plan"_a, "to"_a, "A plan as the settings of another program.");
+  m.def(
+      "export_formats",
+      [] {
+        std::map<std::string, std::string> formats;
+        for (const ExportFormat& format : export_formats())
+          formats.emplace(format.name, format.summary);
+        return formats;
+      },
+      "The formats of export_plan, and what they are.");
+  m.def(
+      "write_text",
+      [](const std::filesystem::path& path, const std::string& text) {
+        nb::gil_scoped_release unlocked;
+        write_text_file(path, text);
+      },
+      "path"_a, "text"_a, "Writes a file, atomically.");
+}
+
+}  // namespace baechi::python

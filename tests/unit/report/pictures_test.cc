@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/plan/planner.h"
+#include "baechi/report/exports.h"
+#include "baechi/report/plan_dot.h"
+#include "baechi/report/terminal_view.h"
+#include "baechi/report/time_columns.h"
+#include "baechi/report/trace_events.h"
+#include "unit/graphs.h"
+#include "unit/simulate/random_placement.h"
+
+namespace baechi {
+namespace {
+
+Plan placed(const OpGraph& graph, const Cluster& cluster, const Placement& placement) {
+  return plan_of(CostModel(graph, cluster), {placement, std::nullopt}, "given", false);
+}
+
+TEST_CASE("time columns: every nanosecond of work is in one column, and no peak is lost") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const OpGraph graph = testing::random_dag(seed);
+    const Cluster cluster = testing::random_cluster(seed);
+    const CostModel costs(graph, cluster);
+    const std::optional<Placement> placement = testing::random_placement(costs, random);
+    if (!placement.has_value()) continue;
+    const Plan plan = placed(graph, cluster, *placement);
+    for (const std::size_t count : {1U, 7U, 1000U}) {
+      const TimeColumns columns = time_columns(graph, plan, count);
+      for (const DeviceId device : columns.devices.keys()) {
+        Time busy;
+        Bytes peak;
+        for (std::size_t c = 0; c < count; ++c) {
+          CHECK(columns.devices[device].computing[c] <= columns.width);
+          busy += columns.devices[device].computing[c];
+          peak = std::max(peak, columns.devices[device].memory[c]);
+        }
+        CHECK(busy == plan.devices[device].busy);
+        CHECK(peak == plan.devices[device].peak);
+      }
+    }
+  }
+}
+
+std::size_t columns_of(std::string_view line) {
+  std::size_t count = 0;
+  for (const char c : line) count += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
+  return count;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+TEST_CASE("terminal view: it keeps to its width, and colours and Unicode are as asked") {
+  const OpGraph graph = testing::fork_join(5, Time(1000), Bytes(100));
+  const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
+  Placement placement(graph.num_ops(), DeviceId(0));
+  placement[OpId(1)] = DeviceId(1);
+  placement[OpId(2)] = DeviceId(2);
+  const Plan plan = placed(graph, cluster, placement);
+  for (const std::size_t width : {40U, 63U, 64U, 100U, 250U}) {
+    CAPTURE(width);
+    const std::vector<std::string> lines =
+        lines_of(terminal_view(graph, plan, {.width = width, .color = false, .ascii = true}));
+    for (std::size_t i = 2; i + 1 < lines.size(); ++i)  // between axis and legend
+      CHECK_MESSAGE(columns_of(lines[i]) <= width, lines[i]);
+  }
+  const std::string plain = terminal_view(graph, plan, {.width = 80});
+  CHECK(plain.find('\033') == std::string::npos);
+  CHECK(plain.find("█") != std::string::npos);
+  CHECK(terminal_view(graph, plan, {.width = 80, .color = true}).find("\033[34m") !=
+        std::string::npos);
+  const std::string ascii = terminal_view(graph, plan, {.width = 80, .ascii = true});
+  CHECK(columns_of(ascii) == ascii.size());
+}
+
+// Layer i holds weights in two operators, layers/i/a and layers/i/b.
+OpGraph layered_model(std::size_t layers) {
+  OpGraphBuilder builder("model");
+  std::optional<OpId> before;
+  for (std::size_t i = 0; i < 2 * layers; ++i) {
+    const std::string name = "layers/" + std::to_string(i / 2) + (i % 2 == 0 ? "/a" : "/b");
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(10)});
+    builder.set_time(op, kAnyKind, Time(10));
+    if (before.has_value()) builder.add_control_edge(*before, op);
+    before = op;
+  }
+  return std::move(builder).build();
+}
+
+std::string exported(std::string_view format, const OpGraph& graph,
+                     const std::vector<int>& devices) {
+  const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
+  Placement placement;
+  for (const int device : devices) placement.push_back(DeviceId(device));
+  return find_export_format(format).write(graph, placed(graph, cluster, placement));
+}
+
+TEST_CASE("exports: layers per device, for plans that cut between layers and for no others") {
+  const OpGraph graph = layered_model(3);
+  CHECK(exported("vllm", graph, {0, 0, 0, 0, 2, 2}) == "VLLM_PP_LAYER_PARTITION=2,1\n");
+  CHECK(exported("llama-cpp", graph, {0, 0, 0, 0, 2, 2}) ==
+        "--split-mode layer --tensor-split 2,0,1\n");
+  CHECK_THROWS_WITH_AS(exported("vllm", graph, {0, 0, 0, 1, 2, 2}),
+                       "model: the plan is not layer-wise: 'layers/1/a' is on gpu:0, 'layers/1/b' "
+                       "of the same layer on gpu:1",
+                       InputError);
+  CHECK_THROWS_WITH_AS(exported("llama-cpp", graph, {0, 0, 2, 2, 1, 1}),
+                       "model: the plan is not layer-wise in the order of devices: layer 2 is on "
+                       "gpu:1, the one before it on gpu:2",
+                       InputError);
+  CHECK_THROWS_AS(exported("vllm", testing::figure_1(), {0, 0, 0, 0, 0, 0}), InputError);
+}
+
+TEST_CASE("exports: a device map is as short as the plan allows") {
+  const OpGraph graph = layered_model(2);
+  CHECK(exported("device-map", graph, {1, 1, 1, 1}) == "{\n \"\": 1\n}\n");
+  CHECK(exported("device-map", graph, {0, 0, 1, 2}) ==
+        "{\n \"layers.0\": 0,\n \"layers.1.a\": 1,\n \"layers.1.b\": 2\n}\n");
+}
+
+TEST_CASE("plan dot: few operators are drawn one by one, many as the parts their names tell") {
+  const OpGraph graph = layered_model(4);
+  const std::vector<int> devices{0, 0, 0, 1, 1, 1, 2, 2};
+  CHECK(exported("dot", graph, devices).find("layers/1/a") != std::string::npos);
+  const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
+  Placement placement;
+  for (const int device : devices) placement.push_back(DeviceId(device));
+  const Plan plan = placed(graph, cluster, placement);
+  const std::string parts = plan_dot(graph, plan, 7);
+  CHECK(parts.find("layers/1/a") == std::string::npos);
+  CHECK(parts.find("layers/0\\n2 operators, 20 ns") != std::string::npos);
+  CHECK(parts.find("n1 -> n2") != std::string::npos);  // layer 1 is on two devices
+  CHECK(plan_dot(graph, plan, 4).find("layers\\n3 operators") != std::string::npos);
+  CHECK(plan_dot(graph, plan, 1).find("all\\n") != std::string::npos);
+}
+
+TEST_CASE("exports: names with commas, quotes and line ends keep their cell") {
+  OpGraphBuilder builder("g");
+  builder.set_time(builder.add_operator({.name = "a,\"b\"\nc"}), kAnyKind, Time(4));
+  const OpGraph graph = std::move(builder).build();
+  CHECK(exported("csv", graph, {2}).ends_with("\r\n\"a,\"\"b\"\"\nc\",,gpu:2,0,4,0,0,0\r\n"));
+  CHECK(
+      exported("tensorflow", graph, {2}).find("\"/job:localhost/replica:0/task:0/device:GPU:2\"") !=
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace baechi
