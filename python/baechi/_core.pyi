@@ -426,3 +426,18 @@ def sweep(graph: Graph, cluster: Cluster, memory: Sequence[str], devices: Sequen
 def least(graph: Graph, cluster: Cluster, devices: bool, memory: bool, max_devices: int, how: tuple[str, str, str, int, int]) -> str: ...
 
 def sensitivity(graph: Graph, cluster: Cluster, off_by: float, samples: int, how: tuple[str, str, str, int, int]) -> tuple[bool, str]: ...
+
+def html_report(plans: Sequence[Plan], labels: Sequence[str]) -> str:
+    """One or two plans of a graph as the text of an HTML page."""
+
+def trace_events(plan: Plan) -> str:
+    """A plan as the text of a trace that Perfetto and chrome://tracing open."""
+
+def export_plan(plan: Plan, to: str) -> str:
+    """A plan as the settings of another program."""
+
+def export_formats() -> dict[str, str]:
+    """The formats of export_plan, and what they are."""
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a file, atomically."""
