@@ -37,6 +37,34 @@ IdVector<DeviceId, DevicePeak> peaks_of(const OpGraph& graph, const Schedule& sc
   return peaks;
 }
 
+// Links shorter than `grain` share a part as long as it stays within one grain.
+std::vector<PathPart> parts_of_grain(const CriticalPath& path, Time grain) {
+  std::vector<PathPart> parts;
+  bool open = false;  // the last part takes more
+  for (std::size_t i = 0; i < path.links.size(); ++i) {
+    const CriticalLink& link = path.links[i];
+    const bool small = link.end - link.start < grain;
+    if (open && small && link.end - parts.back().start < grain) {
+      PathPart& part = parts.back();
+      const CriticalLink& longest = path.links[part.longest];
+      if (link.end - link.start > longest.end - longest.start) part.longest = i;
+      part.end = link.end;
+    } else {
+      parts.push_back({i, link.start, link.end});
+    }
+    open = small;
+  }
+  return parts;
+}
+
+std::vector<PathPart> path_parts(const CriticalPath& path, Time makespan, std::size_t max_parts) {
+  std::vector<PathPart> parts = parts_of_grain(path, Time(0));
+  for (std::int64_t share = std::int64_t{1} << 20; parts.size() > max_parts && share >= 16;
+       share /= 2)
+    parts = parts_of_grain(path, Time(makespan.count() / share + 1));
+  return parts;
+}
+
 void thin_curves(PlanFacts& facts, Time makespan, std::size_t max_points) {
   const std::size_t points = std::max(kFewestPoints, max_points / facts.curves.size());
   for (auto& curve : facts.curves) {
@@ -65,6 +93,7 @@ PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimi
   } catch (const InputError&) {  // something starts for no reason, as in a plan made elsewhere
     facts.path = {};
   }
+  facts.path_parts = path_parts(facts.path, schedule.makespan, limits.path_parts);
   return facts;
 }
 

@@ -33,6 +33,13 @@ struct PlanFactsLimits {  // what a page can show
   std::size_t transfers = 30'000;
   std::size_t curve_points = 16'000;  // over all devices
   std::size_t holders = 12;           // per device
+  std::size_t path_parts = 20'000;
+};
+
+// Links of the critical path that follow each other; `longest` is one of them.
+struct PathPart {
+  std::size_t longest = 0;  // into the path's links
+  Time start, end;
 };
 
 struct PlanFacts {
@@ -42,8 +49,9 @@ struct PlanFacts {
   bool curves_thinned = false;
   IdVector<DeviceId, DevicePeak> peaks;
   Waits waits;
-  CriticalPath path;                // empty when something starts for no reason
-  std::vector<std::string> broken;  // what verify/ objects to
+  CriticalPath path;                 // empty when something starts for no reason
+  std::vector<PathPart> path_parts;  // one per link, or fewer when there are too many
+  std::vector<std::string> broken;   // what verify/ objects to
 };
 
 PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimits& limits = {});

@@ -28,7 +28,7 @@ void show_operators(const OpGraph& graph, const Plan& plan, const PlanFacts& fac
     operators.show(graph.producer(plan.schedule.transfers[i].tensor));
   for (const DevicePeak& peak : facts.peaks)
     for (const HeldMemory& holder : peak.holders) operators.show(holder.op);
-  for (const CriticalLink& link : facts.path.links) operators.show(link.op);
+  for (const PathPart& part : facts.path_parts) operators.show(facts.path.links[part.longest].op);
 }
 
 // Writes one plan. Times are nanoseconds, amounts are bytes, operators are rows, devices and
@@ -275,16 +275,21 @@ class PlanWriter {
 
   // [reason, start, time, use, operator, device, and of a transfer its number or -1], ...
   void write_critical_path() {
+    json_.field("path_links", facts_.path.links.size());
+    write_column(json_, "path_totals",
+                 std::array{CriticalUse::kCompute, CriticalUse::kTransfer, CriticalUse::kDeviceWait,
+                            CriticalUse::kQueueWait},
+                 [&](CriticalUse use) { return facts_.path.total(use).count(); });
     write_column(json_, "reasons", kReasonNames, [](std::string_view name) { return name; });
     json_.key("critical_path");
     json_.begin_array();
-    for (std::size_t i = 0; i < facts_.path.links.size(); ++i) {
-      const CriticalLink& link = facts_.path.links[i];
+    for (const PathPart& part : facts_.path_parts) {
+      const CriticalLink& link = facts_.path.links[part.longest];
       json_.begin_array();
       json_.value(static_cast<unsigned>(link.reason));
-      json_.value(link.start.count());
-      json_.value((link.end - link.start).count());
-      json_.value(static_cast<unsigned>(facts_.path.use(i)));
+      json_.value(part.start.count());
+      json_.value((part.end - part.start).count());
+      json_.value(static_cast<unsigned>(facts_.path.use(part.longest)));
       json_.value(*operators_.row(link.op));
       json_.value(plan_.schedule.slots[link.op].device.value());
       const auto shown =

@@ -62,6 +62,7 @@ function warnings(plan) {
   list.push(...plan.notes);
   const shown = plan.bars.count;
   if (shown < plan.all_operators) list.push(`The timeline shows ${countText(plan.all_operators)} operators as ${countText(shown)} bars: short neighbours share one, named after the longest; search finds the named ones.`);
+  if (plan.path.length < plan.path_links) list.push(`Of the critical path, ${countText(plan.path_links)} links are shown as ${countText(plan.path.length)}; its sums are exact.`);
   if (plan.transfers.count < plan.all_transfers) list.push(`The timeline shows the ${countText(plan.transfers.count)} longest of ${countText(plan.all_transfers)} transfers.`);
   return list;
 }
@@ -139,10 +140,9 @@ function memorySection(data, plan, follow) {
 
 function pathSection(data, plan, follow) {
   if (plan.path.length === 0) return [element("p.soft", {}, "None: something in this schedule starts for no reason.")];
-  const totals = USES.map(() => 0);
+  const totals = plan.path_totals;
   const byOperator = new Map();
   for (const link of plan.path) {
-    totals[link.use] += link.end - link.start;
     if (link.end > link.start) {
       const words = link.transfer === undefined ? plan.devices[link.device].name : "transfer";
       const key = `${words} ${link.operator}`;
@@ -151,7 +151,7 @@ function pathSection(data, plan, follow) {
   }
   const longest = [...byOperator.values()].sort((a, b) => b.time - a.time || a.link.start - b.link.start).slice(0, 8);
   return [
-    element("p", {}, `${plural(plan.path.length, "link")} without a gap from the first operator to the last. To be faster, a plan must shorten these:`),
+    element("p", {}, `${plural(plan.path_links, "link")} without a gap from the first operator to the last. To be faster, a plan must shorten these:`),
     stacked(USES.map((use, i) => [totals[i], use.color, `${use.words}: ${timeText(totals[i])}`]), plan.makespan),
     element("div.legend", {}, USES.map((use, i) => (totals[i] === 0 ? null : element("span.mark", {}, element("span.swatch", {style: `background:var(${use.color})`}), `${use.words} ${timeText(totals[i])}`)))),
     element("h3", {style: "margin-top:12px"}, "Its longest links"),
@@ -208,7 +208,6 @@ function comparison(plans) {
     const change = x > 0 ? `${y >= x ? "+" : "-"}${percentText(Math.round((Math.abs(y - x) / x) * 1000) / 1000)}` : "";
     return {cells: [name, text(x), text(y), y === x ? "same" : change]};
   };
-  const use = (plan, i) => plan.path.reduce((total, link) => total + (link.use === i ? link.end - link.start : 0), 0);
   const moved = () => {
     let different = 0;
     for (let r = 0; r < a.bars.ofOperator.length; ++r) {
@@ -227,7 +226,7 @@ function comparison(plans) {
       row("sent between devices", (p) => sum(p, (d) => d.sent), bytesText),
       row("transfers", (p) => p.all_transfers, countText),
       row("devices used", (p) => p.usedDevices, countText),
-      ...USES.map((words, i) => row(`critical path: ${words.words}`, (p) => use(p, i), timeText)),
+      ...USES.map((words, i) => row(`critical path: ${words.words}`, (p) => p.path_totals[i], timeText)),
     ]),
     sameDevices ? element("p.soft", {style: "margin-top:8px"}, `${plural(moved(), "operator")} on another device in B than in A.`) : null);
 }
