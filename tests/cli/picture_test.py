@@ -253,7 +253,7 @@ def test_export_of_a_model_of_layers(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("not JSON", "nonsense"),
+        ("expected an object", "nonsense"),
         ('expected "baechi-plan"', '{"format": "baechi-graph", "version": 1}'),
         ('the field "version" is missing', '{"format": "baechi-plan"}'),
     ],

@@ -49,7 +49,7 @@ std::size_t number_in_kind(const Plan& plan, DeviceId device, bool on_host) {
   std::size_t number = 0;
   for (std::size_t i = 0; i < device.index(); ++i) {
     const Device& other = plan.cluster.devices[i];
-    number += other.kind == spec.kind && (!on_host || other.host == spec.host) ? 1 : 0;
+    if (other.kind == spec.kind && (!on_host || other.host == spec.host)) ++number;
   }
   return number;
 }
