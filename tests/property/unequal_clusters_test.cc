@@ -190,7 +190,9 @@ TEST_CASE("unequal clusters: every method's plans verify, and auto's are the bes
         if (!plan.has_value()) continue;
         CHECK(check_schedule(graph, cluster, plan->schedule) == std::vector<std::string>{});
         REQUIRE(best.has_value());
-        if (placer.name != "random") CHECK(best->makespan() <= plan->makespan());
+        // auto does not try a random placement, and gives the exact search a part of its budget.
+        const bool tried = placer.name != "random" && placer.name != "exact";
+        if (tried) CHECK(best->makespan() <= plan->makespan());
       }
       if (!best.has_value()) continue;
       CHECK(check_schedule(graph, cluster, best->schedule) == std::vector<std::string>{});
