@@ -7,6 +7,7 @@
 namespace baechi::cli {
 
 extern const Command kGenerateCommand;     // generate.cc
+extern const Command kOptimizeCommand;     // optimize.cc
 extern const Command kPlaceCommand;        // place.cc
 extern const Command kSimulateCommand;     // simulate.cc
 extern const Command kScoreCommand;        // score.cc
@@ -30,6 +31,7 @@ std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
       // clang-format off: one row each
       kGenerateCommand,
+      kOptimizeCommand,
       kPlaceCommand,
       kSimulateCommand,
       kScoreCommand,

@@ -138,13 +138,13 @@ ExitCode place(const Options& options, const RunContext& context) {
                             : options.favorites == "exact" ? FavoriteMethod::kLpExact
                                                            : FavoriteMethod::kMatching;
 
-  std::vector<MethodTime> times;
+  PlanTimes times;
   const PlanResult result = make_plan(costs, request, &times);
   if (const auto* answer = std::get_if<Unplaceable>(&result)) {
     if (context.json)
       print_result(unplaceable_json(*answer, graph));
     else if (answer->methods.size() > 1)
-      print_result(methods_text(answer->methods, times));
+      print_result(methods_text(answer->methods, times.methods));
     print_words("baechi: " + options.graph.path + " does not fit: " + answer->in_words());
     return ExitCode::kDoesNotFit;
   }
@@ -160,8 +160,9 @@ ExitCode place(const Options& options, const RunContext& context) {
     return ExitCode::kOk;
   }
   if (options.output == "-") return ExitCode::kOk;
-  print_result(headline(plan) + "\n\n" + methods_text(plan, times) + "\n" +
-               devices_text(plan, graph));
+  std::string tables = headline(plan) + "\n\n";
+  if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
+  print_result(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
   for (const std::string& note : plan.notes) print_words(note);
   return ExitCode::kOk;
 }

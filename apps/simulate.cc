@@ -32,6 +32,7 @@ Plan replayed(const Plan& plan, const Cluster& cluster, Trace trace) {
   result.schedule = std::move(trace.schedule);
   result.bounds.clear();
   result.methods.clear();
+  result.passes.clear();
   result.devices = plan_devices(trace);
   return result;
 }

@@ -23,6 +23,8 @@ from baechi._core import (
     ObjectivePlacement,
     ObjectiveScore,
     Operator,
+    Optimized,
+    OptimizerPass,
     Plan,
     Unplaceable,
     device_presets,
@@ -37,7 +39,15 @@ from baechi._core import (
     verify,
 )
 from baechi._core import version as _version
-from baechi.pipeline import DoesNotFit, lower_bounds, place_for, place_graph, score, simulate
+from baechi.pipeline import (
+    DoesNotFit,
+    lower_bounds,
+    optimize_graph,
+    place_for,
+    place_graph,
+    score,
+    simulate,
+)
 from baechi.reports import export_plan, report, trace
 from baechi.study import Explanation, explain, least, sensitivity, sweep, what_if
 
@@ -54,6 +64,8 @@ __all__ = [
     "ObjectivePlacement",
     "ObjectiveScore",
     "Operator",
+    "Optimized",
+    "OptimizerPass",
     "Plan",
     "Unplaceable",
     "__version__",
@@ -70,6 +82,7 @@ __all__ = [
     "methods",
     "models",
     "objectives",
+    "optimize_graph",
     "place_for",
     "place_graph",
     "report",

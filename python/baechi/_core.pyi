@@ -240,6 +240,48 @@ class Cluster:
 
     def __repr__(self) -> str: ...
 
+class OptimizerPass:
+    """What one pass of the Graph Optimizer did."""
+
+    @property
+    def name(self) -> str:
+        """'colocate', 'coplace', 'fuse' or 'forward'."""
+
+    @property
+    def before(self) -> tuple[int, int, int]:
+        """(operators, edges, groups) of the graph it was given."""
+
+    @property
+    def after(self) -> tuple[int, int, int]:
+        """(operators, edges, groups) of the graph it made."""
+
+    @property
+    def note(self) -> str:
+        """What it did, or why it did nothing; may be empty."""
+
+    def __repr__(self) -> str: ...
+
+class Optimized:
+    """A graph to place instead of the one given."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def passes(self) -> list[OptimizerPass]:
+        """In the order they ran."""
+
+    @property
+    def pass_times_ns(self) -> list[int]:
+        """CPU time of each pass."""
+
+    def members(self, operator: object) -> list[str]:
+        """
+        The original operators that an operator of the graph, by name or index, stands for.
+        """
+
+def optimize_graph(graph: Graph, cluster: Cluster, optimize: str) -> Optimized: ...
+
 class MethodOutcome:
     """What one method reached."""
 
@@ -335,6 +377,10 @@ class Plan:
     @property
     def methods(self) -> list[MethodOutcome]:
         """What every method that was tried reached."""
+
+    @property
+    def passes(self) -> list[OptimizerPass]:
+        """What the Graph Optimizer did for the paper's methods, in order."""
 
     @property
     def fallbacks(self) -> list[str]:

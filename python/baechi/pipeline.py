@@ -109,6 +109,13 @@ def place_graph(
     return answer
 
 
+def optimize_graph(
+    graph: _core.Graph, cluster: ClusterLike, optimize: str = "all"
+) -> _core.Optimized:
+    """Run the Graph Optimizer alone, as ``place_graph`` does for the paper's methods."""
+    return _core.optimize_graph(graph, _cluster(cluster), optimize)
+
+
 def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
     """Replay a placement of yours: device by operator name. It may run over: see ``Plan.fits``."""
     return _core.simulate(graph, cluster_of(cluster), dict(device_of))

@@ -173,6 +173,9 @@ void bind_plan(nb::module_& m) {
           "methods", [](const PlanHandle& h) { return h.plan.methods; },
           "What every method that was tried reached.")
       .def_prop_ro(
+          "passes", [](const PlanHandle& h) { return h.plan.passes; },
+          "What the Graph Optimizer did for the paper's methods, in order.")
+      .def_prop_ro(
           "fallbacks", [](const PlanHandle& h) { return h.plan.fallbacks; },
           "What it took to fit: 'headroom', 'reserve', 'repair', ...")
       .def_prop_ro("notes", [](const PlanHandle& h) { return h.plan.notes; })
@@ -195,6 +198,7 @@ void bind_plan(nb::module_& m) {
       .def("__repr__", [](const PlanHandle& h) { return "<Plan: " + headline(h.plan) + ">"; })
       .def("__str__", [](const PlanHandle& h) {
         std::string text = headline(h.plan) + "\n\n";
+        if (!h.plan.passes.empty()) text += passes_text(h.plan.passes, {}) + "\n";
         if (!h.plan.methods.empty()) text += methods_text(h.plan, {}) + "\n";
         return text + devices_text(h.plan, *h.graph);
       });

@@ -69,6 +69,7 @@ void bind_errors(nanobind::module_& m);
 void bind_graph(nanobind::module_& m);
 void bind_graph_arrays(nanobind::module_& m);
 void bind_cluster(nanobind::module_& m);
+void bind_optimize(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_place(nanobind::module_& m);
 void bind_objectives(nanobind::module_& m);

@@ -15,6 +15,7 @@ NB_MODULE(_core, m) {
   baechi::python::bind_graph(m);
   baechi::python::bind_graph_arrays(m);
   baechi::python::bind_cluster(m);
+  baechi::python::bind_optimize(m);
   baechi::python::bind_plan(m);
   baechi::python::bind_place(m);
   baechi::python::bind_objectives(m);

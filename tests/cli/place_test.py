@@ -40,6 +40,27 @@ def plan(run: Run, graph: Path) -> Path:
     return path
 
 
+def test_optimize_tells_what_each_pass_did(run: Run, graph: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.json"
+    result = run("optimize", graph, "-c", CLUSTER, "--optimize", "fuse", "--json", "-o", small)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    passes = document["passes"]
+    assert [row["pass"] for row in passes] == ["colocate", "coplace", "fuse"]
+    assert passes[0]["before"]["operators"] == 60
+    assert all(row["cpu_time"] >= 0 for row in passes)
+    assert sum(len(op["members"]) for op in document["operators"]) == 60
+    names = [op["name"] for op in json.loads(small.read_text())["operators"]]
+    assert names == [op["name"] for op in document["operators"]]
+    placed = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "--optimize", "fuse", "--json")
+    after = [row["after"] for row in json.loads(placed.stdout)["passes"]]
+    assert after == [row["after"] for row in passes]
+    table = run("optimize", graph, "-c", CLUSTER)
+    assert table.stdout.splitlines()[-1].startswith("forward")
+    table = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "--optimize", "colocate")
+    assert "\ncolocate " in table.stdout
+
+
 def assert_refused(result: subprocess.CompletedProcess[str], words: str, code: int = 2) -> None:
     assert result.returncode == code, result.stderr
     assert words in result.stderr

@@ -52,6 +52,23 @@ def test_builder_and_operator_views_say_the_same() -> None:
         graph[1.5]  # type: ignore[index]
 
 
+def test_the_optimizer_says_what_it_did() -> None:
+    graph = baechi.generate("gnmt", length=4)
+    optimized = baechi.optimize_graph(graph, "paper")
+    assert [p.name for p in optimized.passes] == ["colocate", "coplace", "fuse", "forward"]
+    assert optimized.passes[0].before[0] == len(graph)
+    assert optimized.passes[-1].after[0] == len(optimized.graph) < len(graph)
+    assert len(optimized.pass_times_ns) == 4
+    members = [name for op in optimized.graph.names for name in optimized.members(op)]
+    assert sorted(members) == sorted(graph.names)
+    plan = baechi.place_graph(graph, "paper", "m-etf", optimize="fuse", bounds=False)
+    assert [p.after for p in plan.passes] == [p.after for p in optimized.passes[:3]]
+    assert "coplace" in str(plan)
+    assert baechi.place_graph(graph, "paper", "m-etf", optimize="none").passes == []
+    with pytest.raises(baechi.InputError, match="unknown optimization level"):
+        baechi.optimize_graph(graph, "paper", "most")
+
+
 def test_graph_survives_files_and_pickling(tmp_path: Path) -> None:
     graph = diamond()
     graph.save(tmp_path / "graph.json")

@@ -29,6 +29,8 @@ class PlanReader {
   void read_tensor(PlanDocument::Transfer& transfer);
   void read_bound();
   void read_method();
+  void read_pass();
+  OptimizerPass::Size read_size();
   std::vector<std::string> read_texts();
   DeviceId read_device_name();
   void check_document(std::uint64_t seen);
@@ -58,12 +60,13 @@ enum : std::size_t {
   kGap,
   kBounds,
   kMethods,
-  kNotes
+  kNotes,
+  kPasses
 };
-constexpr std::array<std::string_view, 16> kNames{
+constexpr std::array<std::string_view, 17> kNames{
     "format", "version",  "baechi",  "graph",     "cluster",   "memory_mode",
     "method", "makespan", "devices", "operators", "transfers", "fallbacks",
-    "gap",    "bounds",   "methods", "notes"};
+    "gap",    "bounds",   "methods", "notes",     "passes"};
 constexpr std::size_t kRequired = 11;
 
 PlanDocument PlanReader::read() {
@@ -129,6 +132,9 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kMethods:
       json_.read_array([&] { read_method(); });
+      break;
+    case kPasses:
+      json_.read_array([&] { read_pass(); });
       break;
     case kNotes:
       plan_.notes = read_texts();
@@ -298,6 +304,40 @@ void PlanReader::read_bound() {
   });
   json_.require_fields(kBoundNames, seen, 2);
   plan_.bounds.push_back(std::move(bound));
+}
+
+void PlanReader::read_pass() {
+  static constexpr std::array<std::string_view, 4> kPassNames{"pass", "before", "after", "note"};
+  OptimizerPass pass;
+  const std::uint64_t seen = json_.read_fields(kPassNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        pass.pass = std::string(json_.read_string());
+        break;
+      case 1:
+        pass.before = read_size();
+        break;
+      case 2:
+        pass.after = read_size();
+        break;
+      default:
+        pass.note = std::string(json_.read_string());
+    }
+  });
+  json_.require_fields(kPassNames, seen, 3);
+  plan_.passes.push_back(std::move(pass));
+}
+
+OptimizerPass::Size PlanReader::read_size() {
+  static constexpr std::array<std::string_view, 3> kSizeNames{"operators", "edges", "groups"};
+  OptimizerPass::Size size;
+  const std::uint64_t seen = json_.read_fields(kSizeNames, [&](std::size_t field) {
+    (field == 0   ? size.ops
+     : field == 1 ? size.edges
+                  : size.groups) = static_cast<std::size_t>(json_.read_non_negative("a number"));
+  });
+  json_.require_fields(kSizeNames, seen, 3);
+  return size;
 }
 
 void PlanReader::read_method() {

@@ -44,6 +44,7 @@ class PlanWriter {
     if (plan_.gap().has_value()) json_.field("gap", *plan_.gap());
     write_bounds();
     write_devices();
+    write_passes();
     write_methods();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
     write_operators();
@@ -86,6 +87,29 @@ class PlanWriter {
       json_.field("busy", device.busy.count());
       json_.field("sent", device.sent.count());
       json_.field("received", device.received.count());
+      json_.end_object();
+    }
+    json_.end_array();
+  }
+
+  void write_passes() {
+    if (plan_.passes.empty()) return;
+    const auto write_size = [&](const char* field, const OptimizerPass::Size& size) {
+      json_.key(field);
+      json_.begin_object(Layout::kInline);
+      json_.field("operators", size.ops);
+      json_.field("edges", size.edges);
+      json_.field("groups", size.groups);
+      json_.end_object();
+    };
+    json_.key("passes");
+    json_.begin_array();
+    for (const OptimizerPass& pass : plan_.passes) {
+      json_.begin_object(Layout::kInline);
+      json_.field("pass", pass.pass);
+      write_size("before", pass.before);
+      write_size("after", pass.after);
+      if (!pass.note.empty()) json_.field("note", pass.note);
       json_.end_object();
     }
     json_.end_array();

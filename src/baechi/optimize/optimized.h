@@ -3,29 +3,19 @@
 // given, and the way back.
 #pragma once
 
-#include <cstddef>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "baechi/base/units.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/optimize/expansion.h"
+#include "baechi/schedule/optimizer_pass.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
 
-struct PassStatistics {
-  struct Size {
-    std::size_t ops = 0;
-    std::size_t edges = 0;
-    std::size_t groups = 0;  // of two or more operators that must share a device
-    friend bool operator==(const Size&, const Size&) = default;
-  };
-  std::string pass;  // "colocate", "coplace", "fuse", "forward"
-  Size before, after;
-  Time cpu_time;     // of this process; the one figure here that differs from run to run
-  std::string note;  // for people: what it did, or why it did nothing; may be empty
+struct PassStatistics : OptimizerPass {
+  Time cpu_time;  // of this process; the one figure here that differs from run to run
 };
 
 struct Optimized {

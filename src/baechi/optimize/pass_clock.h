@@ -20,8 +20,8 @@ class PassClock {
 
   PassStatistics stop(const PassStatistics::Size& after, std::string note) const {
     constexpr std::int64_t kNanosecondsPerTick = 1'000'000'000 / CLOCKS_PER_SEC;
-    return {std::string(pass_), before_, after, Time((std::clock() - start_) * kNanosecondsPerTick),
-            std::move(note)};
+    return {{std::string(pass_), before_, after, std::move(note)},
+            Time((std::clock() - start_) * kNanosecondsPerTick)};
   }
   PassStatistics stop(const OpGraph& after, std::string note) const {
     return stop(size_of(after), std::move(note));

@@ -140,8 +140,7 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   return plan;
 }
 
-PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
-                     std::vector<MethodTime>* times) {
+PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return explain(costs, request,
@@ -163,8 +162,10 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
   std::vector<MethodOutcome> methods;
   for (const Attempt& attempt : attempts) {
     methods.push_back(outcome_of(attempt));
-    if (times != nullptr) times->push_back({attempt.method, attempt.nanoseconds});
+    if (times != nullptr) times->methods.push_back({attempt.method, attempt.nanoseconds});
   }
+  if (times != nullptr)
+    for (const PassStatistics& pass : portfolio.passes) times->passes.push_back(pass.cpu_time);
 
   if (best == nullptr) {
     const auto proved = std::find_if(attempts.begin(), attempts.end(),
@@ -198,6 +199,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
   }
   plan.fallbacks = best->fallbacks;
   plan.methods = std::move(methods);
+  plan.passes.assign(portfolio.passes.begin(), portfolio.passes.end());
   plan.notes = std::move(portfolio.notes);
   return plan;
 }

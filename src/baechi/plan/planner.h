@@ -49,15 +49,19 @@ struct Unplaceable {
 
 using PlanResult = std::variant<Plan, Unplaceable>;
 
-struct MethodTime {  // how long a method took; kept out of the plan, which depends on input alone
+struct MethodTime {
   std::string method;
   std::int64_t nanoseconds;
 };
+struct PlanTimes {  // how long it took; kept out of the plan, which depends on input alone
+  std::vector<MethodTime> methods;
+  std::vector<Time> passes;  // of the Graph Optimizer, CPU time
+};
 
 // Throws InputError for an unknown method and Cancelled when asked to stop. Fills `times`, if
-// given, in the order of the plan's methods.
+// given, in the order of the plan's methods and passes.
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
-                     std::vector<MethodTime>* times = nullptr);
+                     PlanTimes* times = nullptr);
 
 // The smallest capacity, equal on all devices, for which a placement was found, and the smallest
 // number of devices (adding ones like the largest, up to `max_devices`). Searches: the true values

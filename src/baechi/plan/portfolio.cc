@@ -37,9 +37,11 @@ class Portfolio {
  public:
   Portfolio(const CostModel& costs, const Units& units, const PlanRequest& request)
       : costs_(costs), units_(units), request_(request) {
+    if (request.optimize.level == OptimizeLevel::kNone) return;
     OptimizeOptions optimize = request.optimize;
     optimize.cancel = request.place.cancel;
-    if (optimize.level != OptimizeLevel::kNone) shrunk_ = std::make_unique<Shrunk>(costs, optimize);
+    shrunk_ = std::make_unique<Shrunk>(costs, optimize);
+    result_.passes = shrunk_->optimized.passes;
   }
 
   void place(const PlacerEntry& placer) {

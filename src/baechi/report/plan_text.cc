@@ -65,6 +65,27 @@ std::string methods_text(const std::vector<MethodOutcome>& methods,
   return methods_table(methods, times, std::nullopt, std::nullopt);
 }
 
+std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vector<Time>& times) {
+  TextTable table({{"pass"},
+                   {"operators", Align::kRight},
+                   {"edges", Align::kRight},
+                   {"groups", Align::kRight},
+                   {"took", Align::kRight},
+                   {"what it did"}});
+  const auto change = [](std::size_t before, std::size_t after) {
+    if (before == after) return std::to_string(after);
+    return std::to_string(before) + " -> " + std::to_string(after);
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const OptimizerPass& pass = passes[i];
+    table.add_row({pass.pass, change(pass.before.ops, pass.after.ops),
+                   change(pass.before.edges, pass.after.edges),
+                   change(pass.before.groups, pass.after.groups),
+                   i < times.size() ? short_text(times[i]) : "", pass.note});
+  }
+  return table.text();
+}
+
 std::string devices_text(const Plan& plan, const OpGraph& graph) {
   TextTable table({{"device"},
                    {"operators", Align::kRight},

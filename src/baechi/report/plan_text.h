@@ -17,6 +17,9 @@ std::string methods_text(const Plan& plan, const std::vector<MethodTime>& times)
 std::string methods_text(const std::vector<MethodOutcome>& methods,
                          const std::vector<MethodTime>& times);
 
+// One row per pass of the Graph Optimizer: the graph before and after, and the CPU time, if known.
+std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vector<Time>& times);
+
 // One row per device: operators, busy share, peak against capacity, what is sent and received.
 std::string devices_text(const Plan& plan, const OpGraph& graph);
 

@@ -10,6 +10,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
+#include "baechi/schedule/optimizer_pass.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -51,6 +52,7 @@ struct Plan {
   Schedule schedule;                   // simulated and verified on the original graph
   IdVector<DeviceId, PlanDevice> devices;
   std::vector<NamedBound> bounds;      // valid lower bounds, the strongest first
+  std::vector<OptimizerPass> passes;   // of the Graph Optimizer; empty when it was not asked
   std::vector<MethodOutcome> methods;  // what was tried, in order
   std::vector<std::string> notes;      // warnings and remarks for people
 

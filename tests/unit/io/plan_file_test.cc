@@ -39,6 +39,7 @@ Plan plan_of(const OpGraph& graph, const Cluster& cluster, std::uint64_t seed) {
   if (seed % 2 == 0) {
     plan.fallbacks = {"reserve"};
     plan.bounds = {{"longest path", Time(3)}, {"load", Time(1)}};
+    plan.passes = {{"fuse", {9, 8, 7}, {6, 5, 4}, "three less"}, {"forward", {6, 5, 4}, {}, ""}};
     plan.methods.push_back({.method = "m-etf",
                             .makespan = Time(5),
                             .fallbacks = {"repair"},

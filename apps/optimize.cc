@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi optimize: the Graph Optimizer alone. The graph that placers get to see, what each pass
+// did, and which operators each of its operators stands for (Paper 3.1.1 - 3.1.3).
+#include "baechi/optimize/optimize.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/arguments.h"
+#include "apps/command.h"
+#include "apps/console.h"
+#include "baechi/io/json_writer.h"
+#include "baechi/io/write_graph.h"
+#include "baechi/report/plan_text.h"
+
+namespace baechi::cli {
+namespace {
+
+struct Options {
+  GraphArgument graph;
+  std::string output, level = "all";
+  ClusterArgument cluster;
+};
+
+std::string level_help() {
+  std::string text = "How far to go:";
+  for (const OptimizeLevelName& level : optimize_levels())
+    text += "\n" + std::string(level.name) + ": " + std::string(level.summary);
+  return text;
+}
+
+std::vector<std::string> level_names() {
+  std::vector<std::string> names;
+  for (const OptimizeLevelName& level : optimize_levels()) names.emplace_back(level.name);
+  return names;
+}
+
+void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& size) {
+  json.key(field);
+  json.begin_object(JsonWriter::Layout::kInline);
+  json.field("operators", size.ops);
+  json.field("edges", size.edges);
+  json.field("groups", size.groups);
+  json.end_object();
+}
+
+std::string optimized_json(const Optimized& optimized, const OpGraph& original) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("passes");
+  json.begin_array();
+  for (const PassStatistics& pass : optimized.passes) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("pass", pass.pass);
+    write_size(json, "before", pass.before);
+    write_size(json, "after", pass.after);
+    json.field("cpu_time", pass.cpu_time.count());
+    if (!pass.note.empty()) json.field("note", pass.note);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("operators");
+  json.begin_array();
+  for (const OpId op : optimized.graph.ops()) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("name", optimized.graph[op].name);
+    json.key("members");
+    json.begin_array();
+    for (const OpId member : optimized.expansion.members(op)) json.value(original[member].name);
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+ExitCode run_optimizer(const Options& options, const RunContext& context) {
+  const OpGraph graph = load_graph(options.graph, context);
+  const Cluster cluster = load_cluster(options.cluster);
+  const CostModel costs(graph, cluster);
+  const Optimized optimized = optimize(costs, {.level = find_optimize_level(options.level)});
+  if (!options.output.empty()) write_result(options.output, graph_to_json(optimized.graph));
+  if (options.output == "-") return ExitCode::kOk;
+  if (context.json) {
+    print_result(optimized_json(optimized, graph));
+    return ExitCode::kOk;
+  }
+  const std::vector<OptimizerPass> passes(optimized.passes.begin(), optimized.passes.end());
+  std::vector<Time> times;
+  for (const PassStatistics& pass : optimized.passes) times.push_back(pass.cpu_time);
+  print_result(passes_text(passes, times));
+  return ExitCode::kOk;
+}
+
+Run declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_graph_argument(app, options->graph);
+  add_cluster_options(app, options->cluster, /*required=*/true);
+  app.add_option("--optimize", options->level, level_help())
+      ->check(CLI::IsMember(level_names()))
+      ->capture_default_str();
+  add_output_option(app, options->output);
+  return [options](const RunContext& context) { return run_optimizer(*options, context); };
+}
+
+}  // namespace
+
+extern const Command kOptimizeCommand{
+    .name = "optimize",
+    .summary = "Show what the Graph Optimizer makes of a graph before it is placed",
+    .examples =
+        "baechi optimize model.json --cluster 4x8GiB\n"
+        "baechi optimize model.json --cluster paper --optimize fuse -o small.json\n"
+        "baechi optimize model.json --cluster 4x8GiB --json",
+    .declare = declare,
+};
+
+}  // namespace baechi::cli
