@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "baechi/graph/union_find.h"
@@ -54,10 +55,21 @@ IdVector<OpId, std::int64_t> memory_at_peak(const OpGraph& graph) {
   return memory;
 }
 
-std::uint64_t device_bits(const CostModel& costs, OpId op) {
-  std::uint64_t bits = 0;
+// The devices that may run each operator, as bits.
+IdVector<OpId, std::uint64_t> device_bits(const CostModel& costs) {
+  IdVector<DeviceClassId, std::uint64_t> of_class(costs.num_classes(), 0);
   for (const DeviceId device : costs.cluster().devices())
-    if (costs.may_run(op, device)) bits |= std::uint64_t{1} << device.index();
+    of_class[costs.class_of(device)] |= std::uint64_t{1} << device.index();
+  IdVector<OpId, std::uint64_t> bits(costs.graph().num_ops(), 0);
+  for (const DeviceClassId c : of_class.keys()) {
+    const IdVector<OpId, std::optional<Time>>& times = costs.class_times(c);
+    for (const OpId op : bits.keys())
+      if (times[op].has_value()) bits[op] |= of_class[c];
+  }
+  if (costs.has_pins())
+    for (const OpId op : bits.keys())
+      if (const std::optional<DeviceId> pin = costs.pin(op); pin.has_value())
+        bits[op] &= std::uint64_t{1} << pin->index();
   return bits;
 }
 
@@ -75,9 +87,14 @@ void index_nets(CutGraph& graph) {
 class NetCollector {
  public:
   void add(std::vector<CutUnitId>& pins, std::int64_t cost) {
-    std::sort(pins.begin(), pins.end());
-    pins.erase(std::unique(pins.begin(), pins.end()), pins.end());
-    if (pins.size() < 2) return;
+    if (pins.size() == 2) {
+      if (pins[0] == pins[1]) return;
+      if (pins[1] < pins[0]) std::swap(pins[0], pins[1]);
+    } else {
+      std::sort(pins.begin(), pins.end());
+      pins.erase(std::unique(pins.begin(), pins.end()), pins.end());
+      if (pins.size() < 2) return;
+    }
     pins_.values.insert(pins_.values.end(), pins.begin(), pins.end());
     pins_.begin.push_back(static_cast<std::uint32_t>(pins_.values.size()));
     cost_.push_back(cost);
@@ -85,54 +102,117 @@ class NetCollector {
 
   // Nets with the same pins become one.
   void finish(CutGraph& graph) && {
-    IdVector<NetId, std::uint64_t> hash(cost_.size());
-    std::vector<NetId> order;
-    order.reserve(cost_.size());
+    graph.pins.values.reserve(pins_.values.size());
+    graph.pins.begin.reserve(pins_.begin.size());
+    std::vector<std::optional<NetId>> table(std::bit_ceil(2 * cost_.size() + 1));
     for (const NetId net : cost_.keys()) {
-      std::uint64_t h = pins_[net].size();
-      for (const CutUnitId unit : pins_[net]) h = (h ^ unit.value()) * 0x9e3779b97f4a7c15ULL;
-      hash[net] = h;
-      order.push_back(net);
-    }
-    std::sort(order.begin(), order.end(),
-              [&](NetId a, NetId b) { return hash[a] != hash[b] ? hash[a] < hash[b] : a < b; });
-    std::vector<char> absorbed(cost_.size(), 0);
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      if (absorbed[order[i].index()] != 0) continue;
-      for (std::size_t j = i + 1; j < order.size() && hash[order[j]] == hash[order[i]]; ++j) {
-        if (absorbed[order[j].index()] != 0 ||
-            !std::ranges::equal(pins_[order[i]], pins_[order[j]]))
-          continue;
-        absorbed[order[j].index()] = 1;
-        cost_[order[i]] += cost_[order[j]];
-      }
-    }
-    graph.pins = {};
-    for (const NetId net : cost_.keys()) {
-      if (absorbed[net.index()] != 0) continue;
       const std::span<const CutUnitId> pins = pins_[net];
+      std::optional<NetId>& same = find(table, graph.pins, pins);
+      if (same.has_value()) {
+        graph.cost[*same] += cost_[net];
+        continue;
+      }
+      same = graph.cost.push_back(cost_[net]);
       graph.pins.values.insert(graph.pins.values.end(), pins.begin(), pins.end());
       graph.pins.begin.push_back(static_cast<std::uint32_t>(graph.pins.values.size()));
-      graph.cost.push_back(cost_[net]);
     }
     index_nets(graph);
   }
 
  private:
+  // The place of the net with these pins in an open hash table, or where it belongs.
+  static std::optional<NetId>& find(std::vector<std::optional<NetId>>& table,
+                                    const IdRows<NetId, CutUnitId>& known,
+                                    std::span<const CutUnitId> pins) {
+    std::uint64_t hash = pins.size();
+    for (const CutUnitId unit : pins) hash = (hash ^ unit.value()) * 0x9e3779b97f4a7c15ULL;
+    std::size_t at = static_cast<std::size_t>(hash >> 20) & (table.size() - 1);
+    while (table[at].has_value() && !std::ranges::equal(known[*table[at]], pins))
+      at = (at + 1) & (table.size() - 1);
+    return table[at];
+  }
+
   IdRows<NetId, CutUnitId> pins_;
   IdVector<NetId, std::int64_t> cost_;
 };
 
-// The best partner of each unit: the one that the largest part of its tensors' transfers joins.
-class Partners {
- public:
-  Partners(const CutGraph& graph, const UnitCaps& caps)
-      : graph_(graph), caps_(caps), rating_(graph.units.size(), 0) {}
+// The unit that the largest part of a unit's transfers joins it with: of those that it may unite
+// with, else of all.
+struct Choice {
+  std::int64_t rating = 0;
+  CutUnitId unit, partner;
+  bool allowed;
+};
 
-  struct Choice {
-    std::int64_t rating = 0;
-    CutUnitId unit, partner;
-  };
+// Sets of units that become one on the next level.
+class Unions {
+ public:
+  Unions(const CutGraph& graph, const UnitCaps& caps)
+      : graph_(graph),
+        caps_(caps),
+        sets_(graph.units.size()),
+        sums_(graph.units),
+        rating_(graph.units.size(), 0) {}
+
+  std::size_t count() const { return count_; }
+
+  // The largest ratings first.
+  std::vector<Choice> choices() {
+    std::vector<Choice> choices;
+    choices.reserve(graph_.units.size());
+    for (const CutUnitId unit : graph_.units.keys())
+      if (const auto choice = choose(unit); choice.has_value()) choices.push_back(*choice);
+    std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+      return a.rating != b.rating ? a.rating > b.rating : a.unit < b.unit;
+    });
+    return choices;
+  }
+
+  void with_partners(const std::vector<Choice>& choices, std::size_t most) {
+    for (const Choice& choice : choices)
+      if (count_ < most && choice.allowed) unite(choice.unit, choice.partner);
+  }
+
+  void with_rivals(const std::vector<Choice>& choices, std::size_t most) {
+    IdVector<CutUnitId, std::optional<CutUnitId>> waiting(graph_.units.size());
+    for (const Choice& choice : choices) {
+      if (count_ >= most) break;
+      const CutUnitId unit = set(choice.unit);
+      if (unit == set(choice.partner)) continue;
+      std::optional<CutUnitId>& other = waiting[set(choice.partner)];
+      if (!other.has_value() || !unite(*other, unit)) other = unit;
+    }
+  }
+
+  // Adds the coarse units; returns each unit's.
+  IdVector<CutUnitId, CutUnitId> apply(CutGraph& coarse) && {
+    IdVector<CutUnitId, CutUnitId> coarse_of(graph_.units.size(), CutUnitId(0));
+    for (const CutUnitId unit : graph_.units.keys()) {
+      const CutUnitId root = set(unit);
+      coarse_of[unit] = root == unit ? coarse.units.push_back(sums_[root]) : coarse_of[root];
+    }
+    return coarse_of;
+  }
+
+ private:
+  CutUnitId set(CutUnitId unit) { return CutUnitId(sets_.find(unit.value())); }
+
+  bool unite(CutUnitId x, CutUnitId y) {
+    const CutUnitId a = set(x), b = set(y);
+    if (a == b || !may_unite(sums_[a], sums_[b])) return false;
+    const CutUnit united{sums_[a].work + sums_[b].work, sums_[a].memory + sums_[b].memory,
+                         sums_[a].devices & sums_[b].devices};
+    sets_.unite(a.value(), b.value());
+    sums_[std::min(a, b)] = united;
+    ++count_;
+    return true;
+  }
+
+  bool may_unite(const CutUnit& a, const CutUnit& b) const {
+    return a.work + b.work <= caps_.work && a.memory + b.memory <= caps_.memory &&
+           (a.devices & b.devices) != 0;
+  }
+
   std::optional<Choice> choose(CutUnitId unit) {
     // A net with very many pins says little about any two of them, and is slow to look at.
     constexpr std::size_t kManyPins = 100;
@@ -150,21 +230,20 @@ class Partners {
     std::optional<Choice> best;
     for (const CutUnitId other : met_) {
       const std::int64_t rating = std::exchange(rating_[other], 0);
-      if (other == unit || !may_unite(graph_.units[unit], graph_.units[other])) continue;
-      if (!best.has_value() || rating > best->rating ||
-          (rating == best->rating && other < best->partner))
-        best = Choice{rating, unit, other};
+      if (other == unit) continue;
+      const bool allowed = may_unite(graph_.units[unit], graph_.units[other]);
+      if (!best.has_value() || std::tuple(allowed, rating, best->partner) >
+                                   std::tuple(best->allowed, best->rating, other))
+        best = Choice{rating, unit, other, allowed};
     }
     return best;
   }
-  bool may_unite(const CutUnit& a, const CutUnit& b) const {
-    return a.work + b.work <= caps_.work && a.memory + b.memory <= caps_.memory &&
-           (a.devices & b.devices) != 0;
-  }
 
- private:
   const CutGraph& graph_;
   UnitCaps caps_;
+  UnionFind sets_;
+  IdVector<CutUnitId, CutUnit> sums_;
+  std::size_t count_ = 0;
   IdVector<CutUnitId, std::int64_t> rating_;
   std::vector<CutUnitId> met_;
 };
@@ -183,6 +262,7 @@ CutGraphOf cut_graph(const CostModel& costs, const OpLabels& group) {
   std::vector<std::optional<CutUnitId>> by_label(graph.num_ops());
   const IdVector<OpId, Time> work = mean_work(costs);
   const IdVector<OpId, std::int64_t> memory = memory_at_peak(graph);
+  const IdVector<OpId, std::uint64_t> devices = device_bits(costs);
   for (const OpId op : graph.ops()) {
     std::optional<CutUnitId>& unit = by_label[group[op]];
     if (!unit.has_value())
@@ -190,7 +270,7 @@ CutGraphOf cut_graph(const CostModel& costs, const OpLabels& group) {
     CutUnit& into = result.graph.units[*unit];
     into.work += work[op].count();
     into.memory += memory[op];
-    into.devices &= device_bits(costs, op);
+    into.devices &= devices[op];
     result.unit[op] = *unit;
   }
   const MeanLink link(costs.cluster());
@@ -208,38 +288,16 @@ CutGraphOf cut_graph(const CostModel& costs, const OpLabels& group) {
 
 std::optional<CutGraph> coarsen(const CutGraph& fine, const UnitCaps& caps,
                                 IdVector<CutUnitId, CutUnitId>& coarse_of) {
-  Partners partners(fine, caps);
-  std::vector<Partners::Choice> choices;
-  for (const CutUnitId unit : fine.units.keys())
-    if (const auto choice = partners.choose(unit); choice.has_value()) choices.push_back(*choice);
-  std::sort(choices.begin(), choices.end(),
-            [](const Partners::Choice& a, const Partners::Choice& b) {
-              return a.rating != b.rating ? a.rating > b.rating : a.unit < b.unit;
-            });
-
+  Unions unions(fine, caps);
+  const std::vector<Choice> choices = unions.choices();
   // A third at most per level: ratings are stale after that.
-  const std::size_t most = fine.units.size() / 3;
-  UnionFind sets(fine.units.size());
-  IdVector<CutUnitId, CutUnit> sums = fine.units;
-  std::size_t unions = 0;
-  for (const Partners::Choice& choice : choices) {
-    if (unions >= most) break;
-    const CutUnitId a(sets.find(choice.unit.value())), b(sets.find(choice.partner.value()));
-    if (a == b || !partners.may_unite(sums[a], sums[b])) continue;
-    const CutUnit united{sums[a].work + sums[b].work, sums[a].memory + sums[b].memory,
-                         sums[a].devices & sums[b].devices};
-    sets.unite(a.value(), b.value());
-    sums[std::min(a, b)] = united;
-    ++unions;
-  }
-  if (unions * 50 < fine.units.size()) return std::nullopt;
+  unions.with_partners(choices, fine.units.size() / 3);
+  // The partners of what is left are full. Units that would have liked the same one go together.
+  if (unions.count() * 5 < fine.units.size()) unions.with_rivals(choices, fine.units.size() / 3);
+  if (unions.count() * 50 < fine.units.size()) return std::nullopt;
 
   CutGraph coarse;
-  coarse_of = IdVector<CutUnitId, CutUnitId>(fine.units.size(), CutUnitId(0));
-  for (const CutUnitId unit : fine.units.keys()) {
-    const CutUnitId root(sets.find(unit.value()));
-    coarse_of[unit] = root == unit ? coarse.units.push_back(sums[root]) : coarse_of[root];
-  }
+  coarse_of = std::move(unions).apply(coarse);
   NetCollector nets;
   std::vector<CutUnitId> pins;
   for (const NetId net : fine.cost.keys()) {

@@ -66,12 +66,8 @@ DeviceCaps device_caps(const CostModel& costs, std::int64_t total_work, double s
   return caps;
 }
 
-// Largest units first, each to a random device if that has room, else to the one that is the least
-// full.
-CutPart random_part(const CutGraph& graph, const DeviceCaps& caps, Random& random) {
-  const auto fill = [](std::int64_t load, std::int64_t cap) {
-    return static_cast<double>(load) / static_cast<double>(std::max<std::int64_t>(1, cap));
-  };
+// By the larger of their shares of all work and of all memory, the largest first.
+std::vector<CutUnitId> by_bulk(const CutGraph& graph) {
   double work = 1.0, memory = 1.0;
   for (const CutUnit& unit : graph.units) {
     work += static_cast<double>(unit.work);
@@ -88,6 +84,16 @@ CutPart random_part(const CutGraph& graph, const DeviceCaps& caps, Random& rando
     return x != y ? x > y : a < b;
   });
 
+  return order;
+}
+
+// In the order given, each to a random device if that has room, else to the one that is the least
+// full.
+CutPart random_part(const CutGraph& graph, const DeviceCaps& caps,
+                    const std::vector<CutUnitId>& order, Random& random) {
+  const auto fill = [](std::int64_t load, std::int64_t cap) {
+    return static_cast<double>(load) / static_cast<double>(std::max<std::int64_t>(1, cap));
+  };
   DeviceCaps load(caps.size());
   CutPart part(graph.units.size(), DeviceId(0));
   for (const CutUnitId unit : order) {
@@ -109,20 +115,34 @@ CutPart random_part(const CutGraph& graph, const DeviceCaps& caps, Random& rando
   return part;
 }
 
+struct Start {
+  std::int64_t excess, cut;
+  CutPart part;
+  friend bool operator<(const Start& a, const Start& b) {
+    return std::tie(a.excess, a.cut) < std::tie(b.excess, b.cut);
+  }
+};
+
+// Of many random starts that single moves improve, the best few climb on.
 CutPart best_start(const CutGraph& graph, const DeviceCaps& caps, std::size_t tries,
                    Random& random) {
-  std::optional<std::tuple<std::int64_t, std::int64_t>> best;
-  CutPart part;
+  constexpr std::size_t kClimbers = 3;
+  const std::vector<CutUnitId> order = by_bulk(graph);
+  CutState state(graph, caps);
+  std::vector<Start> starts;
   for (std::size_t i = 0; i < std::max<std::size_t>(1, tries); ++i) {
-    CutState state(graph, caps, random_part(graph, caps, random));
+    state.start_from(random_part(graph, caps, order, random));
     state.improve(random, 20);
-    state.climb(6);
-    const std::tuple value{state.excess(), state.cut()};
-    if (best.has_value() && value >= *best) continue;
-    best = value;
-    part = state.part();
+    starts.push_back({state.excess(), state.cut(), state.part()});
   }
-  return part;
+  std::stable_sort(starts.begin(), starts.end());
+  starts.resize(std::min(starts.size(), kClimbers), starts.front());
+  for (Start& start : starts) {
+    state.start_from(std::move(start.part));
+    state.climb(6);
+    start = {state.excess(), state.cut(), state.part()};
+  }
+  return std::move(std::min_element(starts.begin(), starts.end())->part);
 }
 
 CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Random& random) {
@@ -132,7 +152,8 @@ CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Ran
     const CutGraph& graph = levels.graphs[level];
     CutPart finer(graph.units.size(), DeviceId(0));
     for (const CutUnitId unit : finer.keys()) finer[unit] = part[levels.coarse_of[level][unit]];
-    CutState state(graph, caps, std::move(finer));
+    CutState state(graph, caps);
+    state.start_from(std::move(finer));
     state.improve(random, 8);
     if (graph.units.size() <= kClimbable) state.climb(3);
     part = state.part();
@@ -140,21 +161,34 @@ CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Ran
   return part;
 }
 
-// In the order of the longest way to the end, or, if that holds too much at once, in the order of
-// the topological order, by which the units' memory was measured.
-void keep_better(const CostModel& costs, const Placement& placement,
-                 std::optional<ListSchedule>& best) {
-  const auto offer = [&](ListSchedule schedule) {
-    if (best.has_value() && schedule.makespan >= best->makespan) return true;
-    if (find_overflow(simulate(costs, schedule.placed), costs.cluster()).has_value()) return false;
-    best = std::move(schedule);
-    return true;
+// The fastest that fits. Placements are scheduled by the longest way to the end, or, where that
+// holds too much at once, in the order by which the units' memory was measured.
+std::optional<ListSchedule> fastest_that_fits(const CostModel& costs,
+                                              const std::vector<Placement>& placements) {
+  struct Candidate {
+    ListSchedule schedule;
+    bool may_hold_less;
   };
-  if (offer(list_schedule(costs, placement))) return;
-  IdVector<OpId, Time> earliest_first(placement.size());
-  auto left = static_cast<std::int64_t>(placement.size());
-  for (const OpId op : costs.graph().topological_order()) earliest_first[op] = Time(left--);
-  offer(list_schedule(costs, placement, earliest_first));
+  std::vector<Candidate> candidates;
+  for (const Placement& placement : placements)
+    candidates.push_back({list_schedule(costs, placement), true});
+  while (!candidates.empty()) {
+    const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                       [](const Candidate& a, const Candidate& b) {
+                                         return a.schedule.makespan < b.schedule.makespan;
+                                       });
+    if (!find_overflow(simulate(costs, best->schedule.placed), costs.cluster()).has_value())
+      return std::move(best->schedule);
+    if (!std::exchange(best->may_hold_less, false)) {
+      candidates.erase(best);
+      continue;
+    }
+    IdVector<OpId, Time> earliest_first(costs.graph().num_ops());
+    auto left = static_cast<std::int64_t>(costs.graph().num_ops());
+    for (const OpId op : costs.graph().topological_order()) earliest_first[op] = Time(left--);
+    best->schedule = list_schedule(costs, best->schedule.placed.device, earliest_first);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -170,18 +204,19 @@ std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels
   const std::int64_t total_work = finest.graph.total_work();
   const Levels levels = coarsen_all(std::move(finest.graph), costs.cluster());
   Random random(options.seed);
-  std::optional<ListSchedule> best;
   for (const double memory_share : options.memory_shares) {
+    std::vector<Placement> placements;
     for (const double slack : options.slacks) {
       const DeviceCaps caps = device_caps(costs, total_work, slack, memory_share);
       const CutPart part = cut(levels, caps, options.tries, random);
       Placement placement(costs.graph().num_ops(), DeviceId(0));
       for (const OpId op : costs.graph().ops()) placement[op] = part[finest.unit[op]];
-      keep_better(costs, placement, best);
+      if (std::find(placements.begin(), placements.end(), placement) == placements.end())
+        placements.push_back(std::move(placement));
     }
-    if (best.has_value()) break;
+    if (auto best = fastest_that_fits(costs, placements); best.has_value()) return best;
   }
-  return best;
+  return std::nullopt;
 }
 
 }  // namespace baechi

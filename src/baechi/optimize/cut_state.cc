@@ -2,25 +2,34 @@
 #include "baechi/optimize/cut_state.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 namespace baechi {
 
-CutState::CutState(const CutGraph& graph, const DeviceCaps& caps, CutPart part)
+CutState::CutState(const CutGraph& graph, const DeviceCaps& caps)
     : graph_(graph),
       caps_(caps),
-      part_(std::move(part)),
       load_(caps.size()),
-      counts_(graph.cost.size() * caps.size(), 0) {
-  for (const CutUnitId unit : graph.units.keys()) {
-    load_[part_[unit]].work += graph.units[unit].work;
-    load_[part_[unit]].memory += graph.units[unit].memory;
+      counts_(graph.cost.size() * caps.size()),
+      mark_(graph.units.size(), Mark::kNone),
+      gains_(graph.units.size() * caps.size()) {}
+
+void CutState::start_from(CutPart part) {
+  part_ = std::move(part);
+  std::fill(load_.begin(), load_.end(), DeviceCap{});
+  std::fill(counts_.begin(), counts_.end(), 0U);
+  for (const CutUnitId unit : graph_.units.keys()) {
+    load_[part_[unit]].work += graph_.units[unit].work;
+    load_[part_[unit]].memory += graph_.units[unit].memory;
   }
-  for (const NetId net : graph.cost.keys()) {
+  cut_ = 0;
+  for (const NetId net : graph_.cost.keys()) {
     std::int64_t touched = -1;
-    for (const CutUnitId unit : graph.pins[net]) touched += count(net, part_[unit])++ == 0;
-    cut_ += touched * graph.cost[net];
+    std::uint32_t* const count = counts(net);
+    for (const CutUnitId unit : graph_.pins[net]) touched += count[part_[unit].index()]++ == 0;
+    cut_ += touched * graph_.cost[net];
   }
 }
 
@@ -35,22 +44,27 @@ std::int64_t CutState::excess() const {
   return sum;
 }
 
-std::int64_t CutState::gain(CutUnitId unit, DeviceId to) const {
-  const DeviceId from = part_[unit];
-  std::int64_t gain = 0;
+// What the cut would lose if the unit moved to each of the devices.
+void CutState::find_gains(CutUnitId unit, std::int64_t* gains) const {
+  const std::size_t from = part_[unit].index(), devices = caps_.size();
+  std::fill_n(gains, devices, 0);
+  std::int64_t leaves = 0;
   for (const NetId net : graph_.nets[unit]) {
-    if (count(net, from) == 1) gain += graph_.cost[net];
-    if (count(net, to) == 0) gain -= graph_.cost[net];
+    const std::uint32_t* const count = counts(net);
+    const std::int64_t cost = graph_.cost[net];
+    if (count[from] == 1) leaves += cost;
+    for (std::size_t to = 0; to < devices; ++to) gains[to] -= count[to] == 0 ? cost : 0;
   }
-  return gain;
+  for (std::size_t to = 0; to < devices; ++to) gains[to] += leaves;
+  gains[from] = 0;
 }
 
-void CutState::move(CutUnitId unit, DeviceId to) {
+void CutState::move(CutUnitId unit, DeviceId to, std::int64_t gain) {
   const DeviceId from = part_[unit];
-  cut_ -= gain(unit, to);
+  cut_ -= gain;
   for (const NetId net : graph_.nets[unit]) {
-    --count(net, from);
-    ++count(net, to);
+    --counts(net)[from.index()];
+    ++counts(net)[to.index()];
   }
   load_[from].work -= graph_.units[unit].work;
   load_[from].memory -= graph_.units[unit].memory;
@@ -69,31 +83,64 @@ bool CutState::overloaded(DeviceId device) const {
   return load_[device].work > caps_[device].work || load_[device].memory > caps_[device].memory;
 }
 
+void CutState::list(CutUnitId unit) {
+  if (mark_[unit] != Mark::kNone) return;
+  mark_[unit] = Mark::kListed;
+  listed_.push_back(unit);
+}
+
+void CutState::list_neighbours(CutUnitId unit) {
+  for (const NetId net : graph_.nets[unit])
+    for (const CutUnitId other : graph_.pins[net]) list(other);
+}
+
+// Units with a net that is cut, units without nets, and all of an overloaded device: nothing can be
+// gained by moving others.
+void CutState::list_movable() {
+  clear_list();
+  for (const NetId net : graph_.cost.keys()) {
+    const std::span<const CutUnitId> pins = graph_.pins[net];
+    if (counts(net)[part_[pins.front()].index()] != pins.size())
+      for (const CutUnitId unit : pins) list(unit);
+  }
+  for (const CutUnitId unit : graph_.units.keys())
+    if (graph_.nets[unit].empty() || overloaded(part_[unit])) list(unit);
+}
+
+void CutState::clear_list() {
+  std::fill(mark_.begin(), mark_.end(), Mark::kNone);
+  listed_.clear();
+}
+
 bool CutState::improve_one(CutUnitId unit) {
   const DeviceId from = part_[unit];
   const bool anywhere = overloaded(from);  // then any move to where there is room helps
+  std::int64_t* const gains = gains_.data();
+  find_gains(unit, gains);
   std::optional<DeviceId> best;
   std::int64_t best_gain = 0;
   for (const DeviceId to : caps_.keys()) {
-    if (to == from || !has_room(unit, to)) continue;
-    const std::int64_t g = gain(unit, to);
-    const bool evens = g == 0 && load_[to].work + graph_.units[unit].work < load_[from].work;
-    if (best.has_value() ? g > best_gain : (g > 0 || anywhere || evens)) {
-      best = to;
-      best_gain = g;
-    }
+    const std::int64_t gain = gains[to.index()];
+    if (to == from || (best.has_value() ? gain <= best_gain : gain < 0 && !anywhere)) continue;
+    if (!has_room(unit, to)) continue;
+    const bool evens = gain == 0 && load_[to].work + graph_.units[unit].work < load_[from].work;
+    if (!best.has_value() && gain <= 0 && !anywhere && !evens) continue;
+    best = to;
+    best_gain = gain;
   }
-  if (best.has_value()) move(unit, *best);
+  if (best.has_value()) move(unit, *best, best_gain);
   return best.has_value();
 }
 
 void CutState::improve(Random& random, int passes) {
+  list_movable();
   std::vector<CutUnitId> order;
-  for (const CutUnitId unit : graph_.units.keys()) order.push_back(unit);
-  for (bool moved = true; moved && passes > 0; --passes) {
-    moved = false;
+  for (; !listed_.empty() && passes > 0; --passes) {
+    order.swap(listed_);
+    clear_list();
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    for (const CutUnitId unit : order) moved = improve_one(unit) || moved;
+    for (const CutUnitId unit : order)
+      if (improve_one(unit)) list_neighbours(unit);
   }
 }
 
@@ -104,46 +151,49 @@ void CutState::climb(int passes) {
 
 bool CutState::climb_once() {
   constexpr std::size_t kPatience = 60;  // moves without a new best
-  const std::size_t k = caps_.size();
-  std::vector<std::int64_t> gains(graph_.units.size() * k);
-  const auto refresh = [&](CutUnitId unit) {
-    for (const DeviceId to : caps_.keys())
-      gains[unit.index() * k + to.index()] = to == part_[unit] ? 0 : gain(unit, to);
-  };
-  for (const CutUnitId unit : graph_.units.keys()) refresh(unit);
+  const std::size_t devices = caps_.size();
+  const auto gains_of = [&](CutUnitId unit) { return gains_.data() + unit.index() * devices; };
+  list_movable();
+  for (const CutUnitId unit : listed_) find_gains(unit, gains_of(unit));
 
-  std::vector<CutUnitId> free;
-  for (const CutUnitId unit : graph_.units.keys()) free.push_back(unit);
-  std::vector<std::pair<CutUnitId, DeviceId>> moves;  // and where from
+  struct Step {
+    CutUnitId unit;
+    DeviceId from;
+    std::int64_t gain;
+  };
+  std::vector<Step> steps;
   std::size_t kept = 0;
   std::int64_t best_cut = cut_;
-  while (!free.empty() && moves.size() - kept <= kPatience) {
+  while (!listed_.empty() && steps.size() - kept <= kPatience) {
     std::optional<std::size_t> at;
     DeviceId best_to(0);
-    std::int64_t best_gain = 0;
-    for (std::size_t i = 0; i < free.size(); ++i)
+    std::int64_t best_gain = std::numeric_limits<std::int64_t>::min();
+    for (std::size_t i = 0; i < listed_.size(); ++i)
       for (const DeviceId to : caps_.keys()) {
-        const std::int64_t g = gains[free[i].index() * k + to.index()];
-        if (to == part_[free[i]] || (at.has_value() && g <= best_gain) || !has_room(free[i], to))
-          continue;
+        const std::int64_t gain = gains_of(listed_[i])[to.index()];
+        if (gain <= best_gain || to == part_[listed_[i]] || !has_room(listed_[i], to)) continue;
         at = i;
         best_to = to;
-        best_gain = g;
+        best_gain = gain;
       }
     if (!at.has_value()) break;
-    const CutUnitId unit = free[*at];
-    free[*at] = free.back();
-    free.pop_back();
-    moves.emplace_back(unit, part_[unit]);
-    move(unit, best_to);
+    const CutUnitId unit = listed_[*at];
+    listed_[*at] = listed_.back();
+    listed_.pop_back();
+    mark_[unit] = Mark::kMoved;
+    steps.push_back({unit, part_[unit], best_gain});
+    move(unit, best_to, best_gain);
+    list_neighbours(unit);
     for (const NetId net : graph_.nets[unit])
-      for (const CutUnitId other : graph_.pins[net]) refresh(other);
+      for (const CutUnitId other : graph_.pins[net])
+        if (mark_[other] == Mark::kListed) find_gains(other, gains_of(other));
     if (cut_ < best_cut) {
       best_cut = cut_;
-      kept = moves.size();
+      kept = steps.size();
     }
   }
-  for (; moves.size() > kept; moves.pop_back()) move(moves.back().first, moves.back().second);
+  for (; steps.size() > kept; steps.pop_back())
+    move(steps.back().unit, steps.back().from, -steps.back().gain);
   return kept > 0;
 }
 

@@ -21,8 +21,10 @@ using CutPart = IdVector<CutUnitId, DeviceId>;
 
 class CutState {
  public:
-  CutState(const CutGraph& graph, const DeviceCaps& caps, CutPart part);
+  // Both must outlive it.
+  CutState(const CutGraph& graph, const DeviceCaps& caps);
 
+  void start_from(CutPart part);
   const CutPart& part() const { return part_; }
   // Nanoseconds of transfers: each net, once for each device it touches beyond one.
   std::int64_t cut() const { return cut_; }
@@ -36,17 +38,22 @@ class CutState {
   void climb(int passes);
 
  private:
-  std::int64_t gain(CutUnitId unit, DeviceId to) const;
-  void move(CutUnitId unit, DeviceId to);
+  // Where a unit is in the pass at hand.
+  enum class Mark : std::uint8_t { kNone, kListed, kMoved };
+
+  void list(CutUnitId unit);
+  void list_neighbours(CutUnitId unit);
+  void list_movable();
+  void clear_list();
+  void find_gains(CutUnitId unit, std::int64_t* gains) const;
+  void move(CutUnitId unit, DeviceId to, std::int64_t gain);
   bool has_room(CutUnitId unit, DeviceId to) const;
   bool overloaded(DeviceId device) const;
   bool improve_one(CutUnitId unit);
   bool climb_once();
-  std::uint32_t& count(NetId net, DeviceId device) {
-    return counts_[net.index() * caps_.size() + device.index()];
-  }
-  std::uint32_t count(NetId net, DeviceId device) const {
-    return counts_[net.index() * caps_.size() + device.index()];
+  std::uint32_t* counts(NetId net) { return counts_.data() + net.index() * caps_.size(); }
+  const std::uint32_t* counts(NetId net) const {
+    return counts_.data() + net.index() * caps_.size();
   }
 
   const CutGraph& graph_;
@@ -55,6 +62,9 @@ class CutState {
   IdVector<DeviceId, DeviceCap> load_;
   std::vector<std::uint32_t> counts_;  // pins of each net on each device
   std::int64_t cut_ = 0;
+  std::vector<CutUnitId> listed_;  // what may be worth moving
+  IdVector<CutUnitId, Mark> mark_;
+  std::vector<std::int64_t> gains_;  // by unit and device; of listed units in climb_once()
 };
 
 }  // namespace baechi

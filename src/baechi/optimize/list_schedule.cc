@@ -2,9 +2,12 @@
 #include "baechi/optimize/list_schedule.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <span>
@@ -16,21 +19,89 @@
 namespace baechi {
 namespace {
 
-struct Ready {  // the largest priority comes first
-  Time priority;
-  std::uint32_t rank;
-  friend bool operator<(const Ready& a, const Ready& b) {
-    return a.priority != b.priority ? a.priority < b.priority : a.rank > b.rank;
+// Operators by falling priority; alike ones as in the topological order. By digits of 11 bits, the
+// lowest first.
+std::vector<OpId> by_priority(const OpGraph& graph, const IdVector<OpId, Time>& priority) {
+  constexpr unsigned kDigit = 11;
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << kDigit) - 1;
+  using Keyed = std::pair<std::uint64_t, OpId>;
+  Time least, most;
+  for (const Time time : priority) {
+    least = std::min(least, time);
+    most = std::max(most, time);
   }
+  std::vector<Keyed> from, to(graph.num_ops(), Keyed(0, OpId(0)));
+  from.reserve(graph.num_ops());
+  for (const OpId op : graph.topological_order())
+    from.emplace_back(static_cast<std::uint64_t>((most - priority[op]).count()), op);
+  const auto bits =
+      static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>((most - least).count())));
+  for (unsigned shift = 0; shift < bits; shift += kDigit) {
+    std::array<std::uint32_t, kMask + 2> begin{};
+    for (const Keyed& entry : from) ++begin[(entry.first >> shift & kMask) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const Keyed& entry : from) to[begin[entry.first >> shift & kMask]++] = entry;
+    from.swap(to);
+  }
+  std::vector<OpId> order;
+  order.reserve(from.size());
+  for (const Keyed& entry : from) order.push_back(entry.second);
+  return order;
+}
+
+// A set of numbers below a bound that gives its smallest away: a tree of 64-bit words, each bit of
+// which says whether the word below it has any.
+class SmallestFirst {
+ public:
+  explicit SmallestFirst(std::size_t bound) {
+    do {
+      bound = (bound + 63) / 64;
+      levels_.emplace_back(bound, 0);
+    } while (bound > 1);
+  }
+  bool empty() const { return levels_.back().front() == 0; }
+  void insert(std::uint32_t number) {
+    for (std::vector<std::uint64_t>& level : levels_) {
+      const std::uint64_t before = level[number / 64];
+      level[number / 64] = before | std::uint64_t{1} << number % 64;
+      if (before != 0) return;
+      number /= 64;
+    }
+  }
+  // Requires a set that is not empty.
+  std::uint32_t take_smallest() {
+    std::uint32_t number = 0;
+    for (std::size_t i = levels_.size(); i-- > 0;)
+      number = number * 64 + static_cast<std::uint32_t>(std::countr_zero(levels_[i][number]));
+    std::uint32_t at = number;
+    for (std::vector<std::uint64_t>& level : levels_) {
+      level[at / 64] &= ~(std::uint64_t{1} << at % 64);
+      if (level[at / 64] != 0) break;
+      at /= 64;
+    }
+    return number;
+  }
+
+ private:
+  std::vector<std::vector<std::uint64_t>> levels_;  // the numbers themselves first
 };
 
-struct Event {  // an operator has finished, or a copy of a tensor has arrived
+struct Finish {
   Time at;
-  bool arrival;
-  std::uint32_t id;
+  OpId op;
   DeviceId device;
-  friend auto operator<=>(const Event&, const Event&) = default;
+  friend auto operator<=>(const Finish&, const Finish&) = default;
 };
+
+struct Arrival {  // of a copy of a tensor
+  Time at;
+  TensorId tensor;
+  DeviceId device;
+  friend auto operator<=>(const Arrival&, const Arrival&) = default;
+};
+
+template <class T>
+using EarliestFirst = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
 class Scheduler {
  public:
@@ -40,18 +111,18 @@ class Scheduler {
         graph_(costs.graph()),
         cluster_(costs.cluster()),
         placement_(placement),
-        priority_(priority),
-        rank_(graph_.num_ops()),
+        by_priority_(by_priority(graph_, priority)),
+        position_(graph_.num_ops()),
         waits_for_(graph_.num_ops()),
-        ready_(cluster_.num_devices()),
+        ready_(cluster_.num_devices(), SmallestFirst(graph_.num_ops())),
         busy_(cluster_.num_devices(), 0),
         sending_(cluster_.num_devices()),
         receiving_(cluster_.num_devices()),
         channel_(cluster_.num_channels()),
         destined_(cluster_.num_devices(), 0),
         order_(cluster_.num_devices()) {
-    std::uint32_t next = 0;
-    for (const OpId op : graph_.topological_order()) rank_[op] = next++;
+    for (std::size_t i = 0; i < by_priority_.size(); ++i)
+      position_[by_priority_[i]] = static_cast<std::uint32_t>(i);
   }
 
   ListSchedule run() && {
@@ -60,43 +131,42 @@ class Scheduler {
       if (waits_for_[op] == 0) make_ready(op);
     }
     Time now;
-    start_free_devices(now);
-    while (!events_.empty()) {
-      now = events_.top().at;
-      while (!events_.empty() && events_.top().at == now) {
-        const Event event = events_.top();
-        events_.pop();
-        if (event.arrival)
-          arrive(TensorId(event.id), event.device);
-        else
-          finish(OpId(event.id), event.device, now);
-      }
-      start_free_devices(now);
+    for (const DeviceId device : cluster_.devices()) start(device, now);
+    while (!finishes_.empty() || !arrivals_.empty()) {
+      now = finishes_.empty()   ? arrivals_.top().at
+            : arrivals_.empty() ? finishes_.top().at
+                                : std::min(finishes_.top().at, arrivals_.top().at);
+      for (; !finishes_.empty() && finishes_.top().at == now; finishes_.pop())
+        finish(finishes_.top().op, finishes_.top().device, now);
+      for (; !arrivals_.empty() && arrivals_.top().at == now; arrivals_.pop())
+        arrive(arrivals_.top().tensor, arrivals_.top().device);
+      for (const DeviceId device : stirred_) start(device, now);
+      stirred_.clear();
     }
     return {{placement_, std::move(order_)}, now};
   }
 
  private:
-  void make_ready(OpId op) { ready_[placement_[op]].push({priority_[op], rank_[op]}); }
+  void make_ready(OpId op) { ready_[placement_[op]].insert(position_[op]); }
   void input_there(OpId op) {
-    if (--waits_for_[op] == 0) make_ready(op);
+    if (--waits_for_[op] > 0) return;
+    make_ready(op);
+    if (busy_[placement_[op]] == 0) stirred_.push_back(placement_[op]);
   }
 
-  void start_free_devices(Time now) {
-    for (const DeviceId device : cluster_.devices()) {
-      if (busy_[device] != 0 || ready_[device].empty()) continue;
-      const OpId op = graph_.topological_order()[ready_[device].top().rank];
-      ready_[device].pop();
-      busy_[device] = 1;
-      order_[device].push_back(op);
-      const std::optional<Time> time = costs_.compute_time(op, device);
-      BAECHI_ASSERT(time.has_value(), "operators are placed where they can run");
-      events_.push({now + *time, false, op.value(), device});
-    }
+  void start(DeviceId device, Time now) {
+    if (busy_[device] != 0 || ready_[device].empty()) return;
+    const OpId op = by_priority_[ready_[device].take_smallest()];
+    busy_[device] = 1;
+    order_[device].push_back(op);
+    const std::optional<Time> time = costs_.compute_time(op, device);
+    BAECHI_ASSERT(time.has_value(), "operators are placed where they can run");
+    finishes_.push({now + *time, op, device});
   }
 
   void finish(OpId op, DeviceId device, Time now) {
     busy_[device] = 0;
+    stirred_.push_back(device);
     for (const TensorId tensor : graph_.outputs(op)) {
       remote_.clear();
       for (const Edge& edge : graph_.consumers(tensor)) {
@@ -111,7 +181,7 @@ class Scheduler {
       std::sort(remote_.begin(), remote_.end());
       for (const DeviceId to : remote_) {
         destined_[to] = 0;
-        events_.push({send(tensor, device, to, now), true, tensor.value(), to});
+        arrivals_.push({send(tensor, device, to, now), tensor, to});
       }
     }
     const std::span<const Edge> edges = graph_.out_edges(op);
@@ -143,15 +213,18 @@ class Scheduler {
   const OpGraph& graph_;
   const Cluster& cluster_;
   const Placement& placement_;
-  const IdVector<OpId, Time>& priority_;
-  IdVector<OpId, std::uint32_t> rank_, waits_for_;
-  IdVector<DeviceId, std::priority_queue<Ready>> ready_;
+  std::vector<OpId> by_priority_;
+  IdVector<OpId, std::uint32_t> position_;  // in by_priority_
+  IdVector<OpId, std::uint32_t> waits_for_;
+  IdVector<DeviceId, SmallestFirst> ready_;
   IdVector<DeviceId, char> busy_;
   IdVector<DeviceId, Time> sending_, receiving_;  // until when
   IdVector<ChannelId, Time> channel_;
   IdVector<DeviceId, char> destined_;
   std::vector<DeviceId> remote_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  EarliestFirst<Finish> finishes_;
+  EarliestFirst<Arrival> arrivals_;
+  std::vector<DeviceId> stirred_;  // free, and perhaps with something to do
   DeviceOrder order_;
 };
 

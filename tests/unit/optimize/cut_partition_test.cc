@@ -84,7 +84,8 @@ TEST_CASE("cut: improving keeps books, caps and devices, and never makes the cut
     for (DeviceCap& cap : caps) cap = {units.total_work(), 1'000'000};
     CutPart part(units.units.size(), DeviceId(0));
     for (DeviceId& device : part) device = DeviceId(random.below(3));
-    CutState state(units, caps, part);
+    CutState state(units, caps);
+    state.start_from(part);
     CHECK(state.cut() == cut_of(units, part));
     CHECK(state.excess() == 0);
     state.improve(random, 5);
