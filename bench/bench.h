@@ -53,6 +53,7 @@ void bench_gap();
 void bench_generate();
 void bench_growth();
 void bench_optimize();
+void bench_optimizer_table();
 void bench_place();
 void bench_place_layered();
 void bench_refine();

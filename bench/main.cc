@@ -27,6 +27,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"growth", bench_growth},
     Benchmark{"favorites", bench_favorites},
     Benchmark{"optimize", bench_optimize},
+    Benchmark{"optimizer_table", bench_optimizer_table},
     Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
     Benchmark{"io", bench_io},
