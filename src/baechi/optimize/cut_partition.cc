@@ -146,7 +146,7 @@ CutPart best_start(const CutGraph& graph, const DeviceCaps& caps, std::size_t tr
 }
 
 CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Random& random) {
-  constexpr std::size_t kClimbable = 600;  // units
+  constexpr std::size_t kClimbable = 200;  // units
   CutPart part = best_start(levels.graphs.back(), caps, tries, random);
   for (std::size_t level = levels.coarse_of.size(); level-- > 0;) {
     const CutGraph& graph = levels.graphs[level];

@@ -20,7 +20,7 @@ struct CutOptions {
   // No part takes more of its device's memory, in the moment when one device alone would hold most;
   // the next share is tried when nothing fits with the one before.
   std::vector<double> memory_shares = {0.92, 0.8};
-  std::size_t tries = 10;  // random starts per slack, on the coarsest graph
+  std::size_t tries = 7;  // random starts per slack, on the coarsest graph
   std::uint64_t seed = 1;
 };
 
