@@ -23,7 +23,7 @@ struct PortfolioEntry {
 std::span<const PortfolioEntry> portfolio_methods();
 
 struct PortfolioResult {
-  std::vector<Attempt> attempts;  // in the order they were made; at least one
+  std::vector<Attempt> attempts;       // in the order they were made; at least one
   std::vector<PassStatistics> passes;  // of the Graph Optimizer
   std::vector<std::string> notes;
   std::optional<NamedBound> bound;  // that a search over all plans has reached
