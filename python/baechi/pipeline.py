@@ -113,7 +113,7 @@ def optimize_graph(
     graph: _core.Graph, cluster: ClusterLike, optimize: str = "all"
 ) -> _core.Optimized:
     """Run the Graph Optimizer alone, as ``place_graph`` does for the paper's methods."""
-    return _core.optimize_graph(graph, _cluster(cluster), optimize)
+    return _core.optimize_graph(graph, cluster_of(cluster), optimize)
 
 
 def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
