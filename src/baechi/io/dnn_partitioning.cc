@@ -10,6 +10,7 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/json_reader.h"
+#include "baechi/io/source_place.h"
 
 namespace baechi {
 namespace {
@@ -213,7 +214,7 @@ OpGraph graph_of(const DnnPartitioning& instance, const std::string& place) try 
   }
   return std::move(builder).build();
 } catch (const InputError& error) {
-  throw InputError(place, error.what());
+  throw InputError(place, printable(error.what()));  // names are the file's own
 }
 
 ClusterSpec cluster_of(const DnnPartitioning& instance, const std::string& place) {
