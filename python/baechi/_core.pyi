@@ -452,6 +452,52 @@ def graph_facts(graph: Graph) -> dict[str, int | float]:
 def methods() -> dict[str, str]:
     """The names of all methods of place_graph, and what they do."""
 
+class ObjectiveScore:
+    """What a placement is worth under an objective."""
+
+    @property
+    def value_ns(self) -> int | None:
+        """None when calls of accelerators wait for each other."""
+
+    @property
+    def fits(self) -> bool:
+        """No accelerator has less memory than what is placed on it."""
+
+    @property
+    def loads_ns(self) -> dict[str, int]:
+        """
+        dnnp-maxload: by device; the CPUs are one, and the first of them carries it.
+        """
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of permanent memory by device."""
+
+    @property
+    def calls(self) -> list[tuple[str, int, int]]:
+        """dnnp-latency: (device, operators, end in nanoseconds) of every call."""
+
+class ObjectivePlacement:
+    """A placement made for an objective."""
+
+    @property
+    def value_ns(self) -> int: ...
+
+    @property
+    def segments_ns(self) -> int:
+        """What the dynamic program alone had reached."""
+
+    @property
+    def device_of(self) -> dict[str, str]:
+        """The device of every operator, by name."""
+
+def score(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], objective: str) -> ObjectiveScore: ...
+
+def place_for(graph: Graph, cluster: Cluster, objective: str, budget: str = '1s', seed: int = 1) -> ObjectivePlacement | None: ...
+
+def objectives() -> dict[str, str]:
+    """The names of all objectives of score and place_for, and what they are."""
+
 def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None) -> Graph:
     """
     A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.
