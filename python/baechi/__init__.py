@@ -35,6 +35,7 @@ from baechi._core import (
     graph_to_arrays,
     methods,
     models,
+    objectives,
     roofline_time,
     verify,
 )
