@@ -86,7 +86,7 @@ TEST_CASE("determinism: twenty runs of every placer give one plan" * doctest::sk
       const CostModel costs(instance.graph, instance.cluster);
       for (const auto favorites : {FavoriteMethod::kMatching, FavoriteMethod::kLpApprox}) {
         if (favorites != FavoriteMethod::kMatching && placer.name != "m-sct") continue;
-        const PlaceOptions options{.favorites = favorites};
+        const PlaceOptions options{.favorites = favorites, .exact_work = 20'000};
         Digest first;
         first.add(placer.place(costs, options));
         Clutter clutter;
@@ -108,7 +108,7 @@ TEST_CASE("determinism: twenty searches of the planner give one plan" * doctest:
   Digest digest;
   for (const Case& instance : cases()) {
     CAPTURE(instance.name);
-    if (instance.graph.num_ops() > 500) continue;
+    if (instance.graph.num_ops() > 100) continue;  // under sanitizers, too
     const CostModel costs(instance.graph, instance.cluster);
     PlanRequest request;
     request.budget = 0.002;
