@@ -10,6 +10,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/parallel.h"
+#include "baechi/optimize/cut_partition.h"
 #include "baechi/place/exact.h"
 #include "baechi/place/partition.h"
 #include "baechi/plan/refine.h"
@@ -78,7 +79,7 @@ class Portfolio {
     Attempt refined = *start;
     refined.method = "refine";
     refined.fallbacks.clear();
-    restart_partition(refined);
+    restart(refined);
     // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
     // thousands of moves of single operators.
     std::vector<IdVector<OpId, std::uint32_t>> levels = traffic_levels(costs_, request_.place.seed);
@@ -160,22 +161,39 @@ class Portfolio {
             .cancel = request_.place.cancel};
   }
 
-  // Partitions differ by their seed, much more than by what local search makes of them: a few more.
-  void restart_partition(Attempt& refined) {
-    constexpr double kShare = 0.5,
-                     kWorkPerOp = 18;  // of the budget; what one partition costs, about
-    const auto size =
-        static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
-    const auto runs = static_cast<std::uint64_t>(
-        std::clamp(request_.budget * kShare * kWorkPerSecond / (kWorkPerOp * size), 0.0, 32.0));
-    std::vector<std::optional<PlacedGraph>> found(runs);
-    parallel_for(runs, request_.threads, [&](std::size_t i) {
-      if (must_stop()) return;
+  // Partitions and cuts differ by their seed, much more than by what local search makes of them: a
+  // few more.
+  void restart(Attempt& refined) {
+    restart({.share = 0.35, .work_per_op = 18}, refined, [&](std::uint64_t seed) {
       PlaceOptions options = request_.place;
-      options.seed += 1 + i;
+      options.seed = seed;
       options.cancel = nullptr;
       PlaceResult result = place_partition(costs_, options);
-      if (auto* placed = std::get_if<PlacedGraph>(&result)) found[i] = std::move(*placed);
+      auto* placed = std::get_if<PlacedGraph>(&result);
+      return placed == nullptr ? std::nullopt : std::optional(std::move(*placed));
+    });
+    const OpLabels groups = group_labels(costs_.graph());
+    restart({.share = 0.15, .work_per_op = 2}, refined,
+            [&](std::uint64_t seed) -> std::optional<PlacedGraph> {
+              std::optional<ListSchedule> cut = cut_partition(costs_, groups, {.seed = seed});
+              if (!cut.has_value()) return std::nullopt;
+              return std::move(cut->placed);
+            });
+  }
+
+  struct Effort {
+    double share;        // of the budget
+    double work_per_op;  // what one run costs for each operator and edge, about
+  };
+  template <class Run>  // from a seed to a plan, or none
+  void restart(const Effort& effort, Attempt& refined, const Run& run) {
+    const auto size =
+        static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
+    const auto runs = static_cast<std::uint64_t>(std::clamp(
+        request_.budget * effort.share * kWorkPerSecond / (effort.work_per_op * size), 0.0, 32.0));
+    std::vector<std::optional<PlacedGraph>> found(runs);
+    parallel_for(runs, request_.threads, [&](std::size_t i) {
+      if (!must_stop()) found[i] = run(request_.place.seed + 1 + i);
     });
     for (const std::optional<PlacedGraph>& placed : found)
       if (placed.has_value()) offer_placement(problem(), *placed, refined);
