@@ -12,6 +12,7 @@ intercepted.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -130,6 +131,8 @@ class Assigner(Interceptor):
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
+        self._recorded = {op.key for op in captured.ops}
+        self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._any_shared = any(d.shared for d in devices)
         self._own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
@@ -316,6 +319,8 @@ class Assigner(Interceptor):
         if scope.target is None:
             scope.target = self._target_of_unit(scope, module)
         device, changes = scope.target
+        if scope.key not in self._recorded and scope.path not in self._units:
+            self._new(scope.key)
         if device is None:
             device = next(filter(None, map(self.owner, tensors_in((args, kwargs)))), None)
         if device is not None:
@@ -334,6 +339,16 @@ class Assigner(Interceptor):
                 out = forward(*args, **kwargs)
         self._made(scope.key or type(module).__name__, out, device)
         return out
+
+    def _new(self, key: str) -> None:
+        """Say once that the model took a turn that the recorded step did not."""
+        if not self.unplanned:
+            warnings.warn(
+                f"{type(self.model).__name__} ran {key!r}, which was not in the recorded step: it "
+                "follows its inputs. To plan it, give example inputs that lead there",
+                stacklevel=2,
+            )
+        self.unplanned.add(key)
 
     def _target_of_unit(self, scope: Scope, module: nn.Module) -> tuple[LogicalDevice | None, bool]:
         key = scope.key or type(module).__name__
@@ -359,6 +374,8 @@ class Assigner(Interceptor):
         if known is None or known[0] != name:
             key = scope.function_key(index, name)
             known = scope.planned[index] = (name, key, self._device_of.get(key))
+            if key not in self._recorded:
+                self._new(key)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)
         device = self._device_of_function(tensors, known[2], changes or name in _STAY, kwargs)

@@ -98,6 +98,11 @@ class Placed:
         return self._assigner.weight_devices
 
     @property
+    def unplanned(self) -> set[str]:
+        """The modules and functions that ran but were not in the recorded step."""
+        return set(self._assigner.unplanned)
+
+    @property
     def transfers(self) -> int:
         """How many tensors were sent so far."""
         return self._assigner.links.transfers

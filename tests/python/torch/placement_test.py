@@ -54,6 +54,7 @@ def close(expected: tuple[list[float], list[Any]], found: tuple[list[float], lis
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(scale, 1.0))
 
 
+@pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what "turns" is about
 @pytest.mark.parametrize("name", ALL)
 def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
     case = ALL[name]
@@ -93,6 +94,21 @@ def test_planned_placements_train_the_same(method: str) -> None:
     model = built(case)
     placed = baechi.torch.place(model, case.inputs(2), "3x1GiB", method=method, devices=["cpu"] * 3)
     close(expected, train(model, batches))
+    placed.restore()
+
+
+def test_a_turn_that_was_not_recorded_is_said_once() -> None:
+    case = CASES["turns"]
+    model = built(case)
+    placed = baechi.torch.place(
+        model, case.inputs(2), "2x1GiB", method="random", devices=["cpu"] * 2
+    )
+    model(case.inputs(2))
+    assert placed.unplanned == set()
+    with pytest.warns(UserWarning, match="not in the recorded step") as said:
+        train(model, [case.inputs(3)] * 2)
+    assert len(said) == 1
+    assert "negative" in "".join(placed.unplanned)
     placed.restore()
 
 

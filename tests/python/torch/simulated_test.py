@@ -50,6 +50,7 @@ def scattered(model: Any, inputs: Any, seed: int, **options: Any) -> Any:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what "turns" is about
 @pytest.mark.parametrize("name", ALL)
 def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
     case = ALL[name]
@@ -205,3 +206,57 @@ def test_weights_that_share_a_storage_share_it_when_moved() -> None:
         left[2] = 5.0
     assert right.device == device
     assert right[0].item() == 5.0
+
+
+class Ladder(nn.Module):
+    """A chain on one device; each of its results is read on another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = nn.ModuleList(nn.Tanh() for _ in range(8))
+        self.reader = nn.ModuleList(nn.Sigmoid() for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = None
+        for step, reader in zip(self.chain, self.reader, strict=True):
+            x = step(x)
+            total = reader(x) if total is None else torch.maximum(total, reader(x))
+        assert total is not None
+        return total
+
+
+def virtual_times(mode: str) -> tuple[float, float]:
+    """Return how long the forward and the backward take on the virtual clock."""
+    model, x = Ladder(), torch.randn(4, 4, device="sim:0", requires_grad=True)
+    captured = baechi.torch.capture(model, x)
+    device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
+    placed = baechi.torch.assign(
+        model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, mode=mode
+    )
+    sim.reset_virtual_clock()
+    y = model(x)
+    forward = sim.virtual_time()
+    gradient = torch.ones_like(y)
+    sim.reset_virtual_clock()
+    y.backward(gradient)
+    backward = sim.virtual_time()
+    placed.restore()
+    return forward, backward
+
+
+def test_transfers_overlap_with_computing_in_both_directions() -> None:
+    with sim.configured(
+        clock="virtual", operator_time="1ms", link=sim.Link("4ms", None), poison=False
+    ):
+        plain, streams = virtual_times("plain"), virtual_times("streams")
+    assert streams[0] < 0.8 * plain[0]
+    assert streams[1] < 0.8 * plain[1]
+
+
+def test_the_accelerators_of_the_machine_are_the_cluster_by_default() -> None:
+    inputs = torch.randn(4, 256)
+    sim.configure(memory=["8MiB", "8MiB", "4MiB", "8MiB"])
+    placed = baechi.torch.place(deep(), inputs, optimizer="sgd")
+    assert placed.plan is not None
+    assert [d.capacity >> 20 for d in placed.plan.cluster.devices] == [8, 8, 4, 8]
+    placed.restore()
