@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch.sim._library import UNLIMITED, check, library
+from baechi.torch.sim._library import MAX_DEVICES, UNLIMITED, check, library
 from baechi.torch.sim.settings import (
     Link,
     Settings,
@@ -34,6 +34,7 @@ from baechi.torch.sim.settings import (
     current,
     nanoseconds,
     reset,
+    settings_of,
 )
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "set_device",
     "set_rng_state",
     "set_stream",
+    "settings_of",
     "stream",
     "synchronize",
     "virtual_host_time",
@@ -310,4 +312,23 @@ def _register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend()
 
 
+def _start_autograd() -> None:
+    """Run a backward on the last device there can be.
+
+    Autograd starts one thread per device, for as many as there are at the process's first backward.
+    """
+    configure(devices=MAX_DEVICES, asynchronous=False)
+    x = torch.ones((), device=f"sim:{MAX_DEVICES - 1}", requires_grad=True)
+    try:
+        (x * 1).backward()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "baechi.torch.sim must be imported before the first backward() of the process: PyTorch"
+            " has already decided which devices can take part in one"
+        ) from error
+    finally:
+        reset()
+
+
 _register()
+_start_autograd()

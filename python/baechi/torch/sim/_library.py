@@ -27,6 +27,7 @@ class NativeSettings(ctypes.Structure):
         ("asynchronous", ctypes.c_int32),
         ("virtual_clock", ctypes.c_int32),
         ("poison", ctypes.c_int32),
+        ("communication", ctypes.c_int32),
         ("operator_ns", ctypes.c_int64),
         ("operator_ns_per_byte", ctypes.c_double),
         ("longest_delay_ns", ctypes.c_int64),

@@ -14,6 +14,7 @@ from typing import Any
 from baechi.torch.sim._library import HOST, MAX_DEVICES, UNLIMITED, NativeSettings, library
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+COMMUNICATION = ("parallel", "sequential", "duplex")
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
@@ -50,6 +51,7 @@ class Settings:
     clock: str = "real"
     link: Link = field(default_factory=Link)
     links: Mapping[tuple[int | str, int | str], Link] = field(default_factory=dict)
+    communication: str = "parallel"
     operator_time: float | str = 0.0
     memory_bandwidth: float | str | None = None
     poison: bool = False
@@ -62,11 +64,16 @@ class Settings:
             raise ValueError(f"there can be 1 to {MAX_DEVICES} devices, not {self.devices}")
         if self.clock not in ("real", "virtual"):
             raise ValueError(f"clock is 'real' or 'virtual', not {self.clock!r}")
+        if self.communication not in COMMUNICATION:
+            raise ValueError(
+                f"communication is one of {', '.join(COMMUNICATION)}, not {self.communication!r}"
+            )
         result = NativeSettings(
             devices=self.devices,
             asynchronous=self.asynchronous,
             virtual_clock=self.clock == "virtual",
             poison=self.poison,
+            communication=COMMUNICATION.index(self.communication),
             operator_ns=nanoseconds(self.operator_time),
             operator_ns_per_byte=Link(bandwidth=self.memory_bandwidth).ns_per_byte(),
             longest_delay_ns=nanoseconds(self.longest_delay),
@@ -125,6 +132,29 @@ def _quantity(value: float | str, units: Mapping[str, int], meaning: str) -> int
     return round(value)
 
 
+def settings_of(cluster: Any, **changes: Any) -> Settings:
+    """Return the settings that make the simulated machine like a `baechi.Cluster`.
+
+    Its devices become ``sim:0``, ``sim:1``, ... in their order, with their capacities and links.
+    """
+    names = [device.name for device in cluster.devices]
+    links: dict[tuple[int | str, int | str], Link] = {}
+    for i, source in enumerate(names):
+        for j, target in enumerate(names):
+            if i == j:
+                continue
+            latency = cluster.transfer_time(0, source, target)
+            billion = cluster.transfer_time(10**9, source, target) - latency
+            links[i, j] = Link(latency / 1e9, 1e18 / billion if billion else None)
+    return Settings(
+        devices=len(names),
+        memory=[device.capacity for device in cluster.devices],
+        links=links,
+        communication=cluster.communication,
+        **changes,
+    )
+
+
 _current = Settings()
 
 
@@ -147,6 +177,8 @@ def configure(settings: Settings | None = None, /, **changes: Any) -> Settings:
       only counts, and events measure what was counted.
     - ``link``: the `Link` of every pair; ``links``: those of single ordered pairs, with device
       numbers and ``"host"`` as ends.
+    - ``communication``: ``"parallel"``, or ``"sequential"`` (a device takes part in one transfer
+      at a time) or ``"duplex"`` (one in and one out). Transfers queue in the order of submission.
     - ``operator_time`` (seconds or ``"10us"``) and ``memory_bandwidth`` (bytes/s or
       ``"900GB/s"``): every operator takes at least the first plus what its inputs and outputs
       take at the second.

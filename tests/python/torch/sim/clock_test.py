@@ -12,6 +12,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
+import baechi
+
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
 def clock(sim: Any, request: pytest.FixtureRequest) -> Any:
@@ -98,6 +100,49 @@ def test_a_makespan_is_the_same_every_time_and_what_arithmetic_says(clock: Any) 
     assert makespans.pop() == pytest.approx(10e-3)
     clock.configure(link=clock.Link("4ms"))
     assert chain(clock) == pytest.approx((1 + 8 * 4 + 1) * 1e-3)
+
+
+def exchange(sim: Any) -> float:
+    """Three transfers at once: 0 to 1, 1 to 0 and 0 to 2, each on streams of its own."""
+    sim.reset_virtual_clock()
+    pairs = [(0, 1), (1, 0), (0, 2)]
+    tensors = {i: torch.ones(1000, device=f"sim:{i}") for i in range(3)}
+    for source, target in pairs:
+        with torch.Stream(f"sim:{source}"), torch.Stream(f"sim:{target}"):
+            tensors[source].to(f"sim:{target}", non_blocking=True)
+    for index in tensors:
+        sim.synchronize(index)
+    return float(sim.virtual_time())
+
+
+@pytest.mark.parametrize(
+    ("communication", "transfers"), [("parallel", 1), ("duplex", 2), ("sequential", 3)]
+)
+def test_transfers_queue_as_the_communication_mode_says(
+    clock: Any, communication: str, transfers: int
+) -> None:
+    clock.configure(link=clock.Link("1ms"), communication=communication)
+    assert exchange(clock) == pytest.approx(transfers * 1e-3)
+
+
+def test_transfers_queue_on_the_real_clock_too(sim: Any) -> None:
+    sim.configure(link=sim.Link("50ms"), communication="sequential")
+    start = time.monotonic()
+    exchange(sim)
+    assert time.monotonic() - start >= 0.15
+
+
+def test_a_cluster_becomes_a_simulated_machine(sim: Any) -> None:
+    cluster = baechi.Cluster("2x8GiB+1x4GiB", link="50us,2GB/s", communication="duplex")
+    sim.configure(sim.settings_of(cluster, clock="virtual"))
+    assert sim.device_count() == 3
+    assert sim.mem_get_info(2)[1] == 4 * 2**30
+    x = torch.ones(1_000_000, device="sim:0")
+    sim.reset_virtual_clock()
+    x.to("sim:2")
+    names = [device.name for device in cluster.devices]
+    expected = cluster.transfer_time(4_000_000, names[0], names[2])
+    assert sim.virtual_time() * 1e9 == pytest.approx(expected, abs=2)
 
 
 def test_race_mode_does_not_change_virtual_time(sim: Any) -> None:

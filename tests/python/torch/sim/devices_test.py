@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +75,22 @@ def test_an_unknown_device_is_named(sim: Any) -> None:
         torch.ones(1, device="sim:2")
     with pytest.raises(ValueError, match="there is no sim:7"):
         sim.memory_allocated("sim:7")
+
+
+def test_there_may_be_more_devices_at_any_time(sim: Any) -> None:
+    sim.configure(devices=16)
+    x = torch.ones(3, device="sim:15", requires_grad=True)
+    (x.to("sim:9") * 2).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_an_import_after_the_first_backward_says_that_it_is_too_late() -> None:
+    program = (
+        "import torch; torch.ones(1, requires_grad=True).sum().backward(); import baechi.torch.sim"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "must be imported before the first backward() of the process" in done.stderr
 
 
 def test_memory_is_counted_in_granules_of_512_bytes(sim: Any) -> None:
@@ -236,6 +254,7 @@ def test_a_forked_child_is_told_that_it_cannot_use_the_devices(sim: Any) -> None
         ({"devices": 17}, "1 to 16 devices"),
         ({"memory": "2 gigs"}, "'2 gigs' is not bytes"),
         ({"memory": ["1GiB"]}, "1 memory sizes for 4 devices"),
+        ({"communication": "shouting"}, "parallel, sequential, duplex"),
         ({"clock": "sundial"}, "clock is 'real' or 'virtual'"),
         ({"links": {(0, "moon"): None}}, "device numbers or 'host'"),
         ({"operator_time": "-1us"}, "is not a duration"),

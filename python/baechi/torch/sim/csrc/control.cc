@@ -38,6 +38,7 @@ struct BaechiSimSettings {
   std::int32_t asynchronous;
   std::int32_t virtual_clock;
   std::int32_t poison;
+  std::int32_t communication;  // 0 parallel, 1 sequential, 2 duplex
   std::int64_t operator_ns;
   double operator_ns_per_byte;
   std::int64_t longest_delay_ns;
@@ -61,6 +62,7 @@ BAECHI_EXPORT void baechi_sim_configure(const BaechiSimSettings* wanted) {
   s.asynchronous = wanted->asynchronous != 0;
   s.virtual_clock = wanted->virtual_clock != 0;
   s.poison = wanted->poison != 0;
+  s.communication = static_cast<Communication>(wanted->communication);
   s.operator_ns = wanted->operator_ns;
   s.operator_ns_per_byte = wanted->operator_ns_per_byte;
   s.longest_delay_ns = wanted->longest_delay_ns;

@@ -22,11 +22,15 @@ struct Link {
   }
 };
 
+// How transfers queue on a device; docs/semantics.md defines the three for the whole project.
+enum class Communication { kParallel, kSequential, kDuplex };
+
 struct Settings {
   int devices = 4;
   bool asynchronous = true;    // false: every operation has finished when its call returns
   bool virtual_clock = false;  // true: durations are counted, not waited for
   bool poison = false;         // fill memory with 0xFF when it is allocated and when it is freed
+  Communication communication = Communication::kParallel;
   // Every operator takes at least operator_ns + ns_per_byte of its inputs and outputs.
   std::int64_t operator_ns = 0;
   double operator_ns_per_byte = 0;

@@ -150,9 +150,16 @@ class Queue {
   bool stopping_ = false;
 };
 
+// One transfer at a time; `free_ns` is when the virtual clock has it free.
+struct Port {
+  std::mutex mutex;
+  std::int64_t free_ns = 0;
+};
+
 struct Device {
   std::array<std::unique_ptr<Queue>, kStreams> queues;
   std::atomic<int> next_in_pool = 0;
+  Port out, in;
 };
 
 std::array<Device, kMaxDevices>& all_devices() {
@@ -187,6 +194,21 @@ void advance(std::atomic<std::int64_t>& clock, std::int64_t to) {
   }
 }
 
+// The ports that a transfer occupies; none in parallel mode.
+std::pair<Port*, Port*> ports(c10::Stream source, c10::Stream target) {
+  Device& from = all_devices()[static_cast<std::size_t>(source.device_index())];
+  Device& to = all_devices()[static_cast<std::size_t>(target.device_index())];
+  switch (settings().communication) {
+    case Communication::kParallel:
+      return {nullptr, nullptr};
+    case Communication::kSequential:
+      return {&from.out, &to.out};  // the same port both ways
+    case Communication::kDuplex:
+      return {&from.out, &to.in};
+  }
+  return {nullptr, nullptr};
+}
+
 void check_not_forked() {
   TORCH_CHECK(!is_forked,
               "simulated devices cannot be used in a forked child process; use the 'spawn' start "
@@ -218,6 +240,21 @@ void drop_done() {
 
 std::int64_t waited_for(std::int64_t duration_ns) {
   return settings().virtual_clock ? 0 : duration_ns;
+}
+
+std::mutex& clock_of_ports() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// The task holds both ports for its whole duration.
+Task exclusive(Port& out, Port& in, std::int64_t duration_ns, Task task) {
+  return [&out, &in, duration_ns, task = std::move(task)] {
+    const std::scoped_lock lock(out.mutex, in.mutex);
+    const auto start = Clock::now();
+    task();
+    std::this_thread::sleep_until(start + std::chrono::nanoseconds(duration_ns));
+  };
 }
 
 // Runs a task in the caller's thread: synchronous mode.
@@ -297,9 +334,15 @@ void submit_copy(c10::Stream source, c10::Stream target, const Submission& submi
   errors()[static_cast<std::size_t>(target.device_index())].report();
   Queue& from = queue_of(source);
   Queue& to = queue_of(target);
+  const auto [out, in] = ports(source, target);
   {
     const std::scoped_lock lock(from.clock_mutex, to.clock_mutex);
-    const auto start = std::max({from.free_ns, to.free_ns, host_ns.load()});
+    auto start = std::max({from.free_ns, to.free_ns, host_ns.load()});
+    if (out != nullptr) {
+      const std::scoped_lock port_lock(clock_of_ports());
+      start = std::max({start, out->free_ns, in->free_ns});
+      out->free_ns = in->free_ns = start + submission.duration_ns;
+    }
     from.free_ns = to.free_ns = start + submission.duration_ns;
   }
   if (!settings().asynchronous) {
@@ -309,8 +352,12 @@ void submit_copy(c10::Stream source, c10::Stream target, const Submission& submi
   // As a GPU's driver does: the target's stream has come this far before the copy starts, and goes
   // on when it has ended.
   wait_for(source, record(target));
-  from.push({submission.name, std::move(task), waited_for(submission.duration_ns),
-             submission.delayed_by_race});
+  const std::int64_t duration_ns = waited_for(submission.duration_ns);
+  if (out == nullptr)
+    from.push({submission.name, std::move(task), duration_ns, submission.delayed_by_race});
+  else
+    from.push({submission.name, exclusive(*out, *in, duration_ns, std::move(task)), 0,
+               submission.delayed_by_race});
   wait_for(target, record(source));
 }
 
@@ -406,6 +453,7 @@ void reset_virtual_clock() {
     const std::lock_guard lock(queue.clock_mutex);
     queue.free_ns = 0;
   });
+  for (Device& device : all_devices()) device.out.free_ns = device.in.free_ns = 0;
   host_ns = 0;
 }
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ is compiled against PyTorch once, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from baechi.torch import native_build
+
+SOURCE = """#include "answer.h"
+extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source with a header beside it, and a cache of its own."""
+    monkeypatch.setenv("BAECHI_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "answer.h").write_text("#define ANSWER 42\n")
+    path = tmp_path / "answer.cc"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_library_is_built_once_and_again_when_a_header_changes(source: Path) -> None:
+    first = native_build.build("answer", [source])
+    assert ctypes.CDLL(str(first)).answer() == 42
+    built = first.stat().st_mtime_ns
+    assert native_build.build("answer", [source]) == first
+    assert first.stat().st_mtime_ns == built
+    source.with_name("answer.h").write_text("#define ANSWER 43\n")
+    second = native_build.build("answer", [source])
+    assert second != first
+    assert ctypes.CDLL(str(second)).answer() == 43
+
+
+def test_processes_that_build_at_once_end_up_with_one_library(source: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from baechi.torch import native_build;"
+        "print(native_build.build('answer', [Path(sys.argv[1])]))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, source], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = {process.communicate()[0] for process in started}
+    assert len(printed) == 1
+    assert ctypes.CDLL(printed.pop().strip()).answer() == 42
+    assert len(list((source.parent / "cache").glob("*.so"))) == 1
+
+
+def test_what_the_compiler_says_is_the_error_and_nothing_is_left(source: Path) -> None:
+    source.write_text("int answer() { return question; }\n")
+    with pytest.raises(native_build.BuildError, match="question"):
+        native_build.build("answer", [source])
+    assert not list((source.parent / "cache").glob("*.so"))
+
+
+def test_a_missing_compiler_is_named_with_what_to_install(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(source.parent))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(native_build.BuildError, match=r"needs a C\+\+ compiler.*apt install g"):
+        native_build.build("answer", [source])
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAECHI_CACHE", str(source))
+    with pytest.raises(native_build.BuildError, match="set BAECHI_CACHE"):
+        native_build.build("answer", [source])
