@@ -9,7 +9,6 @@ set -euo pipefail
 
 out=${1:-build/demo}
 mkdir -p "$out"
-out=$(realpath --relative-to=. "$out")
 
 # name, `baechi generate` arguments, memory per device
 models=(
@@ -31,9 +30,9 @@ for model in "${models[@]}"; do
   baechi show "$graph" "$plan"
 done
 
-pages=("$out"/*.html)
+mapfile -t pages < <(realpath "$out"/*.html)
 printf '\nThe plans as pages:\n'
-printf '  file://%s\n' "${pages[@]/#/$(pwd)/}"
+printf '  file://%s\n' "${pages[@]}"
 open_page() {
   local opener
   [[ ${BAECHI_DEMO_BROWSER:-} == none ]] && return

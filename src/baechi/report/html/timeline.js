@@ -413,22 +413,25 @@ class Timeline {
     context.fillStyle = context.strokeStyle = this.color("--critical");
     context.lineWidth = 1.25;
     let before = null;
+    const crossings = []; // [x, y, y]
     for (const link of plan.path) {
       const lane = lanes.get(`${link.transfer === undefined ? "c" : "t"}${link.device}`) ?? lanes.get(`c${link.device}`);
       const y = lane.y + lane.height - (link.transfer === undefined ? 2 : lane.height / 2);
       if (link.end >= view.begin && link.start <= view.end) {
         const left = this.x(link.start);
         context.fillRect(left, y - 2, Math.max(this.x(link.end) - left, 0.75), 4);
-        if (before !== null && before !== y) {
-          context.globalAlpha = 0.55;
-          context.beginPath();
-          context.moveTo(left, before);
-          context.lineTo(left, y);
-          context.stroke();
-          context.globalAlpha = 1;
-        }
+        if (before !== null && before !== y) crossings.push([left, before, y]);
       }
       before = y;
+    }
+    if (crossings.length < this.plotWidth / 5) { // more would hide all else
+      context.globalAlpha = 0.55;
+      context.beginPath();
+      for (const [x, from, to] of crossings) {
+        context.moveTo(x, from);
+        context.lineTo(x, to);
+      }
+      context.stroke();
     }
     context.restore();
   }
