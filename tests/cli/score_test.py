@@ -48,7 +48,8 @@ def test_place_for_an_objective_and_score_what_was_placed(
     run: Run, instance: Path, tmp_path: Path, objective: str, value: int
 ) -> None:
     out = tmp_path / "placement.json"
-    placed = run("place", instance, "-c", instance, "--objective", objective, "-o", out, "--json")
+    how = ("-c", instance, "--objective", objective, "--budget", "10ms", "--json")
+    placed = run("place", instance, *how, "-o", out)
     assert placed.returncode == 0, placed.stderr
     answer = json.loads(placed.stdout)
     assert answer["value"] == pytest.approx(value * MS, abs=ROUNDING)
@@ -56,7 +57,7 @@ def test_place_for_an_objective_and_score_what_was_placed(
     scored = run("score", instance, out, "--objective", objective, "--json")
     assert scored.returncode == 0, scored.stderr
     assert json.loads(scored.stdout)["value"] == answer["value"]
-    again = run("place", instance, "-c", instance, "--objective", objective, "--json")
+    again = run("place", instance, *how)
     assert again.stdout == placed.stdout
 
 
