@@ -80,9 +80,9 @@ std::optional<Time> best_of_all(const CostModel& costs, DnnpObjective objective)
 
 TEST_CASE("dnnp placers: keep the rules, and reach the best of all placements nearly always") {
   std::size_t compared = 0, optimal = 0;
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
-    const OpGraph graph = draw_graph(seed, 7);
+    const OpGraph graph = draw_graph(seed, 6);
     const Cluster cluster = draw_cluster(seed);
     const CostModel costs(graph, cluster);
     for (const DnnpObjectiveEntry& entry : dnnp_objectives()) {
@@ -103,8 +103,7 @@ TEST_CASE("dnnp placers: keep the rules, and reach the best of all placements ne
       if (found->value == *best) ++optimal;
     }
   }
-  MESSAGE(optimal << " of " << compared);
-  CHECK(compared > 150);
+  CHECK(compared > 80);
   CHECK(optimal * 10 > compared * 9);
 }
 
