@@ -61,6 +61,20 @@ TEST_CASE("exact: equals trying everything on 1,500 instances of every kind") {
   CHECK(modes.size() == 3);
 }
 
+// Found by a search that never waited for an operator while it could run another one: it took 37.
+// What runs meanwhile may send something that holds up a transfer on the critical path.
+TEST_CASE("exact: waiting on purpose pays where transfers queue") {
+  const OpGraph graph = testing::random_dag(
+      759, {.min_ops = 7, .max_ops = 7, .edge_chance = 0.3, .max_tensor_bytes = 20});
+  const Cluster cluster(uniform_cluster({.count = 2,
+                                         .capacity = Bytes(100'000),
+                                         .latency = Time(2),
+                                         .bandwidth = Bandwidth(1'000'000'000),
+                                         .communication = CommunicationMode::kSequential}));
+  CHECK(testing::optimal_makespan(graph, cluster)->makespan == Time(35));
+  CHECK(solve_exactly(CostModel(graph, cluster), {}).makespan == Time(35));
+}
+
 // Stopped at any moment, it has a plan as good as its start and a bound that is none too high.
 TEST_CASE("exact: what it says when it is stopped holds") {
   std::size_t open = 0;
