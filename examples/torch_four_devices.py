@@ -12,6 +12,7 @@ the simulator is compiled. `--gpus` uses the accelerators of this machine instea
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 
 import baechi.torch
@@ -70,6 +71,7 @@ def main() -> None:
     except torch.OutOfMemoryError as error:
         print(f"  OutOfMemoryError: {error}")
     model.to("cpu").zero_grad()
+    gc.collect()  # what the attempt left on the device
 
     start = time.perf_counter()
     placed = baechi.torch.place(

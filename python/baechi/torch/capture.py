@@ -10,6 +10,7 @@ views are the same tensor, and an operator that only makes views is none.
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -445,7 +446,7 @@ class Recorder(Interceptor):
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
-        return tensor
+        return tensor.detach()  # itself would be a cycle when it is an output and no backward runs
 
 
 def _writes(func: Any) -> bool:
@@ -587,11 +588,11 @@ def capture_on(
         inputs = map_tensors(lambda t: t.to(device), example_inputs)
         return capture(model, inputs, **options)
     except (torch.OutOfMemoryError, InputError) as error:
-        cause = error if isinstance(error, torch.OutOfMemoryError) else error.__cause__
-        if not isinstance(cause, torch.OutOfMemoryError):
+        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
             raise
     finally:
         move_weights(homes)
+    gc.collect()  # what the attempt left on the device
     return capture(model, example_inputs, **options)
 
 
