@@ -247,7 +247,7 @@ def test_a_graph_without_a_name_may_change_its_file_name(
     before.rename(after)
     assert run("verify", after, plan).returncode == 0
     converted = tmp_path / "graph.json"
-    assert run("convert", after, "-o", converted).returncode == 0
+    assert run("convert", after, converted).returncode == 0
     assert run("verify", converted, plan).returncode == 0
 
 

@@ -156,7 +156,7 @@ def test_help_and_completion_know_them(run: Run, name: str) -> None:
 
 
 def test_a_study_stops_at_an_interrupt(command: str, batched: Path) -> None:
-    arguments = [command, "sensitivity", batched, "-c", "4x8GiB", "--samples", "10000"]
+    arguments = [command, "sensitivity", str(batched), "-c", "4x8GiB", "--samples", "10000"]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
