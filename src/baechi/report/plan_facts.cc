@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::size_t kFewestPoints = 64;  // of a device's curve, however many devices there are
 
-IdVector<DeviceId, DevicePeak> peaks_of(const OpGraph& graph, const Schedule& schedule,
-                                        const IdVector<DeviceId, MemoryCurve>& curves,
-                                        std::size_t max_holders) {
+IdVector<DeviceId, PeakFacts> peaks_of(const OpGraph& graph, const Schedule& schedule,
+                                       const IdVector<DeviceId, MemoryCurve>& curves,
+                                       std::size_t max_holders) {
   IdVector<DeviceId, Time> moments;
   for (const MemoryCurve& curve : curves) moments.push_back(highest(curve).at);
   const auto held = held_memory(graph, schedule, moments);
-  IdVector<DeviceId, DevicePeak> peaks;
+  IdVector<DeviceId, PeakFacts> peaks;
   for (const DeviceId device : curves.keys()) {
-    DevicePeak peak{highest(curves[device]).bytes, moments[device], {}, held[device], 0};
+    PeakFacts peak{highest(curves[device]).bytes, moments[device], {}, held[device], 0};
     for (const HeldMemory& h : peak.holders) peak.parts[static_cast<std::size_t>(h.use)] += h.bytes;
     std::stable_sort(peak.holders.begin(), peak.holders.end(),
                      [](const HeldMemory& a, const HeldMemory& b) {

@@ -20,7 +20,7 @@
 
 namespace baechi {
 
-struct DevicePeak {  // by the schedule, whatever the plan claims
+struct PeakFacts {  // by the schedule, whatever the plan claims
   Bytes bytes;
   Time at;
   std::array<Bytes, 4> parts;       // by MemoryUse
@@ -47,7 +47,7 @@ struct PlanFacts {
   std::vector<std::size_t> transfers;  // those that are shown
   IdVector<DeviceId, MemoryCurve> curves;
   bool curves_thinned = false;
-  IdVector<DeviceId, DevicePeak> peaks;
+  IdVector<DeviceId, PeakFacts> peaks;
   Waits waits;
   CriticalPath path;                 // empty when something starts for no reason
   std::vector<PathPart> path_parts;  // one per link, or fewer when there are too many

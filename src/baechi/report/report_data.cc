@@ -26,7 +26,7 @@ void show_operators(const OpGraph& graph, const Plan& plan, const PlanFacts& fac
     for (const TimelineBar& bar : row) operators.show(bar.op);
   for (const std::size_t i : facts.transfers)
     operators.show(graph.producer(plan.schedule.transfers[i].tensor));
-  for (const DevicePeak& peak : facts.peaks)
+  for (const PeakFacts& peak : facts.peaks)
     for (const HeldMemory& holder : peak.holders) operators.show(holder.op);
   for (const PathPart& part : facts.path_parts) operators.show(facts.path.links[part.longest].op);
 }
@@ -175,7 +175,7 @@ class PlanWriter {
     json_.end_object();
   }
 
-  void write_peak(const DevicePeak& peak) {
+  void write_peak(const PeakFacts& peak) {
     json_.field("peak", peak.bytes.count());
     json_.field("peak_at", peak.at.count());
     json_.key("peak_parts");

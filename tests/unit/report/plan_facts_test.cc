@@ -41,7 +41,7 @@ void check_against_trace(const OpGraph& graph, const Cluster& cluster, const Tra
     CAPTURE(device.value());
     const DeviceTrace& seen = trace.devices[device];
     REQUIRE(facts.curves[device] == points_of(seen.memory));
-    const DevicePeak& peak = facts.peaks[device];
+    const PeakFacts& peak = facts.peaks[device];
     REQUIRE(peak.bytes == seen.peak);
     REQUIRE(peak.at == seen.peak_at);
     Bytes parts, held;
