@@ -43,13 +43,19 @@ std::string to_csv(const OpGraph& graph, const Plan& plan) {
   return text;
 }
 
+// What frameworks call a kind: to them an a100 and a t4 are both GPUs.
+std::string_view framework_kind(const Device& device) {
+  return device.kind == "cpu" ? "CPU" : device.kind == "tpu" ? "TPU" : "GPU";
+}
+
 // The number of a device among those of its kind, as frameworks count them.
 std::size_t number_in_kind(const Plan& plan, DeviceId device, bool on_host) {
   const Device& spec = spec_of(plan, device);
   std::size_t number = 0;
   for (std::size_t i = 0; i < device.index(); ++i) {
     const Device& other = plan.cluster.devices[i];
-    if (other.kind == spec.kind && (!on_host || other.host == spec.host)) ++number;
+    if (framework_kind(other) == framework_kind(spec) && (!on_host || other.host == spec.host))
+      ++number;
   }
   return number;
 }
@@ -68,9 +74,9 @@ std::string tensorflow_device(const Plan& plan, DeviceId device) {
   const Device& spec = spec_of(plan, device);
   std::size_t num_hosts = 0;
   const std::size_t task = task_of(plan, spec.host, num_hosts);
-  std::string kind = spec.kind == "cpu" ? "CPU" : spec.kind == "tpu" ? "TPU" : "GPU";
   return "/job:" + std::string(num_hosts > 1 ? "worker" : "localhost") +
-         "/replica:0/task:" + std::to_string(task) + "/device:" + kind + ":" +
+         "/replica:0/task:" + std::to_string(task) +
+         "/device:" + std::string(framework_kind(spec)) + ":" +
          std::to_string(number_in_kind(plan, device, true));
 }
 

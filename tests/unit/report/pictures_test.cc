@@ -137,6 +137,22 @@ TEST_CASE("exports: a device map is as short as the plan allows") {
         "{\n \"layers.0\": 0,\n \"layers.1.a\": 1,\n \"layers.1.b\": 2\n}\n");
 }
 
+TEST_CASE("exports: devices of different kinds are numbered apart") {
+  const OpGraph graph = layered_model(1);
+  ClusterSpec spec = testing::unit_latency_cluster(3, Bytes(10'000)).spec();
+  for (std::size_t i = 0; i < 3; ++i)
+    spec.devices[i].kind = i == 0 ? "cpu" : i == 1 ? "a100" : "t4";
+  Placement placement;
+  placement.push_back(DeviceId(1));
+  placement.push_back(DeviceId(2));
+  const Plan plan = placed(graph, Cluster(spec), placement);
+  CHECK(find_export_format("device-map").write(graph, plan) ==
+        "{\n \"layers.0.a\": 0,\n \"layers.0.b\": 1\n}\n");
+  const std::string devices = find_export_format("tensorflow").write(graph, plan);
+  CHECK(devices.find("device:GPU:0") != std::string::npos);
+  CHECK(devices.find("device:GPU:1") != std::string::npos);
+}
+
 TEST_CASE("plan dot: few operators are drawn one by one, many as the parts their names tell") {
   const OpGraph graph = layered_model(4);
   const std::vector<int> devices{0, 0, 0, 1, 1, 1, 2, 2};
