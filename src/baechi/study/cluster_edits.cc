@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/error.h"
+#include "baechi/base/wide.h"
 
 namespace baechi {
 namespace {
@@ -30,10 +32,10 @@ std::string free_name(const ClusterSpec& spec, const std::string& like) {
 }
 
 std::int64_t scaled_down(std::int64_t value, Factor factor, const char* quantity) {
-  // floor(x) = -ceil(-x), and scale_up() takes no negative values: ceil, less one if not exact.
+  if (factor.count() < 1) throw InputError(std::string(quantity) + " times nothing is none at all");
   const std::int64_t up = scale_up(value, factor.count(), kFullSpeed.count(), quantity);
-  const std::int64_t exact = scale_up(up, kFullSpeed.count(), factor.count(), quantity);
-  return std::max<std::int64_t>(1, exact > value ? up - 1 : up);
+  const bool exact = WideInt{up} * kFullSpeed.count() == WideInt{value} * factor.count();
+  return std::max<std::int64_t>(1, exact ? up : up - 1);
 }
 
 bool spans_hosts(const ClusterSpec& spec) {

@@ -2,6 +2,7 @@
 #include "baechi/study/what_if.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -29,9 +30,9 @@ class Standard {
     add("as it is", cluster_);
     add_devices();
     add("half the memory", with_memory(cluster_, kHalf));
-    add("twice the memory", with_memory(cluster_, kTwice));
+    if_it_can_be([&] { add("twice the memory", with_memory(cluster_, kTwice)); });
     add_links();
-    add("devices twice as fast", with_speed(cluster_, kTwice));
+    if_it_can_be([&] { add("devices twice as fast", with_speed(cluster_, kTwice)); });
     add_kinds();
     add_batches();
     return std::move(scenarios_);
@@ -40,6 +41,15 @@ class Standard {
  private:
   void add(std::string name, ClusterSpec cluster, std::optional<std::int64_t> batch_size = {}) {
     scenarios_.push_back({std::move(name), std::move(cluster), batch_size});
+  }
+
+  // Twice as much may be more than 63 bits hold: memory that stands for "no limit" has no double.
+  template <class Action>
+  static void if_it_can_be(const Action& action) {
+    try {
+      action();
+    } catch (const InputError&) {
+    }
   }
 
   // A kind's name is enough where all its devices are alike.
@@ -118,7 +128,8 @@ class Standard {
     if (!graph_.batch_size().has_value()) return;
     const std::int64_t now = *graph_.batch_size();
     if (now % 2 == 0) add("half the batch", cluster_, now / 2);
-    add("twice the batch", cluster_, now * 2);
+    if (now <= std::numeric_limits<std::int64_t>::max() / 2)
+      add("twice the batch", cluster_, now * 2);
   }
 
   const OpGraph& graph_;

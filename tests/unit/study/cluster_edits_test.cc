@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "baechi/base/error.h"
 #include "baechi/io/read_cluster.h"
 
 namespace baechi {
@@ -39,6 +40,8 @@ TEST_CASE("cluster edits: factors are exact and round down") {
   CHECK(with_memory(spec, Factor(2'000'000)).devices[0].capacity == Bytes(2002));
   CHECK(with_memory(spec, Factor(1)).devices[0].capacity == Bytes(1));
   CHECK(with_speed(spec, Factor(1'500'000)).devices[1].speed == Speed(900'000));
+  CHECK_THROWS_AS(with_memory(spec, Factor(0)), InputError);
+  CHECK_THROWS_AS(with_speed(spec, Factor(0)), InputError);
   CHECK(largest_first(line("1x2GiB+1x8GiB+1x2GiB")).devices[0].capacity == gibibytes(8));
 }
 

@@ -4,12 +4,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/read_cluster.h"
 #include "baechi/report/study_text.h"
+#include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
 #include "baechi/study/sensitivity.h"
 #include "baechi/study/sweep.h"
@@ -83,6 +86,16 @@ TEST_CASE("what-if: unequal devices are named apart, and faster links are not of
                                           "one more gpu like gpu:1", "one gpu like gpu:0 fewer",
                                           "one gpu like gpu:1 fewer", "half the memory",
                                           "twice the memory", "devices twice as fast"});
+}
+
+TEST_CASE("what-if: memory that has no double is not doubled") {
+  const ClusterSpec spec =
+      with_memory(line("2x8GiB"), Bytes(std::numeric_limits<std::int64_t>::max()));
+  std::vector<std::string> names;
+  for (const Scenario& scenario : standard_scenarios(four_apart(), spec))
+    names.push_back(scenario.name);
+  CHECK(std::count(names.begin(), names.end(), "half the memory") == 1);
+  CHECK(std::count(names.begin(), names.end(), "twice the memory") == 0);
 }
 
 TEST_CASE("what-if: a scenario that cannot be says why") {
