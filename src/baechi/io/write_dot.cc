@@ -2,7 +2,6 @@
 #include "baechi/io/write_dot.h"
 
 #include <array>
-#include <string_view>
 #include <vector>
 
 #include "baechi/base/short_text.h"
@@ -13,18 +12,6 @@ namespace {
 // Eight light fills that stay apart in print and for most colour-blind readers.
 constexpr std::array<std::string_view, 8> kFills{"#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99",
                                                  "#cab2d6", "#ffff99", "#c7e9e4", "#e0e0e0"};
-
-std::string dot_text(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (c == '\n')
-      result += "\\n";
-    else
-      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return result + "\"";
-}
 
 class DotWriter {
  public:
@@ -63,7 +50,7 @@ class DotWriter {
     if (colors_.placement != nullptr) {
       const DeviceId device = (*colors_.placement)[op];
       if (colors_.cluster != nullptr) label += "\n" + colors_.cluster->devices[device.index()].name;
-      fill = ", fillcolor=" + dot_text(kFills[device.index() % kFills.size()]);
+      fill = ", fillcolor=" + dot_text(dot_fill(device));
     }
     out_ += "  " + node(op) + " [label=" + dot_text(label) + fill + "];\n";
   }
@@ -82,6 +69,20 @@ class DotWriter {
 };
 
 }  // namespace
+
+std::string dot_text(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (c == '\n')
+      result += "\\n";
+    else
+      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return result + "\"";
+}
+
+std::string_view dot_fill(DeviceId device) { return kFills[device.index() % kFills.size()]; }
 
 std::string graph_to_dot(const OpGraph& graph, const PlacementColors& colors) {
   return DotWriter(graph, colors).write();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
@@ -17,5 +18,9 @@ struct PlacementColors {  // borrowed
 
 // With a placement, operators are coloured and labelled by device.
 std::string graph_to_dot(const OpGraph& graph, const PlacementColors& colors = {});
+
+// Text in quotes, as DOT has it; the light fill of a device.
+std::string dot_text(std::string_view text);
+std::string_view dot_fill(DeviceId device);
 
 }  // namespace baechi

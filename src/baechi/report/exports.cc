@@ -8,6 +8,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/report/csv_field.h"
 #include "baechi/report/plan_dot.h"
 
 namespace baechi {
@@ -17,14 +18,6 @@ DeviceId device_of(const Plan& plan, OpId op) { return plan.schedule.slots[op].d
 
 const Device& spec_of(const Plan& plan, DeviceId device) {
   return plan.cluster.devices[device.index()];
-}
-
-// As RFC 4180 has it.
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
 }
 
 std::string to_csv(const OpGraph& graph, const Plan& plan) {

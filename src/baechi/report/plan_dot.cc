@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/report/plan_dot.h"
 
-#include <array>
 #include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "baechi/io/quantity_text.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/write_dot.h"
 
 namespace baechi {
 namespace {
 
-constexpr std::array<std::string_view, 8> kFills{"#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99",
-                                                 "#cab2d6", "#ffff99", "#c7e9e4", "#e0e0e0"};
 constexpr std::size_t kMostParts = 16;  // of a name
-
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (c == '\n')
-      result += "\\n";
-    else
-      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return result + "\"";
-}
 
 // The first `parts` parts of a name; all of it when it has no more.
 std::string_view beginning(std::string_view name, std::size_t parts) {
@@ -61,12 +46,12 @@ class PartsDot {
   std::size_t size() const { return nodes_.size(); }
 
   std::string write() {
-    std::string text = "digraph " + quoted(graph_.name()) +
+    std::string text = "digraph " + dot_text(graph_.name()) +
                        " {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\"];\n";
     std::map<PartKey, std::size_t> number;
     for (std::size_t d = 0; d < plan_.cluster.devices.size(); ++d) {
       text += "  subgraph cluster_" + std::to_string(d) +
-              " {\n    label=" + quoted(plan_.cluster.devices[d].name) + ";\n";
+              " {\n    label=" + dot_text(plan_.cluster.devices[d].name) + ";\n";
       for (const auto& [key, part] : nodes_)
         if (key.first.index() == d) text += node(key, part, number);
       text += "  }\n";
@@ -84,9 +69,9 @@ class PartsDot {
     const std::size_t n = number.size();
     number.emplace(key, n);
     return "    n" + std::to_string(n) + " [label=" +
-           quoted(std::string(key.second) + "\n" + std::to_string(part.operators) + " operators, " +
-                  short_text(part.time)) +
-           ", fillcolor=" + quoted(kFills[key.first.index() % kFills.size()]) + "];\n";
+           dot_text(std::string(key.second) + "\n" + std::to_string(part.operators) +
+                    " operators, " + short_text(part.time)) +
+           ", fillcolor=" + dot_text(dot_fill(key.first)) + "];\n";
   }
 
   // A tensor with several readers in one part counts once.
@@ -106,7 +91,7 @@ class PartsDot {
     std::string text;
     for (const auto& [ends, bytes] : carried)
       text += "  n" + std::to_string(ends.first) + " -> n" + std::to_string(ends.second) +
-              (bytes > Bytes(0) ? " [label=" + quoted(short_text(bytes)) + "];\n"
+              (bytes > Bytes(0) ? " [label=" + dot_text(short_text(bytes)) + "];\n"
                                 : " [style=dotted];\n");
     return text;
   }

@@ -5,6 +5,7 @@
 
 #include "baechi/io/json_writer.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/report/csv_field.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi {
@@ -69,13 +70,6 @@ void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
 }
 
 }  // namespace
-
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
 
 std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
   TextTable table({{"what if"},

@@ -34,7 +34,4 @@ std::string sensitivity_text(const Sensitivity& told);
 std::string sensitivity_csv(const Sensitivity& told);  // one line per sample
 std::string sensitivity_json(const Sensitivity& told);
 
-// A field of a CSV line, quoted if it must be.
-std::string csv_field(const std::string& text);
-
 }  // namespace baechi

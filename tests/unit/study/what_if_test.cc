@@ -11,6 +11,7 @@
 
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/read_cluster.h"
+#include "baechi/report/csv_field.h"
 #include "baechi/report/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
