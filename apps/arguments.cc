@@ -58,17 +58,13 @@ std::string check_path(const std::string& path) {
   return path.empty() ? "the path is empty" : std::string();
 }
 
-void add_graph_argument(CLI::App& app, std::string& path) {
-  app.add_option("graph", path,
+void add_graph_argument(CLI::App& app, GraphArgument& argument) {
+  app.add_option("graph", argument.path,
                  "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt or TensorFlow "
                  "GraphDef (.pb); - is standard input")
       ->required()
       ->check(check_path)
       ->type_name("GRAPH");
-}
-
-void add_graph_argument(CLI::App& app, GraphArgument& argument) {
-  add_graph_argument(app, argument.path);
   add_model_cost_options(app, argument);
 }
 
@@ -87,16 +83,17 @@ void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
       ->type_name("N");
 }
 
-OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
-  ReadOptions options{.costs = {}, .cancel = context.cancel};
-  if (!argument.costs.empty()) options.costs.kinds = parse_costed_kinds(argument.costs);
-  options.costs.batch = argument.batch;
-  const Progress progress("reading " + argument.path);
-  return read_graph(argument.path, options);
+ModelCosts model_costs(const GraphArgument& argument) {
+  ModelCosts costs;
+  if (!argument.costs.empty()) costs.kinds = parse_costed_kinds(argument.costs);
+  costs.batch = argument.batch;
+  return costs;
 }
 
-OpGraph load_graph(const std::string& path, const RunContext& context) {
-  return load_graph(GraphArgument{.path = path, .costs = {}, .batch = {}}, context);
+OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
+  const ReadOptions options{.costs = model_costs(argument), .cancel = context.cancel};
+  const Progress progress("reading " + argument.path);
+  return read_graph(argument.path, options);
 }
 
 void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required) {

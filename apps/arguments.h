@@ -10,6 +10,7 @@
 #include "apps/command.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/io/model_costs.h"
 #include "baechi/io/read_cluster.h"
 
 namespace baechi::cli {
@@ -24,10 +25,8 @@ struct GraphArgument {
 // GRAPH, --costs, --batch: of everything that reads a graph.
 void add_graph_argument(CLI::App& app, GraphArgument& argument);
 void add_model_cost_options(CLI::App& app, GraphArgument& argument);
+ModelCosts model_costs(const GraphArgument& argument);
 OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
-// For graphs that have costs.
-void add_graph_argument(CLI::App& app, std::string& path);
-OpGraph load_graph(const std::string& path, const RunContext& context);
 
 // The value of `option`, all of its text a whole number within the bounds. Throws InputError.
 std::uint64_t parse_whole_number(std::string_view option, std::string_view text,

@@ -23,7 +23,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> files;
-  std::string graph;
+  GraphArgument graph;  // for the plans
 };
 
 struct Verdict {
@@ -36,7 +36,8 @@ std::string counted(std::size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string check_file(const std::string& path, const OpGraph* graph, const RunContext& context) {
+std::string check_file(const std::string& path, const OpGraph* graph, const ModelCosts& costs,
+                       const RunContext& context) {
   const Progress progress("checking " + path);
   const SourceText source = read_text_file(path);
   switch (detect_document(source.text, source.name)) {
@@ -56,7 +57,7 @@ std::string check_file(const std::string& path, const OpGraph* graph, const RunC
       break;
   }
   const OpGraph found =
-      parse_graph(source.text, source.name, {.costs = {}, .cancel = context.cancel});
+      parse_graph(source.text, source.name, {.costs = costs, .cancel = context.cancel});
   return "graph, " + counted(found.num_ops(), "operator") + ", " +
          counted(found.num_edges(), "edge");
 }
@@ -89,18 +90,21 @@ Run declare(CLI::App& app) {
       ->required()
       ->check(check_path)
       ->type_name("FILE");
-  app.add_option("--graph", options->graph, "Also check that the plans are plans of this graph")
+  app.add_option("--graph", options->graph.path,
+                 "Also check that the plans are plans of this graph")
       ->check(check_path)
       ->type_name("GRAPH");
+  add_model_cost_options(app, options->graph);
   return [options](const RunContext& context) {
+    const ModelCosts costs = model_costs(options->graph);
     std::optional<OpGraph> graph;
-    if (!options->graph.empty()) graph = load_graph(options->graph, context);
+    if (!options->graph.path.empty()) graph = load_graph(options->graph, context);
     std::vector<Verdict> verdicts;
     ExitCode code = ExitCode::kOk;
     for (const std::string& file : options->files) {
       Verdict verdict{file, {}, {}};
       try {
-        verdict.content = check_file(file, graph.has_value() ? &*graph : nullptr, context);
+        verdict.content = check_file(file, graph.has_value() ? &*graph : nullptr, costs, context);
         if (!context.json) print_result(file + ": " + verdict.content + "\n");
       } catch (const InputError& error) {
         verdict.error = error.what();

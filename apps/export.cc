@@ -15,7 +15,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan, to, output;
+  GraphArgument graph;
+  std::string plan, to, output;
 };
 
 std::vector<std::string> format_names() {

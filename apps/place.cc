@@ -172,9 +172,9 @@ Run declare(CLI::App& app) {
   add_graph_argument(app, options->graph);
   add_cluster_options(app, options->cluster, /*required=*/true);
   add_planning_options(app, options->planning);
-  app.add_option("--objective", options->objective, objective_help())
-      ->check(CLI::IsMember(objective_names()))
-      ->excludes(app.get_option("--method"));
+  CLI::Option* const objective =
+      app.add_option("--objective", options->objective, objective_help());
+  objective->check(CLI::IsMember(objective_names()))->excludes(app.get_option("--method"));
   app.add_option("--lp", options->favorites, "How m-sct finds favorite children")
       ->check(CLI::IsMember({"matching", "approx", "exact"}))
       ->capture_default_str();
@@ -199,11 +199,13 @@ Run declare(CLI::App& app) {
                  "when costs are off by up to so much (20% when nothing is given)")
       ->expected(0, 1)
       ->default_str("20%")
+      ->excludes(objective)
       ->type_name("[X%]");
   app.add_flag("!--no-bounds", options->planning.request.bounds, "Do not compute lower bounds");
   add_output_option(app, options->output);
   app.add_option("--report", options->report, "Also show the plan as an HTML page in this file")
       ->check(check_path)
+      ->excludes(objective)
       ->type_name("FILE");
   return [options](const RunContext& context) { return place(*options, context); };
 }

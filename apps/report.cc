@@ -17,7 +17,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, output;
+  GraphArgument graph;
+  std::string output;
   std::vector<std::string> plans;
 };
 

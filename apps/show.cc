@@ -18,7 +18,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan, color = "auto";
+  GraphArgument graph;
+  std::string plan, color = "auto";
   std::size_t width = 0;  // 0: as the terminal has it
   bool ascii = false;
 };

@@ -14,7 +14,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  std::string graph, plan, output;
+  GraphArgument graph;
+  std::string plan, output;
 };
 
 ExitCode trace(const Options& options, const RunContext& context) {

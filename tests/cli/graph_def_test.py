@@ -63,3 +63,17 @@ def test_what_cannot_be_written_is_refused(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "cut off" in done.stderr
     assert not placed.exists()
+
+
+def test_every_command_about_a_plan_takes_a_graph_def(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("place", STEP, *COSTS, "-c", "2x1GiB", "-m", "balanced", "-o", plan).returncode == 0
+    for command in (
+        ("report", STEP, plan, "-o", tmp_path / "report.html"),
+        ("show", STEP, plan),
+        ("trace", STEP, plan, "-o", tmp_path / "trace.json"),
+        ("export", STEP, plan, "--to", "tensorflow"),
+        ("check", "--graph", STEP, plan),
+    ):
+        done = run(*command, *COSTS)
+        assert done.returncode == 0, done.stderr
