@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A field of a CSV line, as RFC 4180 has it.
 #pragma once
 
 #include <string>
@@ -6,7 +7,7 @@
 
 namespace baechi {
 
-// A field of a CSV line, quoted if it must be (RFC 4180).
+// In quotes if it must be.
 inline std::string csv_field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string quoted = "\"";
