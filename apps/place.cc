@@ -119,6 +119,8 @@ ExitCode place_for_objective(const Options& options, const CostModel& costs,
 }
 
 ExitCode place(const Options& options, const RunContext& context) {
+  if (is_graph_def(options.output) && !options.objective.empty())
+    throw InputError(options.output, "--objective writes a placement file, not a GraphDef");
   if (is_graph_def(options.output) && options.graph.path == "-")
     throw InputError(options.output, "a GraphDef is written from one in a file, not from -");
   const OpGraph graph = load_graph(options.graph, context);

@@ -48,7 +48,7 @@ void check(const CostModel& costs, const Placement& placement) {
   }
 }
 
-// Whether data of `op` is read on a device other than its own; or only on the given one.
+// Whether data of `op` is read on a device other than its own.
 bool read_elsewhere(const OpGraph& graph, const Placement& placement, OpId op) {
   return std::ranges::any_of(graph.out_edges(op), [&](const Edge& edge) {
     return edge.tensor.has_value() && placement[edge.to] != placement[op];

@@ -95,10 +95,13 @@ std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterS
                                             std::size_t max_devices, const PlanRequest& request) {
   const ClusterSpec sorted = largest_first(cluster);
   std::size_t impossible = 0;
+  ClusterSpec tried;  // grows by one device at a time: finding names for many takes long
   for (std::size_t count = 1; count <= max_devices; ++count) {
+    const bool more = count > sorted.devices.size();
+    tried = with_devices(more ? std::move(tried) : sorted, count);
     Probe probe;
     try {
-      probe = try_cluster(graph, with_devices(sorted, count), request);
+      probe = try_cluster(graph, tried, request);
     } catch (const InputError&) {  // a pin to a device that is left out
       if (count >= cluster.devices.size()) throw;
       probe.proved = true;
