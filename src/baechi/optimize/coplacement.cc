@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/short_text.h"
 #include "baechi/optimize/grouping.h"
 #include "baechi/optimize/pass_clock.h"
 
@@ -74,7 +75,7 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
 
 std::string describe(const Coplacement& found) {
   if (found.cut.has_value())
-    return "one group per device, cut for a step of " + std::to_string(found.cut->count()) + " ns";
+    return "one group per device, cut for a step of " + short_text(*found.cut);
   return std::to_string(found.by_consumer) + " unions with a consumer, " +
          std::to_string(found.by_forward) + " with a forward operator, " +
          std::to_string(found.capped) + " forbidden by a cap";

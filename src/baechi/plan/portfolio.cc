@@ -99,7 +99,8 @@ class Portfolio {
   bool prove(double share) {
     if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
     if (!is_searchable(costs_)) {
-      if (request_.method == "exact") note("the graph is too large for a search over all plans");
+      if (request_.method == "exact")
+        note("exact: the graph is too large for a search over all plans");
       return false;
     }
     const auto begin = std::chrono::steady_clock::now();
@@ -127,7 +128,10 @@ class Portfolio {
     return found.complete;
   }
 
-  void note(std::string text) { result_.notes.push_back(std::move(text)); }
+  void note(std::string text) {
+    if (std::ranges::find(result_.notes, text) == result_.notes.end())
+      result_.notes.push_back(std::move(text));
+  }
 
   PortfolioResult take() {
     if (stopped_early_)

@@ -5,15 +5,10 @@
 #include <tuple>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/short_text.h"
 
 namespace baechi {
 namespace {
-
-std::string milliseconds_text(Time time) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.4g ms", static_cast<double>(time.count()) / 1e6);
-  return text;
-}
 
 std::string percent(double fraction) {
   char text[48];
@@ -43,12 +38,11 @@ RobustChoice choose_robust(const CostModel& costs, const std::vector<Attempt>& a
 
   std::string note = "robust: of " + std::to_string(candidates.size()) + " plans " +
                      attempts[candidates[best]].method + "'s has the shortest worst step, " +
-                     milliseconds_text(worst[best]) + ", when costs are off by up to " +
+                     short_text(worst[best]) + ", when costs are off by up to " +
                      percent(perturbations.fraction) + " (" +
                      std::to_string(perturbations.samples) + " samples)";
   for (std::size_t i = 0; i < candidates.size(); ++i)
-    if (i != best)
-      note += "; " + attempts[candidates[i]].method + " " + milliseconds_text(worst[i]);
+    if (i != best) note += "; " + attempts[candidates[i]].method + " " + short_text(worst[i]);
   return {candidates[best], note};
 }
 
