@@ -37,6 +37,7 @@ SLOW = re.compile(r"^(CLI|doctest|nanobind)/")
 FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
 FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
 CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
+DEFINITION = re.compile(r"(?:struct|class|enum class|union)\s+(\w+)(?:\s+final)?\s*(?:\{|:(?!:))")
 # Clang 14 and the library of GCC 12, as Debian 12 has them, do not get along here.
 SUBRANGES = re.compile(r"ranges::(?:unique|remove|remove_if|partition|rotate|search)\(|\bviews::")
 
@@ -91,10 +92,37 @@ def check_file(path: Path, root: Path) -> list[str]:
     return problems
 
 
+def types_of(text: str) -> list[str]:
+    """Name the types that a formatted source defines outside unnamed namespaces."""
+    types, namespaces = [], list[str]()
+    for line in text.splitlines():
+        if opened := re.match(r"namespace\s*([\w:]*)\s*\{", line):
+            namespaces.append(opened.group(1))
+        elif line.startswith("}  // namespace"):
+            namespaces.pop()
+        elif (found := DEFINITION.match(line)) and "" not in namespaces:
+            types.append("::".join([*namespaces, found.group(1)]))
+    return types
+
+
+def check_names(files: list[Path], root: Path) -> list[str]:
+    """Two types of one name are no error to compilers and linkers, and undefined behaviour."""
+    seen: dict[str, str] = {}
+    problems = []
+    for path in files:
+        where = f"src/baechi/{path.relative_to(root).as_posix()}"
+        for name in types_of(path.read_text()):
+            if name in seen:
+                problems.append(f"{where}: {name} is also defined in {seen[name]}")
+            seen[name] = where
+    return problems
+
+
 def check(root: Path) -> list[str]:
     """List what is wrong below root, which is the folder src/baechi."""
     files = sorted(p for p in root.rglob("*") if p.suffix in (".h", ".cc"))
-    return [problem for path in files for problem in check_file(path, root)]
+    problems = [problem for path in files for problem in check_file(path, root)]
+    return problems + check_names(files, root)
 
 
 def main() -> int:

@@ -135,3 +135,21 @@ def test_paper_map_accepts_support_of_a_file_that_cites(project: Path) -> None:
 def test_paper_map_objects_to_a_file_that_is_gone(project: Path) -> None:
     (project / "src/baechi/place/m_etf.cc").unlink()
     assert check_paper_map.check(project) != []
+
+
+def test_layers_want_one_type_per_name(tmp_path: Path) -> None:
+    def source(namespace: str, body: str) -> str:
+        end = f"\n}}  // namespace {namespace}\n"
+        return f"{check_layers.LICENCE}// A file.\nnamespace {namespace} {{\n\n{body}{end}"
+
+    hidden = "namespace {\n\nclass Hidden {};\n\n}  // namespace\n\nvoid f() {\n}\n\n"
+    peak = "struct Peak {  // of a device\n};\n"
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/a.cc").write_text(source("baechi", hidden + peak))
+    (tmp_path / "base/b.cc").write_text(source("baechi", hidden))
+    (tmp_path / "base/c.cc").write_text(source("baechi::lp", peak))
+    assert check_layers.check(tmp_path) == []
+    (tmp_path / "base/d.cc").write_text(source("baechi", "class Peak final : public Base {\n};\n"))
+    problems = check_layers.check(tmp_path)
+    assert len(problems) == 1
+    assert "d.cc: baechi::Peak is also defined in src/baechi/base/a.cc" in problems[0]
