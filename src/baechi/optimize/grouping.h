@@ -34,7 +34,6 @@ class Grouping {
   bool together(OpId a, OpId b) { return sets_.find(a.value()) == sets_.find(b.value()); }
 
   Time work(OpId op) { return sums_[sets_.find(op.value())].work; }
-  Time own_work(OpId op) const { return own_work_[op]; }
   // Labels by the smallest member.
   OpLabels labels();
 
