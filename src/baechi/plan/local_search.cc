@@ -89,7 +89,9 @@ bool LocalSearch::propose() {
   if (step_ % 256 == 0) return reorder();
   if (random_.chance(0.85)) return propose_for(critical_[random_.below(critical_.size())]);
   const UnitId unit(random_.below(units_->size()));
-  move_region(unit, other_device(unit), std::size_t{1} << random_.below(6));
+  // One draw per statement: compilers evaluate arguments in different orders.
+  const std::size_t size = std::size_t{1} << random_.below(6);
+  move_region(unit, other_device(unit), size);
   return !changes_.empty();
 }
 
