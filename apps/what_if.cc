@@ -36,7 +36,7 @@ constexpr std::uint64_t kMostDevices = 1024;
 
 Scenario memory_scenario(const ClusterSpec& cluster, const std::string& text) {
   const std::string name = "memory " + text;
-  if (text.ends_with("x"))
+  if (text.ends_with('x'))
     return {name, with_memory(cluster, parse_speed(text.substr(0, text.size() - 1)))};
   return {name, with_memory(cluster, parse_bytes(text))};
 }

@@ -268,7 +268,7 @@ std::int64_t GraphDefReader::flops(const Operator& op) const {
     return saturating_product({2, product(*out), inner});
   }
   if (kind.find("Conv") != kind.npos &&
-      kind.find("D") != kind.npos) {  // y, its filter, its channels
+      kind.find('D') != kind.npos) {  // y, its filter, its channels
     const bool to_input = kind.find("BackpropInput") != kind.npos;
     const bool to_filter = kind.find("BackpropFilter") != kind.npos;
     const Shape* const y = to_input || to_filter ? input_shape(op, 2) : out;

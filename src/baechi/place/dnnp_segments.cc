@@ -43,9 +43,10 @@ std::optional<Sequence> by_key(const Edges& edges, const std::vector<std::int64_
   std::vector<std::size_t> waits(n);
   using Entry = std::pair<std::int64_t, Index>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> free;
-  for (std::size_t group = 0; group < n; ++group)
-    if ((waits[group] = edges.before[group].size()) == 0)
-      free.emplace(key[group], static_cast<Index>(group));
+  for (std::size_t group = 0; group < n; ++group) {
+    waits[group] = edges.before[group].size();
+    if (waits[group] == 0) free.emplace(key[group], static_cast<Index>(group));
+  }
   Sequence sequence;
   while (!free.empty()) {
     const Index group = free.top().second;

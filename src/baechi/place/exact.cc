@@ -102,7 +102,7 @@ class Search {
   std::pair<Node, Domains> root() const {
     Domains domains;
     for (const Instance::Unit& unit : in_.units) domains.push_back(unit.devices);
-    return {{}, std::move(domains)};
+    return {Node{}, std::move(domains)};
   }
 
   // Narrows the domains, and keeps the node if a better plan may be in it.
@@ -151,7 +151,7 @@ class Search {
       if (must_stop()) return false;
       Domains child = domains;
       child[*node.branch] = only(device);
-      push({{{}, node.used | only(device), node.decided + 1}, std::move(child)});
+      push({Node{{}, node.used | only(device), node.decided + 1}, std::move(child)});
     }
     return true;
   }

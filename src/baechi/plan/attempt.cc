@@ -107,7 +107,7 @@ class Try {
     }
     const std::optional<PlacedGraph> small = run_placer(problem_.shrunk->costs, options);
     const bool fits = small.has_value() && offer(expansions(problem_, *small));
-    return place_at_home(std::move(options)) || fits;
+    return place_at_home(options) || fits;
   }
 
   // The paper's way lets the first operator of a group decide, and a group that starts with a

@@ -2,6 +2,7 @@
 #include "baechi/report/explanation_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -20,7 +21,7 @@ std::string share_text(std::int64_t part, std::int64_t whole) {
   if (whole == 0) return "0%";
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   if (part > 0 && percent < 0.5) return "<1%";
-  return std::to_string(static_cast<int>(percent + 0.5)) + "%";
+  return std::to_string(std::lround(percent)) + "%";
 }
 
 // Long names lose their middle, which tells the least.

@@ -168,7 +168,7 @@ std::string least_text(const Least& least) {
                   ? "; proved: fewer never suffice"
                   : "; no plan was found for " + std::to_string(found.count - 1) +
                         ", which is not proved impossible";
-    text += "\n";
+    text += '\n';
   }
   if (least.memory.has_value()) {
     const LeastMemory& found = *least.memory;
@@ -176,10 +176,9 @@ std::string least_text(const Least& least) {
         "least memory per device: " + short_text(found.capacity) + " (" +
         std::to_string(found.capacity.count()) + " bytes), step " +
         short_text(found.plan.makespan()) + " by " + found.plan.method +
-        (found.impossible_below >= found.capacity
-             ? "; proved: no placement fits with less"
-             : "; proved: no placement fits with less than " + short_text(found.impossible_below)) +
-        "\n";
+        (found.impossible_below >= found.capacity ? "; proved: no placement fits with less\n"
+                                                  : "; proved: no placement fits with less than " +
+                                                        short_text(found.impossible_below) + "\n");
   }
   return text;
 }

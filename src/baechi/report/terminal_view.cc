@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -70,7 +71,8 @@ class Picture {
   static std::size_t level_of(std::int64_t part, std::int64_t whole) {
     if (part <= 0 || whole <= 0) return 0;
     const double share = static_cast<double>(part) / static_cast<double>(whole);
-    return std::clamp<std::size_t>(static_cast<std::size_t>(share * 8 + 0.5), 1, kLevels - 1);
+    return std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(share * 8)), 1,
+                                   kLevels - 1);
   }
 
   std::string colored(std::string_view color, const std::string& text) const {

@@ -72,10 +72,11 @@ ClusterSpec without_device(ClusterSpec spec, std::size_t at) {
 
 ClusterSpec with_devices(ClusterSpec spec, std::size_t count) {
   BAECHI_ASSERT(count > 0, "a cluster has devices");
-  while (spec.devices.size() > count)
-    spec = without_device(std::move(spec), spec.devices.size() - 1);
-  while (spec.devices.size() < count)
-    spec = with_device_like(std::move(spec), spec.devices.size() - 1);
+  while (spec.devices.size() != count) {
+    const std::size_t last = spec.devices.size() - 1;
+    spec = last >= count ? without_device(std::move(spec), last)
+                         : with_device_like(std::move(spec), last);
+  }
   return spec;
 }
 
