@@ -31,9 +31,9 @@ void LocalSearch::restart(const PlacedGraph& placed) {
   BAECHI_ASSERT(placed.order.has_value(), "refine needs an order to change");
   now_.device = placed.device;
   number_ranks(plan_order(costs_->graph(), *placed.order));
-  const std::optional<Time> makespan = evaluate();
-  BAECHI_ASSERT(makespan.has_value(), "refine starts from a plan that fits");
-  accept(*makespan);
+  ++evaluations_;
+  BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
+  accept(simulator_.makespan(now_));
   history_.assign(kHistory, makespan_);
 }
 
@@ -46,12 +46,11 @@ void LocalSearch::number_ranks(const std::vector<OpId>& sequence) {
   }
 }
 
-std::optional<Time> LocalSearch::evaluate() {
-  ++evaluations_;
+bool LocalSearch::fits() {
   const StepSummary& summary = simulator_.run(now_);
   for (const DeviceId device : summary.peaks.keys())
-    if (summary.peaks[device] > costs_->cluster()[device].capacity) return std::nullopt;
-  return summary.makespan;
+    if (summary.peaks[device] > costs_->cluster()[device].capacity) return false;
+  return true;
 }
 
 void LocalSearch::accept(Time makespan) {
@@ -61,26 +60,27 @@ void LocalSearch::accept(Time makespan) {
   changes_.clear();
 }
 
-int LocalSearch::step() {
+// Times first; memory, which costs as much again, only for a move that they would keep.
+void LocalSearch::step() {
   if (critical_.empty()) trace_critical_path();
   ++step_;
   if (!propose()) {
     undo();
-    return 1;  // counted, so that a search without moves ends
+    return;
   }
-  const std::optional<Time> makespan = evaluate();
+  ++evaluations_;
+  const Time makespan = simulator_.makespan(now_);
   Time& memory = history_[step_ % kHistory];
-  if (!makespan.has_value() || (*makespan > makespan_ && *makespan > memory)) {
+  if ((makespan > makespan_ && makespan > memory) || !fits()) {
     undo();
   } else {
-    accept(*makespan);
+    accept(makespan);
     if (makespan_ < best_makespan_) {
       best_makespan_ = makespan_;
       best_ = now_;
     }
   }
   memory = makespan_;
-  return 1;
 }
 
 bool LocalSearch::propose() {

@@ -22,11 +22,12 @@ class LocalSearch {
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
               std::uint64_t seed);
 
-  // Goes on for so many simulated operators, or until `stop` says so.
+  // Goes on for so many simulated operators, or until `stop` says so. A move counts as one
+  // simulation, whether or not its memory is looked at.
   template <class Stop>
   void run(std::int64_t work, const Stop& stop) {
-    for (std::int64_t done = 0; done < work && !stop();)
-      done += static_cast<std::int64_t>(costs_->graph().num_ops()) * step();
+    const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
+    for (std::int64_t done = 0; done < work && !stop(); done += num_ops) step();
   }
 
   // Continues from `placed` instead; it has an order and fits.
@@ -49,7 +50,7 @@ class LocalSearch {
     return [this](OpId a, OpId b) { return rank_[a] != rank_[b] ? rank_[a] < rank_[b] : a < b; };
   }
 
-  int step();  // tries one move; how many simulations it took
+  void step();  // tries one move
   bool propose();
   bool propose_for(const Blame& blame);
   void move(UnitId unit, DeviceId device);
@@ -59,7 +60,7 @@ class LocalSearch {
   DeviceId other_device(UnitId unit);
   bool allowed(UnitId unit, DeviceId device) const;
 
-  std::optional<Time> evaluate();  // nothing when it does not fit
+  bool fits();
   void accept(Time makespan);
   void undo();
   void number_ranks(const std::vector<OpId>& sequence);

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
@@ -70,6 +72,37 @@ TEST_CASE("refine: finds the optimum of most tiny instances from a random start"
   }
   CHECK(tried > 50);
   CHECK(optimal * 10 >= tried * 9);
+}
+
+// With no more memory than the start takes at its peak, most of what would be faster does not fit.
+TEST_CASE("refine: turns down what is faster and does not fit") {
+  int improved = 0, held_back = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 12, .max_ops = 30});
+    UniformCluster devices{.count = 3, .capacity = Bytes(100'000), .latency = Time(2)};
+    const Cluster ample(uniform_cluster(devices));
+    const CostModel costs(graph, ample);
+    const std::optional<PlacedGraph> start = start_for(costs, seed);
+    REQUIRE(start.has_value());
+    const Trace before = simulate(costs, *start);
+    devices.capacity = Bytes(0);
+    for (const DeviceTrace& device : before.devices)
+      devices.capacity = std::max(devices.capacity, device.peak);
+
+    const Cluster tight(uniform_cluster(devices));
+    const CostModel tight_costs(graph, tight);
+    const RefineOptions options{.work = 20'000, .seed = seed};
+    const Refined refined = refine(tight_costs, Units(tight_costs), *start, options);
+    const Trace after = simulate(tight_costs, refined.placed);
+    CHECK(check_schedule(graph, tight, after.schedule) == std::vector<std::string>{});
+    CHECK_FALSE(find_overflow(after, tight).has_value());
+    CHECK(after.schedule.makespan == refined.makespan);
+    improved += refined.makespan < before.schedule.makespan ? 1 : 0;
+    held_back += refine(costs, Units(costs), *start, options).makespan < refined.makespan ? 1 : 0;
+  }
+  CHECK(improved > 10);
+  CHECK(held_back > 10);
 }
 
 TEST_SUITE("threads") {
