@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from types import ModuleType
@@ -10,7 +11,7 @@ from types import ModuleType
 import pytest
 
 if importlib.util.find_spec("torch") is not None:
-    pass  # before any test runs a backward
+    importlib.import_module("baechi.torch.sim")  # before any test runs a backward
 
 
 @pytest.fixture

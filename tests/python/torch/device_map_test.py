@@ -91,7 +91,7 @@ def test_branches_that_meet_in_a_plain_operation_share_a_device() -> None:
 
 def test_what_does_not_fit_and_what_cannot_be_called_is_said() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
-    with pytest.raises(baechi.DoesNotFit, match=r"17\.50 KiB"):
+    with pytest.raises(baechi.DoesNotFit, match=r"17\.5 KiB"):
         baechi.torch.device_map(model, {0: "4KiB"}, example_inputs=torch.randn(1, 64))
     with pytest.raises(baechi.InputError, match="give example_inputs"):
         baechi.torch.device_map(model, {0: "1GiB"})
