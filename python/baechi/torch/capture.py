@@ -446,8 +446,8 @@ class Recorder(Interceptor):
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
-        # The tensor itself would be a cycle when it is an output and no backward runs. Outside units
-        # the mode is on: this call is ours, not one of the model's functions.
+        # The tensor itself would be a cycle when it is an output and no backward runs. Outside
+        # units the mode is on: this call is ours, not one of the model's functions.
         paused, self._state.paused = self._state.paused, True
         try:
             return tensor.detach()
