@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,10 +71,13 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
 
 bool is_graph_def(const std::string& path) { return path.ends_with(".pb"); }
 
-std::string result_text(const Options& options, const Plan& plan, const OpGraph& graph) {
-  if (!is_graph_def(options.output)) return plan_to_json(plan, graph);
-  const SourceText source = read_text_file(options.graph.path);
-  return placed_graph_def(source.text, source.name, graph, plan);
+// What the result is written into; nothing when it is a plan of its own. Throws before any planning
+// when the graph is no GraphDef.
+std::optional<SourceText> graph_def_to_fill(const Options& options) {
+  if (!is_graph_def(options.output)) return std::nullopt;
+  SourceText source = read_text_file(options.graph.path);
+  check_graph_def(source.text, source.name);
+  return source;
 }
 
 // For an objective that is not our simulator's: a placement with its value, not a plan.
@@ -123,6 +127,7 @@ ExitCode place(const Options& options, const RunContext& context) {
     throw InputError(options.output, "--objective writes a placement file, not a GraphDef");
   if (is_graph_def(options.output) && options.graph.path == "-")
     throw InputError(options.output, "a GraphDef is written from one in a file, not from -");
+  const std::optional<SourceText> graph_def = graph_def_to_fill(options);
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
@@ -151,7 +156,11 @@ ExitCode place(const Options& options, const RunContext& context) {
     return ExitCode::kDoesNotFit;
   }
   const Plan& plan = std::get<Plan>(result);
-  if (!options.output.empty()) write_result(options.output, result_text(options, plan, graph));
+  if (!options.output.empty())
+    write_result(options.output,
+                 graph_def.has_value()
+                     ? placed_graph_def(graph_def->text, graph_def->name, graph, plan)
+                     : plan_to_json(plan, graph));
   if (!options.report.empty()) {
     const ReportPlan shown{&plan, plan.method};
     write_text_file(options.report, html_report(graph, {&shown, 1}));

@@ -20,6 +20,7 @@ def test_a_placed_graph_def_is_the_model_with_devices(run: Run, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     devices = {name for name in (b"/device:GPU:0", b"/device:GPU:1") if name in placed.read_bytes()}
     assert devices == {b"/device:GPU:0", b"/device:GPU:1"}
+    assert b"/job:localhost/replica:0/task:0/device:GPU:1" in placed.read_bytes()
     before = baechi.Graph.load(STEP, costs="gpu=rtx2080", batch=8)
     after = baechi.Graph.from_graph_def(placed.read_bytes(), costs="gpu=rtx2080", batch=8)
     assert after.names == before.names
@@ -56,6 +57,10 @@ def test_what_cannot_be_written_is_refused(run: Run, tmp_path: Path) -> None:
     assert run("convert", STEP, graph, *COSTS).returncode == 0
     done = run("place", graph, "-c", "2x1GiB", "-o", placed)
     assert done.returncode == 2
+    assert "GraphDef" in done.stderr
+    # Told before planning, which would say that nothing fits.
+    done = run("place", graph, "-c", "2x1B", "-o", placed)
+    assert done.returncode == 2, done.stderr
     assert "GraphDef" in done.stderr
     cut = tmp_path / "cut.pb"
     cut.write_bytes(STEP.read_bytes()[:10_000])

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/io/write_graph_def.h"
 
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -10,19 +11,33 @@
 
 namespace baechi {
 
+std::string_view framework_kind(const Device& device) {
+  return device.kind == "cpu" ? "CPU" : device.kind == "tpu" ? "TPU" : "GPU";
+}
+
 IdVector<DeviceId, std::string> tensorflow_devices(const ClusterSpec& cluster) {
-  int cpus = 0, others = 0;
+  std::map<std::string_view, std::size_t> task_of;
+  for (const Device& device : cluster.devices) task_of.try_emplace(device.host, task_of.size());
+  const std::string job = task_of.size() > 1 ? "worker" : "localhost";
+  std::map<std::pair<std::size_t, std::string_view>, std::size_t> seen;  // by task and kind
   IdVector<DeviceId, std::string> names;
-  for (const Device& device : cluster.devices)
-    names.push_back(device.kind == "cpu" ? "/device:CPU:" + std::to_string(cpus++)
-                                         : "/device:GPU:" + std::to_string(others++));
+  for (const Device& device : cluster.devices) {
+    const std::size_t task = task_of.at(device.host);
+    const std::string_view kind = framework_kind(device);
+    names.push_back("/job:" + job + "/replica:0/task:" + std::to_string(task) +
+                    "/device:" + std::string(kind) + ":" + std::to_string(seen[{task, kind}]++));
+  }
   return names;
+}
+
+void check_graph_def(std::string_view bytes, const std::string& place) {
+  if (!looks_like_graph_def(bytes))
+    throw InputError(place, "only a TensorFlow GraphDef can be written as one");
 }
 
 std::string placed_graph_def(std::string_view bytes, const std::string& place, const OpGraph& graph,
                              const Plan& plan) {
-  if (!looks_like_graph_def(bytes))
-    throw InputError(place, "only a TensorFlow GraphDef can be written as one");
+  check_graph_def(bytes, place);
   const IdVector<DeviceId, std::string> devices = tensorflow_devices(plan.cluster);
   return set_graph_def_devices(bytes, place, [&](std::string_view node) {
     const std::optional<OpId> op = graph.find(node);

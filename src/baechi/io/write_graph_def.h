@@ -12,9 +12,17 @@
 
 namespace baechi {
 
-// TensorFlow's names of the devices: those of kind "cpu" are "/device:CPU:0", ..., all others
-// "/device:GPU:0", ..., each counted in the order of the cluster.
+// What frameworks call a device's kind: "CPU" for "cpu", "TPU" for "tpu", "GPU" for all others: to
+// them an a100 and a t4 are both GPUs.
+std::string_view framework_kind(const Device& device);
+
+// TensorFlow's names of the devices: "/job:localhost/replica:0/task:0/device:GPU:1". With several
+// hosts the job is "worker" and every host a task, in the order in which the cluster first names
+// them. Devices are numbered by framework_kind(), on each host from 0, in the cluster's order.
 IdVector<DeviceId, std::string> tensorflow_devices(const ClusterSpec& cluster);
+
+// Throws InputError when `bytes`, read from `place`, are plainly no GraphDef.
+void check_graph_def(std::string_view bytes, const std::string& place);
 
 // `bytes` is the GraphDef that `graph` was read from; everything but the devices of its nodes stays
 // as it is. Throws InputError when it is none, or of another graph.

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <optional>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/io/write_graph_def.h"
 #include "baechi/report/csv_field.h"
 #include "baechi/report/plan_dot.h"
 
@@ -36,47 +39,8 @@ std::string to_csv(const OpGraph& graph, const Plan& plan) {
   return text;
 }
 
-// What frameworks call a kind: to them an a100 and a t4 are both GPUs.
-std::string_view framework_kind(const Device& device) {
-  return device.kind == "cpu" ? "CPU" : device.kind == "tpu" ? "TPU" : "GPU";
-}
-
-// The number of a device among those of its kind, as frameworks count them.
-std::size_t number_in_kind(const Plan& plan, DeviceId device, bool on_host) {
-  const Device& spec = spec_of(plan, device);
-  std::size_t number = 0;
-  for (std::size_t i = 0; i < device.index(); ++i) {
-    const Device& other = plan.cluster.devices[i];
-    if (framework_kind(other) == framework_kind(spec) && (!on_host || other.host == spec.host))
-      ++number;
-  }
-  return number;
-}
-
-// Numbered in the order in which the cluster first names them.
-std::size_t task_of(const Plan& plan, const std::string& host, std::size_t& num_hosts) {
-  std::vector<std::string_view> hosts;
-  for (const Device& device : plan.cluster.devices)
-    if (std::find(hosts.begin(), hosts.end(), device.host) == hosts.end())
-      hosts.emplace_back(device.host);
-  num_hosts = hosts.size();
-  return static_cast<std::size_t>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin());
-}
-
-std::string tensorflow_device(const Plan& plan, DeviceId device) {
-  const Device& spec = spec_of(plan, device);
-  std::size_t num_hosts = 0;
-  const std::size_t task = task_of(plan, spec.host, num_hosts);
-  return "/job:" + std::string(num_hosts > 1 ? "worker" : "localhost") +
-         "/replica:0/task:" + std::to_string(task) +
-         "/device:" + std::string(framework_kind(spec)) + ":" +
-         std::to_string(number_in_kind(plan, device, true));
-}
-
 std::string to_tensorflow(const OpGraph& graph, const Plan& plan) {
-  IdVector<DeviceId, std::string> names;
-  for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
-    names.push_back(tensorflow_device(plan, DeviceId(i)));
+  const IdVector<DeviceId, std::string> names = tensorflow_devices(plan.cluster);
   std::string text;
   JsonWriter json(text);
   json.begin_object();
@@ -96,64 +60,87 @@ std::vector<std::string_view> parts_of(std::string_view name) {
   }
 }
 
-// The modules of a model by name, down to what holds weights.
+// An operator that holds weights, as the module that a device map knows it by.
 struct Module {
-  std::map<std::string, Module, std::less<>> children;
-  std::optional<DeviceId> here;  // it holds weights itself
-  std::optional<DeviceId> all;   // the device of everything below, if it is one
-  bool mixed = false;
+  std::string name;  // with "." between the levels
+  OpId op{0};
+  DeviceId device{0};
 };
 
-void add_module(Module& root, std::string_view name, DeviceId device) {
-  Module* at = &root;
-  const auto touch = [device](Module& module) {
-    module.mixed = module.mixed || (module.all.has_value() && *module.all != device);
-    module.all = device;
-  };
-  touch(root);
-  for (const std::string_view part : parts_of(name)) {
-    at = &at->children[std::string(part)];
-    touch(*at);
-  }
-  at->here = device;
+// By levels: a module comes right before all that it contains.
+bool before(const Module& a, const Module& b) {
+  const auto rank = [](char c) { return c == '.' ? 0 : 1 + static_cast<unsigned char>(c); };
+  return std::ranges::lexicographical_compare(a.name, b.name, std::less<>{}, rank, rank);
 }
 
-class DeviceMapWriter {
- public:
-  DeviceMapWriter(JsonWriter& json, const Plan& plan) : json_(json), plan_(plan) {}
-
-  void write(const Module& module, const std::string& name) {
-    if (!module.mixed) {
-      value(name, *module.all);
-      return;
-    }
-    if (module.here.has_value()) value(name, *module.here);
-    for (const auto& [part, child] : module.children)
-      write(child, name.empty() ? part : name + "." + part);
+std::vector<Module> modules_of(const OpGraph& graph, const Plan& plan) {
+  std::vector<Module> modules;
+  for (const OpId op : graph.ops()) {
+    if (graph[op].permanent == Bytes(0)) continue;
+    modules.push_back({std::string(graph[op].name), op, device_of(plan, op)});
+    std::string& name = modules.back().name;
+    std::ranges::replace(name, '/', '.');
+    name.erase(0, std::min(name.find_first_not_of('.'), name.size()));
   }
-
- private:
-  void value(const std::string& name, DeviceId device) {
-    if (spec_of(plan_, device).kind == "cpu")
-      json_.field(name, "cpu");
-    else
-      json_.field(name, number_in_kind(plan_, device, false));
-  }
-
-  JsonWriter& json_;
-  const Plan& plan_;
-};
-
-std::string to_device_map(const OpGraph& graph, const Plan& plan) {
-  Module root;
-  for (const OpId op : graph.ops())
-    if (graph[op].permanent > Bytes(0)) add_module(root, graph[op].name, device_of(plan, op));
-  if (!root.all.has_value())
+  if (modules.empty())
     throw InputError(graph.name(), "no operator holds permanent memory: there is no module to map");
+  std::ranges::stable_sort(modules, before);
+  for (std::size_t i = 1; i < modules.size(); ++i) {
+    const Module &a = modules[i - 1], &b = modules[i];
+    if (a.name == b.name && a.device != b.device)
+      throw InputError(graph.name(),
+                       "operators " + in_quotes(graph[a.op].name) + " and " +
+                           in_quotes(graph[b.op].name) + " are one module, on two devices: " +
+                           spec_of(plan, a.device).name + " and " + spec_of(plan, b.device).name);
+  }
+  return modules;
+}
+
+// The length of the shortest prefix of levels of `name` that `other` does not begin with; all of
+// `name` when there is none.
+std::size_t own_prefix(std::string_view name, std::string_view other) {
+  const auto differ = std::ranges::mismatch(name, other);
+  auto at = static_cast<std::size_t>(differ.in1 - name.begin());
+  if (at == name.size()) return at;
+  // `name` goes on within a level, or with a further one.
+  const bool further = name[at] == '.' && at == other.size();
+  return std::min(name.size(), name.find('.', further ? at + 1 : at));
+}
+
+// The numbers of devices as Hugging Face counts them: those of one kind together, on all hosts.
+IdVector<DeviceId, std::size_t> numbers_in_kind(const ClusterSpec& cluster) {
+  std::map<std::string_view, std::size_t> seen;
+  IdVector<DeviceId, std::size_t> numbers;
+  for (const Device& device : cluster.devices) numbers.push_back(seen[framework_kind(device)]++);
+  return numbers;
+}
+
+// An entry's name is the shortest prefix that no module on another device shares. Of those, in
+// order, the nearest on either side share the most.
+std::string to_device_map(const OpGraph& graph, const Plan& plan) {
+  const std::vector<Module> modules = modules_of(graph, plan);
+  const IdVector<DeviceId, std::size_t> numbers = numbers_in_kind(plan.cluster);
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  DeviceMapWriter(json, plan).write(root, "");
+  std::optional<std::string_view> last;
+  for (std::size_t first = 0, end = 0; first < modules.size(); first = end) {
+    const DeviceId device = modules[first].device;
+    while (end < modules.size() && modules[end].device == device) ++end;
+    for (std::size_t i = first; i < end; ++i) {
+      const std::string_view name = modules[i].name;
+      std::size_t length = 0;
+      if (first > 0) length = own_prefix(name, modules[first - 1].name);
+      if (end < modules.size()) length = std::max(length, own_prefix(name, modules[end].name));
+      const std::string_view entry = name.substr(0, length);
+      if (last == entry) continue;
+      last = entry;
+      if (spec_of(plan, device).kind == "cpu")
+        json.field(entry, "cpu");
+      else
+        json.field(entry, numbers[device]);
+    }
+  }
   json.end_object();
   json.finish();
   return text;

@@ -243,7 +243,8 @@ TEST_CASE("graph_def: a placed graph differs from its model in the devices only"
       if (message.field() == 4) device = message.bytes();
     }
     const DeviceId planned = plan.schedule.slots[*graph.find(name)].device;
-    CHECK(device == "/device:GPU:" + std::to_string(planned.value()));
+    CHECK(device ==
+          "/job:localhost/replica:0/task:0/device:GPU:" + std::to_string(planned.value()));
     ++seen;
   }
   CHECK(seen == graph.num_ops());

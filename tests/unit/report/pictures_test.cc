@@ -10,6 +10,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/write_graph_def.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/exports.h"
 #include "baechi/report/plan_dot.h"
@@ -151,6 +152,66 @@ TEST_CASE("exports: devices of different kinds are numbered apart") {
   const std::string devices = find_export_format("tensorflow").write(graph, plan);
   CHECK(devices.find("device:GPU:0") != std::string::npos);
   CHECK(devices.find("device:GPU:1") != std::string::npos);
+}
+
+TEST_CASE("exports: TensorFlow counts hosts as tasks, and devices by kind on each host") {
+  const OpGraph graph = layered_model(3);
+  ClusterSpec spec = testing::unit_latency_cluster(6, Bytes(10'000)).spec();
+  const std::vector<const char*> kinds{"cpu", "a100", "t4", "tpu", "tpu", "t4"};
+  for (std::size_t i = 0; i < 6; ++i) {
+    spec.devices[i].kind = kinds[i];
+    spec.devices[i].host = i == 2 || i == 4 ? "second" : "first";
+  }
+  Placement placement;
+  for (const int device : {0, 1, 2, 3, 4, 5}) placement.push_back(DeviceId(device));
+  const Plan plan = placed(graph, Cluster(spec), placement);
+  const std::string devices = find_export_format("tensorflow").write(graph, plan);
+  const std::vector<std::string> expected{
+      "/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:GPU:0",
+      "/job:worker/replica:0/task:1/device:GPU:0", "/job:worker/replica:0/task:0/device:TPU:0",
+      "/job:worker/replica:0/task:1/device:TPU:0", "/job:worker/replica:0/task:0/device:GPU:1"};
+  std::size_t i = 0;
+  for (const std::string& device : tensorflow_devices(spec)) {
+    CHECK(device == expected[i]);
+    CHECK(devices.find("\"" + std::string(graph[OpId(i)].name) + "\": \"" + device + "\"") !=
+          std::string::npos);
+    ++i;
+  }
+  CHECK(i == 6);
+}
+
+// Operators of the given names, which hold weights.
+OpGraph modules(const std::vector<std::string>& names) {
+  OpGraphBuilder builder("model");
+  for (const std::string& name : names)
+    builder.set_time(builder.add_operator({.name = name, .permanent = Bytes(1)}), kAnyKind,
+                     Time(4));
+  return std::move(builder).build();
+}
+
+TEST_CASE("exports: names that a device map cannot tell apart are refused by name") {
+  CHECK_THROWS_WITH_AS(
+      exported("device-map", modules({"a.b", "c", "a/b"}), {0, 0, 1}),
+      "model: operators 'a.b' and 'a/b' are one module, on two devices: gpu:0 and gpu:1",
+      InputError);
+  CHECK_THROWS_AS(exported("device-map", modules({"/a", "a"}), {0, 1}), InputError);
+  CHECK(exported("device-map", modules({"a.b", "c", "a/b"}), {0, 1, 0}) ==
+        "{\n \"a\": 0,\n \"c\": 1\n}\n");
+}
+
+TEST_CASE("exports: entries of a device map end where levels do") {
+  CHECK(exported("device-map", modules({"a", "a/b", "a-x", "ab/c", "ab/d", "/e/f"}),
+                 {0, 1, 2, 0, 0, 1}) ==
+        "{\n \"a\": 0,\n \"a.b\": 1,\n \"a-x\": 2,\n \"ab\": 0,\n \"e\": 1\n}\n");
+}
+
+TEST_CASE("exports: a device map of very deep names takes no more than their length") {
+  std::string deep = "m";
+  for (int level = 0; level < 200'000; ++level) deep += "/m";
+  std::string dotted = deep;
+  std::ranges::replace(dotted, '/', '.');
+  CHECK(exported("device-map", modules({deep, deep + "/a/b", deep + "/c"}), {0, 1, 2}) ==
+        "{\n \"" + dotted + "\": 0,\n \"" + dotted + ".a\": 1,\n \"" + dotted + ".c\": 2\n}\n");
 }
 
 TEST_CASE("plan dot: few operators are drawn one by one, many as the parts their names tell") {
