@@ -24,7 +24,7 @@ struct Options {
 ExitCode bounds(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
-  const std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster));
+  const std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster), context.cancel);
   if (context.json) {
     std::string text;
     JsonWriter json(text);

@@ -108,8 +108,8 @@ ExitCode score(const Options& options, const RunContext& context) {
   const SourceText source = read_text_file(options.placement);
   const Cluster cluster = cluster_for(options, source, graph);
   const Placement placement = parse_placement(source.text, source.name, graph, cluster);
-  const DnnpScore found =
-      dnnp_score(CostModel(graph, cluster), placement, find_dnnp_objective(options.objective));
+  const DnnpScore found = dnnp_score(CostModel(graph, cluster), placement,
+                                     find_dnnp_objective(options.objective), context.cancel);
   print_result(context.json ? to_json(options, found, cluster) : to_text(options, found, cluster));
   if (found.fits) return ExitCode::kOk;
   print_words("baechi: " + options.placement +

@@ -53,9 +53,9 @@ ScoreHandle score_of(const GraphHandle& graph, const ClusterHandle& cluster,
                      std::string_view objective) {
   const Placement placement = placement_by_name(*graph.graph, *cluster.cluster, device_of);
   const DnnpObjective wanted = find_dnnp_objective(objective);
-  return interruptible([&](const CancelFlag*) {
-    return ScoreHandle{cluster.cluster,
-                       dnnp_score(CostModel(*graph.graph, *cluster.cluster), placement, wanted)};
+  return interruptible([&](const CancelFlag* cancel) {
+    const CostModel costs(*graph.graph, *cluster.cluster);
+    return ScoreHandle{cluster.cluster, dnnp_score(costs, placement, wanted, cancel)};
   });
 }
 

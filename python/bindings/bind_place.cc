@@ -81,9 +81,9 @@ PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
 
 std::map<std::string, std::int64_t> bounds_of(const GraphHandle& graph,
                                               const ClusterHandle& cluster) {
-  return interruptible([&](const CancelFlag*) {
+  return interruptible([&](const CancelFlag* cancel) {
     std::map<std::string, std::int64_t> bounds;
-    for (const NamedBound& bound : lower_bounds(CostModel(*graph.graph, *cluster.cluster)))
+    for (const NamedBound& bound : lower_bounds(CostModel(*graph.graph, *cluster.cluster), cancel))
       bounds.emplace(bound.name, bound.value.count());
     return bounds;
   });

@@ -14,9 +14,11 @@
 
 namespace baechi {
 
-std::vector<NamedBound> lower_bounds(const CostModel& costs) {
+std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* cancel) {
+  throw_if_cancelled(cancel);
   const std::optional<bounds::Relaxation> relaxed = bounds::relax(costs);
   if (!relaxed.has_value()) return {};
+  throw_if_cancelled(cancel);
   UnionFind forced = bounds::forced_together(*relaxed);
   const bounds::Components together = bounds::number(*relaxed, forced);
   const bounds::Lumps lumps = bounds::lumps(*relaxed, together.of, together.count);
@@ -26,6 +28,7 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs) {
 
   std::vector<NamedBound> found;
   const auto add = [&](const char* name, bounds::Ns value) {
+    throw_if_cancelled(cancel);
     found.push_back({name, Time(value)});
   };
   add("longest path", bounds::longest_path(*relaxed));

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/plan.h"
 
@@ -14,7 +15,7 @@ namespace baechi {
 // capacities kept), in every order and communication mode, whatever the times: communication may
 // exceed computation. The strongest first, ties by name. Empty when it is plain that no plan is
 // feasible; when none is and that is not plain, the numbers mean nothing. Near-linear in
-// operators + edges.
-std::vector<NamedBound> lower_bounds(const CostModel& costs);
+// operators + edges. Throws Cancelled when asked to stop.
+std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* cancel = nullptr);
 
 }  // namespace baechi

@@ -84,14 +84,18 @@ void add_loads(const CostModel& costs, const DnnpCosts& moves, const Placement& 
 // call; another one is cut into pieces, which never run an operator before its ancestors.
 class Calls {
  public:
-  Calls(const CostModel& costs, const DnnpCosts& moves, const Placement& placement)
+  Calls(const CostModel& costs, const DnnpCosts& moves, const Placement& placement,
+        const CancelFlag* cancel)
       : costs_(costs),
         graph_(costs.graph()),
         moves_(moves),
         placement_(placement),
         of_(graph_.num_ops(), 0) {
     for (const DeviceId device : costs.cluster().devices())
-      if (!moves.is_host(device)) cut(device);
+      if (!moves.is_host(device)) {
+        throw_if_cancelled(cancel);
+        cut(device);
+      }
     for (const OpId op : graph_.ops())
       if (moves.is_host(placement[op])) of_[op] = add(op);
   }
@@ -221,7 +225,7 @@ DnnpObjective find_dnnp_objective(std::string_view name) {
   throw InputError("unknown objective '" + std::string(name) + "'; there are " + known);
 }
 
-DnnpCosts::DnnpCosts(const CostModel& costs) {
+DnnpCosts::DnnpCosts(const CostModel& costs, const CancelFlag* cancel) {
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
   std::vector<std::optional<Opposite>> opposites;
@@ -229,7 +233,8 @@ DnnpCosts::DnnpCosts(const CostModel& costs) {
     host_.push_back(cluster[device].kind == kHostKind);
     opposites.push_back(opposite(costs, device));
   }
-  for (const OpId op : graph.ops())
+  for (const OpId op : graph.ops()) {
+    if (op.index() % 256 == 0) throw_if_cancelled(cancel);
     for (const DeviceId device : cluster.devices()) {
       Time out, in;
       if (const auto other = opposites[device.index()]; other.has_value() && !host_[device])
@@ -242,11 +247,13 @@ DnnpCosts::DnnpCosts(const CostModel& costs) {
       out_.push_back(Time((out.count() + share - 1) / share));
       in_.push_back(Time((in.count() + share - 1) / share));
     }
+  }
 }
 
-DnnpScore dnnp_score(const CostModel& costs, const Placement& placement, DnnpObjective objective) {
+DnnpScore dnnp_score(const CostModel& costs, const Placement& placement, DnnpObjective objective,
+                     const CancelFlag* cancel) {
   check(costs, placement);
-  const DnnpCosts moves(costs);
+  const DnnpCosts moves(costs, cancel);
   DnnpScore score;
   score.memory.assign(costs.cluster().num_devices(), Bytes(0));
   for (const OpId op : costs.graph().ops())
@@ -258,7 +265,7 @@ DnnpScore dnnp_score(const CostModel& costs, const Placement& placement, DnnpObj
     add_loads(costs, moves, placement, score);
     return score;
   }
-  Calls calls(costs, moves, placement);
+  Calls calls(costs, moves, placement, cancel);
   score.value = calls.run();
   if (score.value.has_value()) score.calls = calls.accelerator_calls();
   return score;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
@@ -37,7 +38,7 @@ inline constexpr std::string_view kHostKind = "cpu";
 // the first host, or half of what it takes to another accelerator where there is no host. Tensors
 // without consumers stay.
 struct DnnpCosts {
-  explicit DnnpCosts(const CostModel& costs);
+  explicit DnnpCosts(const CostModel& costs, const CancelFlag* cancel = nullptr);
 
   bool is_host(DeviceId device) const { return host_[device]; }
   Time out(OpId op, DeviceId device) const {
@@ -68,7 +69,8 @@ struct DnnpScore {
 };
 
 // Throws InputError when an operator is on a device that cannot run it, or a colocation group is
-// parted. O(devices * (operators + edges)).
-DnnpScore dnnp_score(const CostModel& costs, const Placement& placement, DnnpObjective objective);
+// parted, and Cancelled when asked to stop. O(devices * (operators + edges)).
+DnnpScore dnnp_score(const CostModel& costs, const Placement& placement, DnnpObjective objective,
+                     const CancelFlag* cancel = nullptr);
 
 }  // namespace baechi

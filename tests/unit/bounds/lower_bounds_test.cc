@@ -150,5 +150,15 @@ TEST_CASE("bounds: there are none when the devices together are too small") {
   CHECK_FALSE(lower_bounds(CostModel(wide, wide_enough)).empty());
 }
 
+TEST_CASE("bounds: they stop when asked to") {
+  const OpGraph graph = testing::chain({Time(5), Time(5)}, Bytes(0), Bytes(10));
+  const Cluster cluster = cluster_of(2, 7, 100);
+  const CostModel costs(graph, cluster);
+  CancelFlag cancel;
+  CHECK_FALSE(lower_bounds(costs, &cancel).empty());
+  cancel.request();
+  CHECK_THROWS_AS(lower_bounds(costs, &cancel), Cancelled);
+}
+
 }  // namespace
 }  // namespace baechi

@@ -160,5 +160,18 @@ TEST_CASE("dnnp score: placements that break a rule are refused") {
   CHECK_THROWS_AS(find_dnnp_objective("latency"), InputError);
 }
 
+TEST_CASE("dnnp score: it stops when asked to") {
+  OpGraphBuilder builder;
+  add(builder, "a", 1, 1);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = two_accelerators();
+  const CostModel costs(graph, cluster);
+  const Placement placement{kFirst};
+  CancelFlag cancel;
+  CHECK(dnnp_score(costs, placement, kMaxLoad, &cancel).value.has_value());
+  cancel.request();
+  CHECK_THROWS_AS(dnnp_score(costs, placement, kMaxLoad, &cancel), Cancelled);
+}
+
 }  // namespace
 }  // namespace baechi
