@@ -8,6 +8,7 @@
 
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/io/quantity_text.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/source_place.h"
 
@@ -46,6 +47,14 @@ double parse_number(std::string_view option, std::string_view text, double least
         option, text,
         "a number from " + CLI::detail::to_string(least) + " to " + CLI::detail::to_string(most));
   return number;
+}
+
+Speed parse_factor(std::string_view option, std::string_view text) try {
+  const Speed factor = baechi::parse_factor(text);
+  if (factor == Speed(0)) throw InputError("factor '" + std::string(text) + "' is zero");
+  return factor;
+} catch (const InputError& error) {
+  throw InputError(std::string(option), error.what());
 }
 
 double parse_percent(std::string_view option, std::string_view text) {

@@ -34,6 +34,9 @@ std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
 // The same for a number that may have a fraction; never a NaN.
 double parse_number(std::string_view option, std::string_view text, double least, double most);
 
+// More than 0, at most six decimals: in parts per million. Throws InputError.
+Speed parse_factor(std::string_view option, std::string_view text);
+
 // A part such as "20%" or "0.2", from 0 to 1.
 double parse_percent(std::string_view option, std::string_view text);
 

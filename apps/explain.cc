@@ -54,7 +54,7 @@ ExitCode explain(const Options& options, const RunContext& context) {
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, cluster, costs, context);
-  if (plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+  if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, context.cancel);
   const Explained explained{graph, cluster, plan};
 
   std::string text;
@@ -84,6 +84,9 @@ Run declare(CLI::App& app) {
   app.add_option("--op", options->op,
                  "Why this operator is on its device: start, finish, memory and step time on "
                  "every other one")
+      ->check([](const std::string& name) {
+        return name.empty() ? "the operator's name is empty" : std::string();
+      })
       ->type_name("NAME");
   add_cluster_options(app, options->cluster, /*required=*/false);
   return [options](const RunContext& context) { return explain(*options, context); };

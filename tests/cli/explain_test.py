@@ -73,6 +73,12 @@ def test_an_unknown_operator_is_answered_with_near_names(run: Run, graph: Path, 
     assert result.stdout == ""
 
 
+def test_an_empty_operator_is_no_question_about_the_plan(run: Run, graph: Path, plan: Path) -> None:
+    result = run("explain", graph, plan, "--op", "")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--op" in result.stderr
+
+
 def test_another_cluster_replays_the_plan(run: Run, graph: Path, plan: Path) -> None:
     elsewhere = ["-c", "2x8GiB", "--link", "1s,1GB/s", "--json"]
     slow = json.loads(run("explain", graph, plan, *elsewhere).stdout)

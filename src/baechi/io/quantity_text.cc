@@ -117,6 +117,15 @@ std::string exact(std::int64_t value, std::span<const Unit> units, std::string_v
          std::string(suffix);
 }
 
+Speed millionths(const char* what, std::string_view text) {
+  const Amount amount = split(what, text);
+  if (!amount.unit.empty()) throw_bad(what, text, "is not a plain number such as 0.6");
+  const auto scaled = scale(amount.number, kFullSpeed.count(), 1);
+  if (!scaled.has_value()) throw_bad(what, text, "is too large");
+  if (!scaled->exact) throw_bad(what, text, "has more than six decimals");
+  return Speed(scaled->value);
+}
+
 }  // namespace
 
 Time parse_time(std::string_view text) {
@@ -143,14 +152,8 @@ Bandwidth parse_bandwidth(std::string_view text) {
   return Bandwidth(convert("bandwidth", text, amount, *factor));
 }
 
-Speed parse_speed(std::string_view text) {
-  const Amount amount = split("speed", text);
-  if (!amount.unit.empty()) throw_bad("speed", text, "is not a plain number such as 0.6");
-  const auto scaled = scale(amount.number, kFullSpeed.count(), 1);
-  if (!scaled.has_value()) throw_bad("speed", text, "is too large");
-  if (!scaled->exact) throw_bad("speed", text, "has more than six decimals");
-  return Speed(scaled->value);
-}
+Speed parse_speed(std::string_view text) { return millionths("speed", text); }
+Speed parse_factor(std::string_view text) { return millionths("factor", text); }
 
 std::string exact_text(Time time) {
   constexpr std::array<Unit, 4> kUnits{

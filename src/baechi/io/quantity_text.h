@@ -18,6 +18,7 @@ Time parse_time(std::string_view text);            // ns, us, ms, s, min
 Bytes parse_bytes(std::string_view text);          // B, kB .. PB, KiB .. PiB
 Bandwidth parse_bandwidth(std::string_view text);  // B/s and bit/s with the same prefixes
 Speed parse_speed(std::string_view text);          // "0.6", "1.25": at most six decimals
+Speed parse_factor(std::string_view text);         // the same, of anything
 
 // Exact: parse_*() of the text gives the same value back. "1536MiB", "50us", "6GB/s", "0.6".
 std::string exact_text(Time time);

@@ -131,5 +131,11 @@ TEST_CASE("decimal: only JSON's number grammar is a number") {
     CHECK(number_length(text) == 0);
 }
 
+TEST_CASE("quantity text: a factor is read as a speed is, and is not called one") {
+  CHECK(parse_factor("1.25") == Speed(1'250'000));
+  CHECK_THROWS_WITH_AS(parse_factor("1.5x"), "factor '1.5x' is not a plain number such as 0.6",
+                       InputError);
+}
+
 }  // namespace
 }  // namespace baechi
