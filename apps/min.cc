@@ -13,6 +13,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/report/study_text.h"
+#include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
 
 namespace baechi::cli {
@@ -30,7 +31,7 @@ ExitCode find_least(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   const PlanRequest request = request_of(options.planning, context);
-  const auto most = parse_whole_number("--max-devices", options.max_devices, 1, 1024);
+  const auto most = parse_whole_number("--max-devices", options.max_devices, 1, kMostTriedDevices);
   if (!options.output.empty() && options.of == "both")
     throw InputError("--output", "say which plan to write: --of devices or --of memory");
 

@@ -31,7 +31,6 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   const PlanRequest request = request_of(options.planning, context);
-  constexpr std::uint64_t kMostSamples = 100'000;
   const Perturbations perturbations{
       .fraction = parse_percent("--off-by", options.off_by),
       .samples = parse_whole_number("--samples", options.samples, 1, kMostSamples),

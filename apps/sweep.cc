@@ -14,7 +14,6 @@
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
-#include "baechi/io/quantity_text.h"
 #include "baechi/report/study_text.h"
 
 namespace baechi::cli {
@@ -34,11 +33,11 @@ ExitCode run_sweep(const Options& options, const RunContext& context) {
   Grid grid{.memory = {kFullSpeed}, .devices = {}, .methods = options.methods};
   if (!options.memory.empty()) {
     grid.memory.clear();
-    for (const std::string& text : options.memory) grid.memory.push_back(parse_speed(text));
+    for (const std::string& text : options.memory)
+      grid.memory.push_back(parse_factor("--memory", text));
   }
-  constexpr std::uint64_t kMostDevices = 1024;
   for (const std::string& text : options.devices)
-    grid.devices.push_back(parse_whole_number("--devices", text, 1, kMostDevices));
+    grid.devices.push_back(parse_whole_number("--devices", text, 1, kMostTriedDevices));
 
   const std::size_t count = grid.memory.size() * std::max<std::size_t>(1, grid.devices.size()) *
                             std::max<std::size_t>(1, grid.methods.size());

@@ -32,20 +32,28 @@ struct Options {
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
 };
 
-constexpr std::uint64_t kMostDevices = 1024;
+// What `edit` makes of the cluster; its InputErrors name the option.
+template <class Edit>
+ClusterSpec changed(const char* option, const Edit& edit) try {
+  return edit();
+} catch (const InputError& error) {
+  throw InputError(option, error.what());
+}
 
 Scenario memory_scenario(const ClusterSpec& cluster, const std::string& text) {
   const std::string name = "memory " + text;
-  if (text.ends_with('x'))
-    return {name, with_memory(cluster, parse_speed(text.substr(0, text.size() - 1)))};
-  return {name, with_memory(cluster, parse_bytes(text))};
+  if (!text.ends_with('x'))
+    return {name, changed("--try-memory", [&] { return with_memory(cluster, parse_bytes(text)); })};
+  const Factor factor = parse_factor("--try-memory", text.substr(0, text.size() - 1));
+  return {name, changed("--try-memory", [&] { return with_memory(cluster, factor); })};
 }
 
 Scenario link_scenario(const ClusterSpec& cluster, const std::string& text) {
-  const LinkRule rule = parse_link(text);
-  ClusterSpec changed = cluster;
-  changed.links = {rule};
-  return {"link " + text, std::move(changed)};
+  return {"link " + text, changed("--try-link", [&] {
+            ClusterSpec linked = cluster;
+            linked.links = {parse_link(text)};
+            return linked;
+          })};
 }
 
 // What the options ask for, in the order of --help.
@@ -59,12 +67,15 @@ std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster)
   for (const std::string& text : options.devices)
     scenarios.push_back(
         {text + " devices",
-         with_devices(cluster, parse_whole_number("--try-devices", text, 1, kMostDevices))});
+         with_devices(cluster, parse_whole_number("--try-devices", text, 1, kMostTriedDevices))});
   for (const std::string& text : options.memory)
     scenarios.push_back(memory_scenario(cluster, text));
   for (const std::string& text : options.links) scenarios.push_back(link_scenario(cluster, text));
-  for (const std::string& text : options.speeds)
-    scenarios.push_back({"speed " + text + "x", with_speed(cluster, parse_speed(text))});
+  for (const std::string& text : options.speeds) {
+    const Factor factor = parse_factor("--try-speed", text);
+    scenarios.push_back({"speed " + text + "x",
+                         changed("--try-speed", [&] { return with_speed(cluster, factor); })});
+  }
   constexpr auto kMostBatch = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
   for (const std::string& text : options.batches)
     scenarios.push_back(

@@ -38,7 +38,7 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
     const Cluster cluster(h.plan.cluster);
     const CostModel costs(*h.graph, cluster);
     Plan plan = h.plan;
-    if (plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+    if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, cancel);
     const Explained explained{*h.graph, cluster, plan};
     if (op.has_value()) {
       const OperatorExplanation told =
@@ -88,7 +88,7 @@ std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
                        const std::vector<std::string>& methods, const How& how) {
   return interruptible([&](const CancelFlag* cancel) {
     Grid grid{.memory = {}, .devices = devices, .methods = methods};
-    for (const std::string& part : memory) grid.memory.push_back(parse_speed(part));
+    for (const std::string& part : memory) grid.memory.push_back(parse_factor(part));
     return sweep_json(sweep(*graph.graph, cluster.cluster->spec(), grid, request_of(how, cancel)));
   });
 }
@@ -109,7 +109,6 @@ std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster, b
 std::pair<bool, std::string> find_sensitivity(const GraphHandle& graph,
                                               const ClusterHandle& cluster, double off_by,
                                               std::size_t samples, const How& how) {
-  if (samples == 0) throw InputError("there must be at least one sample");
   return interruptible([&](const CancelFlag* cancel) -> std::pair<bool, std::string> {
     const PlanRequest request = request_of(how, cancel);
     const CostModel costs(*graph.graph, *cluster.cluster);

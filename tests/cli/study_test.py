@@ -73,6 +73,29 @@ def test_what_if_plans_the_scenarios_it_is_given(run: Run, graph: Path, batched:
     assert " a sample" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("study", "option", "text"),
+    [
+        ("sweep", "--memory", "0.3x"),
+        ("sweep", "--memory", "0"),
+        ("sweep", "--devices", "1025"),
+        ("what-if", "--try-memory", "x"),
+        ("what-if", "--try-memory", "12"),
+        ("what-if", "--try-memory", "9000000000000x"),
+        ("what-if", "--try-speed", "fast"),
+        ("what-if", "--try-speed", "0"),
+        ("what-if", "--try-link", "5"),
+    ],
+)
+def test_an_error_names_its_option(
+    run: Run, graph: Path, study: str, option: str, text: str
+) -> None:
+    result = run(study, graph, "-c", "2x8GiB", *QUICK, option, text)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert option in result.stderr
+    assert "speed '" not in result.stderr
+
+
 def test_sweep_writes_csv(run: Run, graph: Path, tmp_path: Path) -> None:
     path = tmp_path / "grid.csv"
     grid = ["--memory", "0.000001,1", "--devices", "1,2", "--methods", "m-etf,m-topo"]

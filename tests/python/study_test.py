@@ -86,6 +86,17 @@ def test_sensitivity_repeats_and_does_not_fit_as_place_graph_does(graph: baechi.
         baechi.sensitivity(graph, "2x8GiB", "m-etf", off_by=1.5)
 
 
+def test_studies_without_end_are_refused(graph: baechi.Graph) -> None:
+    with pytest.raises(baechi.InputError, match="at most 1024 devices"):
+        baechi.sweep(graph, "2x8GiB", devices=[10**9], methods=["m-etf"])
+    with pytest.raises(baechi.InputError, match="at most 1024 devices"):
+        baechi.least(graph, "2x8GiB", "m-etf", max_devices=10**9)
+    with pytest.raises(baechi.InputError, match="1 to 100000 samples"):
+        baechi.sensitivity(graph, "2x8GiB", "m-etf", samples=10**12)
+    with pytest.raises(baechi.InputError, match="1 to 100000 samples"):
+        baechi.sensitivity(graph, "2x8GiB", "m-etf", samples=0)
+
+
 def test_a_robust_plan_says_so(graph: baechi.Graph) -> None:
     plan = baechi.place_graph(graph, "2x8GiB", budget=0.01, robust=0.3)
     assert any(note.startswith("robust: of ") for note in plan.notes)

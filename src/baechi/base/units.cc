@@ -5,13 +5,14 @@
 #include <string>
 
 #include "baechi/base/assert.h"
-#include "baechi/base/error.h"
+#include "baechi/base/number_too_large.h"
 #include "baechi/base/wide.h"
 
 namespace baechi {
 
 void throw_overflow(const char* quantity) {
-  throw InputError(std::string(quantity) + " overflows 63 bits: the numbers given are too large");
+  throw NumberTooLarge(std::string(quantity) +
+                       " overflows 63 bits: the numbers given are too large");
 }
 
 std::int64_t scale_up(std::int64_t value, std::int64_t numerator, std::int64_t denominator,

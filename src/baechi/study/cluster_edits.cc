@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,13 @@ bool spans_hosts(const ClusterSpec& spec) {
 
 }  // namespace
 
+void check_tried_devices(std::size_t count) {
+  if (count == 0) throw InputError("a cluster has at least one device");
+  if (count > kMostTriedDevices)
+    throw InputError("at most " + std::to_string(kMostTriedDevices) +
+                     " devices can be tried, not " + std::to_string(count));
+}
+
 ClusterSpec with_device_like(ClusterSpec spec, std::size_t like) {
   BAECHI_ASSERT(like < spec.devices.size(), "there is such a device");
   Device added = spec.devices[like];
@@ -84,6 +92,14 @@ ClusterSpec largest_first(ClusterSpec spec) {
   std::stable_sort(spec.devices.begin(), spec.devices.end(),
                    [](const Device& a, const Device& b) { return a.capacity > b.capacity; });
   return spec;
+}
+
+bool lacks_pinned_device(const OpGraph& graph, const ClusterSpec& spec) {
+  std::set<std::string_view> names;
+  for (const Device& device : spec.devices) names.insert(device.name);
+  return std::ranges::any_of(graph.ops(), [&](OpId op) {
+    return graph[op].pin.has_value() && !names.contains(*graph[op].pin);
+  });
 }
 
 ClusterSpec with_memory(ClusterSpec spec, Bytes capacity) {

@@ -8,11 +8,17 @@
 
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
+#include "baechi/graph/op_graph.h"
 
 namespace baechi {
 
 // A factor in parts per million, as speeds are: exact in decimal.
 using Factor = Speed;
+
+// More devices than this are refused: link tables grow with the square.
+inline constexpr std::size_t kMostTriedDevices = 1024;
+// Throws InputError for a number of devices that no study tries: none, or too many.
+void check_tried_devices(std::size_t count);
 
 // One more device like `spec.devices[like]`, with a name of its own; link rules that name that
 // device hold for the new one as well.
@@ -27,6 +33,9 @@ ClusterSpec largest_first(ClusterSpec spec);
 ClusterSpec with_memory(ClusterSpec spec, Bytes capacity);  // equal on all devices
 ClusterSpec with_memory(ClusterSpec spec, Factor factor);   // rounded down, at least one byte
 ClusterSpec with_speed(ClusterSpec spec, Factor factor);    // rounded down, at least a millionth
+
+// An operator is pinned to a device that is not there: a proof that no plan exists.
+bool lacks_pinned_device(const OpGraph& graph, const ClusterSpec& spec);
 
 // Between any two devices of one host that both compute; links between hosts, and those of CPUs
 // beside other devices, stay as they are.

@@ -93,6 +93,7 @@ std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec&
 
 std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterSpec& cluster,
                                             std::size_t max_devices, const PlanRequest& request) {
+  check_tried_devices(std::max<std::size_t>(1, max_devices));
   const ClusterSpec sorted = largest_first(cluster);
   std::size_t impossible = 0;
   ClusterSpec tried;  // grows by one device at a time: finding names for many takes long
@@ -102,9 +103,9 @@ std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterS
     Probe probe;
     try {
       probe = try_cluster(graph, tried, request);
-    } catch (const InputError&) {  // a pin to a device that is left out
+    } catch (const InputError&) {
       if (count >= cluster.devices.size()) throw;
-      probe.proved = true;
+      probe.proved = lacks_pinned_device(graph, tried);
     }
     if (probe.plan.has_value())
       return FewestDevices{

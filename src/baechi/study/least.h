@@ -32,7 +32,9 @@ std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec&
                                         const PlanRequest& request);
 
 // Tries one device, two, ... up to the cluster's own, and then more like the smallest up to
-// `max_devices`. Pins to a device that is left out rule a number out.
+// `max_devices`. Pins to a device that is left out rule a number out; times or memory that overflow
+// with so many do not, they only leave it without a plan. Throws InputError for more than
+// kMostTriedDevices.
 std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterSpec& cluster,
                                             std::size_t max_devices, const PlanRequest& request);
 

@@ -2,9 +2,11 @@
 #include "baechi/study/sensitivity.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/error.h"
 #include "baechi/base/parallel.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/memory_needs.h"
@@ -53,6 +55,9 @@ Distribution distribution_of(std::vector<Time> values) {
 std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
                                                    const PlanRequest& request,
                                                    const Perturbations& perturbations) {
+  if (perturbations.samples < 1 || perturbations.samples > kMostSamples)
+    throw InputError("there must be 1 to " + std::to_string(kMostSamples) + " samples, not " +
+                     std::to_string(perturbations.samples));
   PlanRequest wanted = request;
   wanted.bounds = false;
   PlanResult truth = make_plan(costs, wanted);

@@ -34,6 +34,8 @@ struct Distribution {  // quartiles interpolate between the two nearest samples
 // Requires at least one value.
 Distribution distribution_of(std::vector<Time> values);
 
+inline constexpr std::size_t kMostSamples = 100'000;
+
 struct Sensitivity {
   double fraction = 0;
   Time true_makespan;  // of the plan made with the true costs
@@ -42,8 +44,8 @@ struct Sensitivity {
   std::optional<Distribution> steps = {};  // of the samples that fit; absent when none does
 };
 
-// Plans `perturbations.samples` + 1 times. The answer is Unplaceable when the true costs let
-// nothing fit.
+// Plans `perturbations.samples` + 1 times; throws InputError for 0 or more than kMostSamples. The
+// answer is Unplaceable when the true costs let nothing fit.
 std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
                                                    const PlanRequest& request,
                                                    const Perturbations& perturbations);

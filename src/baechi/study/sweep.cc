@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "baechi/base/error.h"
-
 namespace baechi {
 
 std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, const Grid& grid,
@@ -14,9 +12,9 @@ std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, c
       grid.devices.empty() ? std::vector<std::size_t>{cluster.devices.size()} : grid.devices;
   const std::vector<std::string> methods =
       grid.methods.empty() ? std::vector<std::string>{request.method} : grid.methods;
+  for (const std::size_t count : grid.devices) check_tried_devices(count);
   std::vector<GridPoint> points;
   for (const std::size_t count : counts) {
-    if (count == 0) throw InputError("a cluster has at least one device");
     for (const Factor memory : grid.memory)
       for (const std::string& method : methods) {
         PlanRequest wanted = request;

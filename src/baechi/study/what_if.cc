@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "baechi/base/error.h"
+#include "baechi/base/number_too_large.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -157,14 +158,28 @@ std::optional<PlacedGraph> moved(const Plan& plan, const CostModel& costs) {
   return placed;
 }
 
-// Keeps the present plan instead if it fits and is shorter.
+void plan_anew(const CostModel& costs, const PlanRequest& request, ScenarioRun& run) try {
+  PlanResult result = make_plan(costs, request);
+  throw_if_cancelled(request.place.cancel);
+  if (auto* plan = std::get_if<Plan>(&result)) {
+    run.plan = std::move(*plan);
+    return;
+  }
+  run.outcome.proved = std::get<Unplaceable>(result).proved;
+  run.outcome.reason = std::get<Unplaceable>(result).reason;
+} catch (const NumberTooLarge& error) {
+  run.outcome.reason = error.what();
+}
+
+// Keeps the present plan instead if it fits and is shorter. One that overflows is no offer.
 void offer_present(const CostModel& costs, const PlacedGraph& placed, const PlanRequest& request,
-                   std::optional<Plan>& plan) {
+                   std::optional<Plan>& plan) try {
   const Trace trace = simulate(costs, placed, {.cancel = request.place.cancel});
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
   plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds);
+} catch (const NumberTooLarge&) {
 }
 
 void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
@@ -195,26 +210,19 @@ ScenarioRun run_scenario(const OpGraph& graph, const Scenario& scenario, PlanReq
   outcome.batch_size = scenario.batch_size.has_value() ? scenario.batch_size : graph.batch_size();
   request.suggest = false;
   std::optional<OpGraph> scaled;
-  if (scenario.batch_size.has_value() && scenario.batch_size != graph.batch_size())
-    scaled = with_batch_size(graph, *scenario.batch_size);
   std::optional<Cluster> cluster;
   std::optional<CostModel> costs;
   try {
+    if (scenario.batch_size.has_value() && scenario.batch_size != graph.batch_size())
+      scaled = with_batch_size(graph, *scenario.batch_size);
     cluster.emplace(scenario.cluster);
     costs.emplace(scaled.has_value() ? *scaled : graph, *cluster);
   } catch (const InputError& error) {
-    outcome.proved = true;
+    outcome.proved = lacks_pinned_device(graph, scenario.cluster);
     outcome.reason = error.what();
     return run;
   }
-  PlanResult result = make_plan(*costs, request);
-  throw_if_cancelled(request.place.cancel);
-  if (auto* plan = std::get_if<Plan>(&result)) {
-    run.plan = std::move(*plan);
-  } else {
-    outcome.proved = std::get<Unplaceable>(result).proved;
-    outcome.reason = std::get<Unplaceable>(result).reason;
-  }
+  plan_anew(*costs, request, run);
   if (present != nullptr)
     if (std::optional<PlacedGraph> placed = moved(*present, *costs))
       offer_present(*costs, *placed, request, run.plan);

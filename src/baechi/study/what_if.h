@@ -56,7 +56,7 @@ struct ScenarioRun {
 // Plans as make_plan() does, and keeps the better of that and of `present`, a plan of the same
 // graph (whatever the batch) whose devices are found by name: more devices or memory are never
 // worse. A scenario that cannot be (an operator pinned to a device that is gone, a pair of devices
-// without a link) is an outcome without a plan, with the reason.
+// without a link, times that overflow) is an outcome without a plan, with the reason.
 ScenarioRun run_scenario(const OpGraph& graph, const Scenario& scenario, PlanRequest request,
                          const Plan* present = nullptr);
 

@@ -108,6 +108,42 @@ TEST_CASE("what-if: a scenario that cannot be says why") {
   CHECK(told.at("one gpu fewer").reason.find("pinned to device 'gpu:1'") != std::string::npos);
 }
 
+TEST_CASE("what-if: a batch whose numbers overflow is a row with the reason, and proves nothing") {
+  OpGraphBuilder builder("row");
+  builder.set_batch_size(8);
+  const OpId a = builder.add_operator({.name = "a"}), b = builder.add_operator({.name = "b"});
+  for (const OpId op : {a, b}) builder.set_time(op, "gpu", milliseconds(1));
+  builder.add_control_edge(a, b);
+  const OpGraph graph = std::move(builder).build();
+  const ClusterSpec cluster = line("1x8GiB");
+  // Times that overflow when they are scaled, and times that overflow only when they are added.
+  for (const std::int64_t batch : {std::numeric_limits<std::int64_t>::max() / 2,
+                                   std::numeric_limits<std::int64_t>::max() / 1'000'000 * 8}) {
+    CAPTURE(batch);
+    const std::vector<ScenarioOutcome> told = run_scenarios(
+        graph, {{"now", cluster}, {"huge", cluster, batch}, {"twice", cluster, 16}}, quick());
+    REQUIRE(told.size() == 3);
+    CHECK_FALSE(told[1].makespan.has_value());
+    CHECK(told[1].reason.find("overflows 63 bits") != std::string::npos);
+    CHECK_FALSE(told[1].proved);
+    CHECK(told[2].makespan == milliseconds(4));
+  }
+  CHECK_THROWS_AS(run_scenarios(graph, {{"now", cluster}}, quick("no such method")), InputError);
+}
+
+TEST_CASE("what-if: only a pin to a device that is gone is proof that nothing fits") {
+  OpGraphBuilder builder("pinned");
+  builder.set_time(builder.add_operator({.name = "a", .pin = "gpu:1"}), "gpu", Time(5));
+  const OpGraph graph = std::move(builder).build();
+  const auto told = outcomes(graph, line("2x1GiB"));
+  CHECK(told.at("one gpu fewer").proved);
+  ClusterSpec unlinked = line("2x1GiB");
+  unlinked.links.clear();
+  const ScenarioOutcome none = run_scenario(graph, {"unlinked", unlinked}, quick()).outcome;
+  CHECK(none.reason.find("no link rule") != std::string::npos);
+  CHECK_FALSE(none.proved);
+}
+
 // m-etf alone does worse with one more device on some of these graphs.
 TEST_CASE(
     "what-if: more devices or memory are never worse: the present plan is kept if it is better") {
@@ -169,6 +205,42 @@ TEST_CASE("min: the fewest devices and the least memory, with plans that prove i
   CHECK(check_schedule(graph, Cluster(memory->plan.cluster), memory->plan.schedule).empty());
 
   CHECK_FALSE(fewest_devices(graph, line("1x2GiB"), 8, quick()).has_value());
+}
+
+TEST_CASE("min: a cluster that cannot be proves nothing, pins to devices left out do") {
+  // A single device leaves a link rule behind that names the kind of the other one.
+  ClusterSpec kinds = line("1xgpu:8GiB+1xcpu:4GiB");
+  LinkRule rule;
+  rule.scope = LinkScope::kKinds;
+  rule.from = "gpu";
+  rule.to = "cpu";
+  kinds.links.push_back(rule);
+  OpGraphBuilder builder("one");
+  builder.set_time(builder.add_operator({.name = "a"}), kAnyKind, Time(5));
+  const auto two = fewest_devices(std::move(builder).build(), kinds, 2, quick());
+  REQUIRE(two.has_value());
+  CHECK(two->impossible_up_to == 0);
+
+  OpGraphBuilder pinned("pinned");
+  pinned.set_time(pinned.add_operator({.name = "a", .pin = "gpu:2"}), "gpu", Time(5));
+  const auto three = fewest_devices(std::move(pinned).build(), line("4x8GiB"), 4, quick());
+  REQUIRE(three.has_value());
+  CHECK(three->count == 3);
+  CHECK(three->impossible_up_to == 2);
+}
+
+TEST_CASE("studies: as many devices and samples as nobody has time for are refused at once") {
+  const OpGraph graph = four_apart();
+  const ClusterSpec cluster = line("2x8GiB");
+  CHECK_THROWS_AS(
+      sweep(graph, cluster, {.devices = {2, kMostTriedDevices + 1}, .methods = {}}, quick()),
+      InputError);
+  CHECK_THROWS_AS(sweep(graph, cluster, {.devices = {0}, .methods = {}}, quick()), InputError);
+  CHECK_THROWS_AS(fewest_devices(graph, cluster, kMostTriedDevices + 1, quick()), InputError);
+  const Cluster two(cluster);
+  const CostModel costs(graph, two);
+  CHECK_THROWS_AS(sensitivity(costs, quick(), {.samples = kMostSamples + 1}), InputError);
+  CHECK_THROWS_AS(sensitivity(costs, quick(), {.samples = 0}), InputError);
 }
 
 TEST_CASE("min: what is found fits, and is not below what is proved impossible") {
