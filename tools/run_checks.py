@@ -206,7 +206,8 @@ def digests_of(binary: Path, lines: list[str]) -> list[str]:
             printed = b"" if line.startswith("~") else done.stdout
             digest = hashlib.sha256(printed.replace(folder.encode(), b""))
             for path in sorted(Path(folder).iterdir()):
-                digest.update(path.name.encode() + path.read_bytes())
+                text = path.read_bytes().replace(folder.encode(), b"")
+                digest.update(path.name.encode() + text)
             digests.append(f"exit {done.returncode}" if done.returncode else digest.hexdigest()[:8])
     return digests
 

@@ -16,7 +16,7 @@ namespace baechi {
 namespace {
 
 // CPUs have no memory limit: more than any real graph holds, and far from overflow.
-constexpr Bytes kUnlimitedMemory{std::int64_t{1} << 60};
+constexpr Bytes kUnlimitedMemory{std::int64_t{1} << 50};
 constexpr std::int64_t kMaxDevices = 1024;
 
 class InstanceReader {
