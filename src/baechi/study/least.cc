@@ -98,8 +98,8 @@ std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterS
   std::size_t impossible = 0;
   ClusterSpec tried;  // grows by one device at a time: finding names for many takes long
   for (std::size_t count = 1; count <= max_devices; ++count) {
-    const bool more = count > sorted.devices.size();
-    tried = with_devices(more ? std::move(tried) : sorted, count);
+    if (count <= sorted.devices.size()) tried = sorted;
+    tried = with_devices(std::move(tried), count);
     Probe probe;
     try {
       probe = try_cluster(graph, tried, request);

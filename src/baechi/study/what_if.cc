@@ -44,12 +44,12 @@ class Standard {
     scenarios_.push_back({std::move(name), std::move(cluster), batch_size});
   }
 
-  // Twice as much may be more than 63 bits hold: memory that stands for "no limit" has no double.
   template <class Action>
   static void if_it_can_be(const Action& action) {
     try {
       action();
     } catch (const InputError&) {
+      return;  // more than 63 bits hold: memory that stands for "no limit" has no double
     }
   }
 
@@ -180,6 +180,7 @@ void offer_present(const CostModel& costs, const PlacedGraph& placed, const Plan
     return;
   plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds);
 } catch (const NumberTooLarge&) {
+  return;
 }
 
 void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
