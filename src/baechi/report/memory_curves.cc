@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "baechi/simulate/held_memory.h"
+
 namespace baechi {
 namespace {
 
@@ -31,11 +33,7 @@ using Changes = IdVector<DeviceId, DeviceChanges>;
 
 // What a device holds of one tensor lives until the last local consumer has finished.
 Time last_use(const OpGraph& graph, const Schedule& schedule, TensorId tensor, DeviceId device) {
-  Time last;
-  for (const Edge& edge : graph.consumers(tensor))
-    if (schedule.slots[edge.to].device == device)
-      last = std::max(last, schedule.slots[edge.to].end);
-  return last;
+  return last_local_use(graph, schedule, tensor, device).value_or(Time(0));
 }
 
 void add_outputs(const OpGraph& graph, const Schedule& schedule, Changes& devices) {

@@ -56,12 +56,7 @@ class Inventory {
   }
 
   std::optional<Time> last_reader(TensorId tensor, DeviceId device) const {
-    std::optional<Time> last;
-    for (const Edge& edge : graph_.consumers(tensor)) {
-      const OpSlot& reader = schedule_.slots[edge.to];
-      if (reader.device == device) last = std::max(last.value_or(reader.end), reader.end);
-    }
-    return last;
+    return last_local_use(graph_, schedule_, tensor, device);
   }
 
   const OpGraph& graph_;
@@ -71,6 +66,16 @@ class Inventory {
 };
 
 }  // namespace
+
+std::optional<Time> last_local_use(const OpGraph& graph, const Schedule& schedule, TensorId tensor,
+                                   DeviceId device) {
+  std::optional<Time> last;
+  for (const Edge& edge : graph.consumers(tensor)) {
+    const OpSlot& reader = schedule.slots[edge.to];
+    if (reader.device == device) last = std::max(last.value_or(reader.end), reader.end);
+  }
+  return last;
+}
 
 IdVector<DeviceId, std::vector<HeldMemory>> held_memory(const OpGraph& graph,
                                                         const Schedule& schedule,

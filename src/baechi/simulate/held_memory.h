@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -27,6 +28,10 @@ struct HeldMemory {
 
   friend bool operator==(const HeldMemory&, const HeldMemory&) = default;
 };
+
+// When the last consumer of `tensor` on `device` has finished; absent when none runs there.
+std::optional<Time> last_local_use(const OpGraph& graph, const Schedule& schedule, TensorId tensor,
+                                   DeviceId device);
 
 // For every device, what it holds at its moment, by operator; at the moment of the device's peak
 // the bytes add up to the peak. O(ops + edges + transfers log consumers).
