@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./do demo           sets up .venv, builds baechi into it and shows what it does
 # ./do test [STAGE]   sets up .venv and runs every check and test (--list names the stages)
+# ./do experiments [NAME...|all]   regenerates the tables and figures in docs/results
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
 # ./do stub           regenerates python/baechi/_core.pyi and docs/paper_map.md from the sources
@@ -178,6 +179,11 @@ case $command in
     setup_checks "$@"
     exec "$python" tools/run_checks.py "$@"
     ;;
+  experiments)
+    setup
+    once experiment-packages "$(hash_of pyproject.toml)" install_extra experiments
+    exec "$python" -m experiments "$@"
+    ;;
   format)
     setup_checks format
     exec "$python" tools/run_checks.py --fix format ruff
@@ -188,6 +194,6 @@ case $command in
     exec "$python" tools/check_paper_map.py --fix
     ;;
   clean) rm -rf .venv build ;;
-  help | -h | --help) sed -n '3,11p' "$0" | cut -c3- ;;
+  help | -h | --help) sed -n '3,12p' "$0" | cut -c3- ;;
   *) fail "unknown command '$command'; ./do help lists them" ;;
 esac

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regenerate the tables and the figure in docs/ that `baechi_bench` makes.
 
-    python experiments/benchmark_pages.py growth [--bench build/release/baechi_bench]
-    python experiments/benchmark_pages.py favorites [--graphs FOLDER]
+    python -m experiments.benchmark_pages growth [--bench build/release/baechi_bench]
+    python -m experiments.benchmark_pages favorites [--graphs FOLDER]
 
 ``growth``: docs/placement_growth.svg and its table in docs/benchmarks.md. ``favorites``: the table
 in docs/favorite_children.md; FOLDER holds the graphs of the published prototype (NAME.json.gz, see
@@ -16,6 +16,12 @@ import math
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.prototype_placements import read_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 COLORS = {"m-topo": "#1b9e77", "m-etf": "#d95f02", "m-sct": "#7570b3"}
@@ -61,7 +67,7 @@ def growth_figure(table: str) -> str:
         share = (math.log10(milliseconds) - low) / (high - low)
         return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)
 
-    def path(points: list[tuple[float, float]], style: str) -> str:
+    def path(points: Sequence[tuple[float, float]], style: str) -> str:
         joined = " ".join(f"{x(size):.1f},{y(time):.1f}" for size, time in points)
         return f'<polyline points="{joined}" fill="none" {style}/>'
 
@@ -106,8 +112,6 @@ def favorites(bench: Path, folder: Path | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         graphs: list[str] = []
         if folder is not None:
-            from prototype_placements import read_graph
-
             for path in sorted(folder.glob("*.json.gz")):
                 if path.name == "prototype_placements.json.gz":
                     continue

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place the dnn-partitioning research's published instances for its own two objectives.
 
-    python experiments/dnn_partitioning.py FOLDER [BAECHI] > docs/results/dnn_partitioning.md
-
-BAECHI is the command, if it is not on the PATH. FOLDER holds ``latency/NAME.json`` and
-``throughput/NAME.json`` as published, and perhaps experts' placements ``NAME_expert.json``. Writes
-the page: what is placed and scored here, beside what the published program and other searches
-reach.
+``./do experiments dnn_partitioning --graphs FOLDER`` writes docs/results/dnn_partitioning.md: what
+is placed and scored here, beside what the published program and other searches reach. FOLDER holds
+``dnn-partitioning/latency/NAME.json`` and ``dnn-partitioning/throughput/NAME.json`` as published,
+and perhaps experts' placements ``dnn-partitioning/NAME_expert.json``. The command is
+$BAECHI_COMMAND, or the one on the PATH.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,34 +145,28 @@ def rows(
         yield "| " + " | ".join(cells) + " |"
 
 
-def main() -> None:
-    """Print the page."""
-    folder = Path(sys.argv[1])
-    command = Command(sys.argv[2] if len(sys.argv) > 2 else "baechi")
-    print("# The dnn-partitioning research's instances, under its own objectives\n")
-    print(
-        "`python experiments/dnn_partitioning.py FOLDER > docs/results/dnn_partitioning.md` writes"
-        f" this page. Milliseconds\nof the objective; budgets of {SHORT * 1e3:.0f} ms and"
-        f" {LONG:g} s, and the CPU milliseconds of the whole command, reading the file included"
-        "\n(a 2-core virtual machine busy with other work)."
-        "\n*Segments* is what the dynamic program over several orders reaches before any search,"
-        " *one order* a dynamic program over one order,\n*best* the best placement known from"
-        " searches of 45 s. A figure above its column's bar is marked as missed.\n"
-    )
+def page(folder: Path) -> str:
+    """Return the page's text."""
+    command = Command(os.environ.get("BAECHI_COMMAND", "baechi"))
+    lines = [
+        "# The dnn-partitioning research's instances, under its own objectives\n",
+        "`./do experiments dnn_partitioning --graphs FOLDER` writes this page. Milliseconds"
+        f"\nof the objective; budgets of {SHORT * 1e3:.0f} ms and {LONG:g} s, and the CPU "
+        "milliseconds of the whole command, reading the file included\n(a 2-core virtual machine "
+        "busy with other work).\n*Segments* is what the dynamic program over several orders reaches"
+        " before any search, *one order* a dynamic program over one order,\n*best* the best "
+        "placement known from searches of 45 s. A figure above its column's bar is marked as missed.\n",
+    ]
     for objective, references, start in (
         ("dnnp-latency", LATENCY, "all on the CPU"),
         ("dnnp-maxload", MAX_LOAD, "human expert"),
     ):
-        print(f"## {objective}\n")
-        print(
+        lines += [
+            f"## {objective}\n",
             f"| instance | {start}, scored here | published | segments | short budget | ms |"
-            " one order | long budget | ms | best |"
-        )
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-        for row in rows(command, objective, references, folder):
-            print(row, flush=True)
-        print()
-
-
-if __name__ == "__main__":
-    main()
+            " one order | long budget | ms | best |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            *rows(command, objective, references, folder / "dnn-partitioning"),
+            "",
+        ]
+    return "\n".join(lines)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold ``auto`` against the best of the paper's three methods, and its gap against its budget.
 
-    python experiments/planner_results.py FOLDER > docs/results/auto.md
-
-FOLDER holds graphs of others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
+``./do experiments auto --graphs FOLDER`` writes docs/results/auto.md. FOLDER holds graphs of
+others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
 ``pipedream/NAME.txt`` and ``dnn-partitioning/{latency,throughput}/NAME.json``. The generated
 models need no files.
 """
@@ -15,22 +14,21 @@ import math
 import statistics
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from prototype_placements import read_graph
+from typing import TYPE_CHECKING, Any
 
 import baechi
+from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PAPER = ("m-topo", "m-etf", "m-sct")
 BUDGETS = (0.1, 1.0, 4.0)
 LINK = "134us,5.701254276GB/s"
 EQUAL = baechi.Cluster("4x64GiB", link=LINK, communication="sequential")
 UNEQUAL = baechi.Cluster("2x64GiB+2x64GiB@0.5", link=LINK, communication="sequential")
-GENERATED: list[tuple[str, dict[str, int]]] = [
+GENERATED: list[tuple[str, dict[str, Any]]] = [
     ("inception-v3", {"batch": 32}),
     ("gnmt", {"length": 40, "batch": 128}),
     ("gnmt", {"length": 50, "batch": 128}),
@@ -48,7 +46,7 @@ milliseconds; the gap is to the plan's own lower bound. Equal: four devices; une
 half the speed; both with ample memory, one transfer at a time per device, {LINK}. Instances of the
 dnn-partitioning research are on their own clusters, with our simulator's step time.
 
-{datetime.date.today()}, `python experiments/planner_results.py FOLDER`.
+{datetime.date.today()}, `./do experiments auto --graphs FOLDER`.
 """
 
 
@@ -126,26 +124,25 @@ def summary(rows: list[Row]) -> str:
     )
 
 
-def main(folder: Path) -> None:
-    """Print the page."""
+def page(folder: Path) -> str:
+    """Return the page's text."""
     rows = []
     for name, graph, where, cluster in instances(folder):
         rows.append(measure(name, graph, where, cluster))
         print(f"{name}, {where}: {rows[-1].auto}", file=sys.stderr)
     budgets = " | ".join(f"{budget:g} s" for budget in BUDGETS)
     gaps = " | ".join(f"gap, {budget:g} s" for budget in BUDGETS)
-    print(HEAD)
-    print(summary(rows))
-    print(f"| graph | cluster | best of the three | by | {budgets} | 1 s / best | {gaps} |")
-    print("| --- | --- | ---: | --- |" + " ---: |" * (2 * len(BUDGETS) + 1))
+    lines = [
+        HEAD,
+        summary(rows),
+        f"| graph | cluster | best of the three | by | {budgets} | 1 s / best | {gaps} |",
+        "| --- | --- | ---: | --- |" + " ---: |" * (2 * len(BUDGETS) + 1),
+    ]
     for row in rows:
         times = " | ".join(f"{row.auto[budget]:.4g}" for budget in BUDGETS)
         percent = " | ".join(f"{row.gaps[budget]:.1%}" for budget in BUDGETS)
         paper = "-" if row.paper is None else f"{row.paper:.4g}"
         ratio = "-" if row.paper is None else f"{row.auto[1.0] / row.paper:.3f}"
         cells = [row.graph, row.cluster, paper, row.winner, times, ratio, percent]
-        print(f"| {' | '.join(cells)} |")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold placements of the published TensorFlow prototype against ours, on the same graphs.
 
-    python experiments/prototype_placements.py FOLDER
-
-FOLDER holds the graphs (NAME.json.gz) and ``prototype_placements.json.gz``: for each graph and
-method the device index of every node. Prints step times in milliseconds on the paper's cluster, as
-our simulator sees them, with ample memory.
+``./do experiments prototype_placements --graphs FOLDER`` prints the table in docs/placers.md: step
+times in milliseconds on the paper's cluster, as our simulator sees them, with ample memory.
+``FOLDER/paper`` holds the graphs (NAME.json.gz) and ``prototype_placements.json.gz``: for each
+graph and method the device index of every node.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import baechi
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CLUSTER = baechi.Cluster("4x64GiB", link="134us,5.701254276GB/s", communication="sequential")
 
@@ -74,12 +74,15 @@ def milliseconds(plan: baechi.Plan) -> float:
     return plan.makespan_ns / 1e6
 
 
-def main(folder: Path) -> None:
-    """Print one table row per graph and method."""
+def page(folder: Path) -> str:
+    """Return the table: one row per graph and method."""
+    folder = folder / "paper"
     with gzip.open(folder / "prototype_placements.json.gz", "rt") as file:
         placements: dict[str, Any] = json.load(file)
-    print("| graph | method | prototype | ours, unoptimised | ours | one device |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    lines = [
+        "| graph | method | prototype | ours, unoptimised | ours | one device |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     ratios: dict[str, list[float]] = {}
     for name, methods in placements.items():
         graph = read_graph(folder / f"{name}.json.gz")
@@ -96,16 +99,11 @@ def main(folder: Path) -> None:
             )
             full = milliseconds(baechi.place_graph(graph, CLUSTER, ours, bounds=False))
             ratios.setdefault(ours, []).append(full / theirs)
-            print(
+            lines.append(
                 f"| {name} | {method} | {theirs:.1f} | {plain:.1f} | {full:.1f} "
                 f"| {milliseconds(single):.1f} |"
             )
     for method, values in ratios.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))
-        print(f"\n{method}: ours / prototype, geometric mean {mean:.2f}")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+        lines.append(f"\n{method}: ours / prototype, geometric mean {mean:.2f}")
+    return "\n".join(lines) + "\n"

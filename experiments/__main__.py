@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``python -m experiments NAME...``, or ``all``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+from experiments.page import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# In the order in which `all` runs them; each module has run() -> Page.
+TABLES = {
+    "step_time": "Table 5: step time with sufficient memory",
+}
+# On graphs of others, which --graphs names; not in `all`. Each module has page(FOLDER) -> str.
+OF_OTHERS = {
+    "auto": ("planner_results", "auto against the paper's methods, and its gap by budget"),
+    "dnn_partitioning": ("dnn_partitioning", "another research's instances and objectives"),
+    "prototype_placements": ("prototype_placements", "the published prototype; prints a table"),
+}
+
+
+def run_table(name: str, output: Path) -> None:
+    """Regenerate one of TABLES."""
+    start = time.process_time()
+    page: Page = importlib.import_module(f"experiments.{name}").run()
+    page.write(output, f"./do experiments {name}")
+    seconds = time.process_time() - start
+    print(f"{name:<22}{seconds:7.1f} s  {output / name}.md", flush=True)
+
+
+def run_of_others(name: str, output: Path, graphs: Path) -> None:
+    """Regenerate one of OF_OTHERS."""
+    text: str = importlib.import_module(f"experiments.{OF_OTHERS[name][0]}").page(graphs)
+    if name == "prototype_placements":
+        print(text)
+    else:
+        (output / f"{name}.md").write_text(text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the experiments that are named; 0 when all of them could run."""
+    known = {**TABLES, **{name: what for name, (_, what) in OF_OTHERS.items()}}
+    listing = "\n".join(f"  {name:<22}{what}" for name, what in known.items())
+    parser = argparse.ArgumentParser(
+        prog="./do experiments",
+        description="Regenerate the paper's tables and figures, and ours beside them.",
+        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {len(TABLES)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "docs/results", help="folder of the pages"
+    )
+    parser.add_argument("--graphs", type=Path, help="folder of others' graphs")
+    chosen = parser.parse_args(arguments)
+    if not chosen.names:
+        parser.print_help()
+        return 0
+    if unknown := [name for name in chosen.names if name not in (*known, "all")]:
+        parser.error(f"no experiment {unknown[0]!r}; there are: {', '.join(known)}, all")
+    for name in TABLES if "all" in chosen.names else chosen.names:
+        if name in TABLES:
+            run_table(name, chosen.output)
+        elif chosen.graphs is None:
+            parser.error(f"{name} needs --graphs")
+        else:
+            run_of_others(name, chosen.output, chosen.graphs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

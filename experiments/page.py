@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of results: the same tables as Markdown to read and JSON to compute with, and figures."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import baechi
+
+Row: TypeAlias = Mapping[str, Any]
+Show: TypeAlias = Callable[[Any], str]
+
+COSTS = {
+    "a": "(a) estimated, not measured: a roofline of the named devices (docs/generate.md)",
+    "b": "(b) profiles measured on this machine's CPU",
+    "c": "(c) profiles measured on a GPU",
+}
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """Four significant digits, at most one decimal."""
+    value = nanoseconds / 1e6
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def cpu_time(seconds: float) -> str:
+    """Say how long, in the unit that suits."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 600 else f"{seconds / 60:.3g} min"
+
+
+def gibibytes(count: int) -> str:
+    """Two decimals."""
+    return f"{count / 2**30:.2f}"
+
+
+def percent(part: float) -> str:
+    """One decimal."""
+    return f"{part:.1%}"
+
+
+def times(ratio: float) -> str:
+    """How many times, two decimals."""
+    return f"{ratio:.2f}x"
+
+
+def text(value: object) -> str:
+    """As it is; thousands apart."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: which field of the rows, under which title, shown how."""
+
+    key: str
+    title: str
+    show: Show = text
+    none: str = "-"  # what is shown where the field is absent or None
+
+    def cell(self, row: Row) -> str:
+        """The row's text in this column."""
+        value = row.get(self.key)
+        return self.none if value is None else self.show(value)
+
+
+@dataclass
+class Table:
+    """Rows of raw values (nanoseconds, bytes, seconds), and how to show them."""
+
+    title: str
+    columns: list[Column]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: str = ""
+
+    def markdown(self) -> str:
+        """The table and what is to be said about it."""
+        lines = [f"## {self.title}", ""] if self.title else []
+        if self.notes:
+            lines += [self.notes, ""]
+        lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
+        rules = ("---" if column.show is text else "---:" for column in self.columns)
+        lines.append("| " + " | ".join(rules) + " |")
+        for row in self.rows:
+            lines.append("| " + " | ".join(column.cell(row) for column in self.columns) + " |")
+        return "\n".join(lines)
+
+
+@dataclass
+class Page:
+    """What one experiment writes: NAME.md, NAME.json and the figures NAME_*.svg."""
+
+    name: str
+    title: str
+    simulated: str  # what of it is simulated and what is measured
+    costs: str  # some of the letters of COSTS
+    tables: list[Table]
+    summary: str = ""
+    figures: dict[str, tuple[str, str]] = field(default_factory=dict)  # (caption, SVG) by name
+
+    def markdown(self, command: str) -> str:
+        """The whole page."""
+        where = machine()
+        parts = [
+            f"# {self.title}",
+            f"{self.simulated}\n\nCosts: {'; '.join(COSTS[letter] for letter in self.costs)}.  \n"
+            f"{where['date']}, {where['machine']}, Python {where['python']}, baechi "
+            f"{where['baechi']}; `{command}`. Raw values: [{self.name}.json]({self.name}.json).",
+        ]
+        if self.summary:
+            parts.append(self.summary)
+        parts += [
+            f"![{caption}]({self.name}_{key}.svg)\n\n*{caption}*"
+            for key, (caption, _) in self.figures.items()
+        ]
+        parts += [table.markdown() for table in self.tables]
+        return "\n\n".join(parts) + "\n"
+
+    def document(self, command: str) -> dict[str, Any]:
+        """What NAME.json holds."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            **machine(),
+            "command": command,
+            "costs": [COSTS[letter] for letter in self.costs],
+            "simulated": self.simulated,
+            "tables": [
+                {"title": table.title, "notes": table.notes, "rows": table.rows}
+                for table in self.tables
+            ],
+        }
+
+    def write(self, folder: Path, command: str) -> list[Path]:
+        """Write the page's files and return their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {
+            f"{self.name}.md": self.markdown(command),
+            f"{self.name}.json": json.dumps(self.document(command), indent=1) + "\n",
+        }
+        for key, (_, svg) in self.figures.items():
+            texts[f"{self.name}_{key}.svg"] = svg
+        for name, content in texts.items():
+            (folder / name).write_text(content)
+        return [folder / name for name in texts]
+
+
+def machine() -> dict[str, str]:
+    """When and where the figures are made."""
+    model = platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        names = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":", 1)[1].strip() if names else model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{model}, {cores} cores",
+        "python": platform.python_version(),
+        "baechi": baechi.__version__,
+    }

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paper Table 5: step time when every device has memory enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
+from experiments.page import Column, Page, Table, milliseconds, percent, times
+from experiments.workloads import CURRENT, PAPER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.workloads import Workload
+
+METHODS = (*PAPER_METHODS, "auto")
+
+
+def measure(workload: Workload) -> dict[str, Outcome]:
+    """Place one workload in every way."""
+    graph, cluster = workload.graph(), workload.devices()
+    outcomes = {
+        "single": planned(graph, cluster, "single"),
+        "expert": replayed(
+            "expert", graph, cluster, lambda: workload.expert_placement(graph, cluster)
+        ),
+    }
+    return outcomes | {method: planned(graph, cluster, method) for method in METHODS}
+
+
+def row(workload: Workload) -> dict[str, Any]:
+    """Step times, speedups over single and expert, and the bound."""
+    outcomes = measure(workload)
+    best = outcomes["auto"]
+    result: dict[str, Any] = {
+        "workload": workload.name,
+        "cluster": workload.cluster,
+        "expert_is": workload.hand.expert_is,
+        **{name: outcome.step_ns for name, outcome in outcomes.items()},
+        "bound": best.bound_ns,
+        "gap": best.gap,
+        "fallbacks": {name: list(o.fallbacks) for name, o in outcomes.items() if o.fallbacks},
+    }
+    for method in METHODS:
+        for base in ("single", "expert"):
+            result[f"{method}/{base}"] = ratio(outcomes[base], outcomes[method])
+    return result
+
+
+def tables(title: str, workloads: Sequence[Workload]) -> list[Table]:
+    """Step times, and how they compare: one row per workload in each."""
+    rows = [row(workload) for workload in workloads]
+    experts = dict.fromkeys(f"{w.name.split(',')[0]}: {w.hand.expert_is}" for w in workloads)
+    names = {"single": "one device", "expert": "expert", **{m: m for m in METHODS}}
+    step_times = Table(
+        title,
+        [
+            Column("workload", "workload"),
+            *(Column(key, head, milliseconds, "OOM") for key, head in names.items()),
+            Column("bound", "lower bound", milliseconds),
+            Column("gap", "gap of auto", percent),
+        ],
+        rows,
+        f"Milliseconds per step. Experts: {'; '.join(experts)}.",
+    )
+    speedups = [
+        Column(f"{method}/{base}", f"{method} / {base}", times)
+        for base in ("single", "expert")
+        for method in METHODS
+    ]
+    return [
+        step_times,
+        Table(f"{title}: speedups", [Column("workload", "workload"), *speedups], rows),
+    ]
+
+
+def run() -> Page:
+    """The page of Table 5."""
+    return Page(
+        "step_time",
+        "Step time with sufficient memory (paper Table 5)",
+        "All step times are simulated by the Execution Simulator: one transfer at a time per "
+        "device, every tensor counted in memory. Nothing was run on accelerators. Speedups are "
+        "step time of one device, or of the expert, over the method's.",
+        "a",
+        tables("The paper's models, four devices of 8 GiB", PAPER)
+        + tables("Current models", CURRENT),
+    )
