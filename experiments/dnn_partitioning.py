@@ -155,7 +155,8 @@ def page(folder: Path) -> str:
         "milliseconds of the whole command, reading the file included\n(a 2-core virtual machine "
         "busy with other work).\n*Segments* is what the dynamic program over several orders reaches"
         " before any search, *one order* a dynamic program over one order,\n*best* the best "
-        "placement known from searches of 45 s. A figure above its column's bar is marked as missed.\n",
+        "placement known from searches of 45 s. A figure above its column's bar is marked as "
+        "missed.\n",
     ]
     for objective, references, start in (
         ("dnnp-latency", LATENCY, "all on the CPU"),
