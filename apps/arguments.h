@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "apps/command.h"
+#include "baechi/base/error.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/io/model_costs.h"
@@ -27,6 +28,14 @@ void add_graph_argument(CLI::App& app, GraphArgument& argument);
 void add_model_cost_options(CLI::App& app, GraphArgument& argument);
 ModelCosts model_costs(const GraphArgument& argument);
 OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
+
+// What `read` makes of an option's text; its InputErrors name the option.
+template <class Read>
+auto in_option(const char* option, const Read& read) try {
+  return read();
+} catch (const InputError& error) {
+  throw InputError(option, error.what());
+}
 
 // The value of `option`, all of its text a whole number within the bounds. Throws InputError.
 std::uint64_t parse_whole_number(std::string_view option, std::string_view text,

@@ -17,7 +17,6 @@
 #include "baechi/io/json_writer.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
-#include "baechi/io/quantity_text.h"
 #include "baechi/io/text_file.h"
 #include "baechi/io/write_graph_def.h"
 #include "baechi/place/dnnp_score.h"
@@ -83,11 +82,10 @@ std::optional<SourceText> graph_def_to_fill(const Options& options) {
 // For an objective that is not our simulator's: a placement with its value, not a plan.
 ExitCode place_for_objective(const Options& options, const CostModel& costs,
                              const RunContext& context) {
-  const auto result =
-      place_for(costs, find_dnnp_objective(options.objective),
-                {.budget = static_cast<double>(parse_time(options.planning.budget).count()) / 1e9,
-                 .seed = options.planning.request.place.seed,
-                 .cancel = context.cancel});
+  const auto result = place_for(costs, find_dnnp_objective(options.objective),
+                                {.budget = budget_seconds(options.planning),
+                                 .seed = options.planning.request.place.seed,
+                                 .cancel = context.cancel});
   if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
     print_words("baechi: " + options.graph.path +
                 " does not fit: no placement was found for operator '" +

@@ -74,10 +74,15 @@ void add_planning_options(CLI::App& app, Planning& planning) {
       ->default_str(std::to_string(planning.request.place.seed));
 }
 
+double budget_seconds(const Planning& planning) {
+  const Time budget = in_option("--budget", [&] { return parse_time(planning.budget); });
+  return static_cast<double>(budget.count()) / 1e9;
+}
+
 PlanRequest request_of(const Planning& planning, const RunContext& context) {
   PlanRequest request = planning.request;
   request.place.cancel = context.cancel;
-  request.budget = static_cast<double>(parse_time(planning.budget).count()) / 1e9;
+  request.budget = budget_seconds(planning);
   return request;
 }
 

@@ -19,6 +19,8 @@ struct Planning {
 // `planning` must live until the command has run: options write into it while they are parsed.
 void add_planning_options(CLI::App& app, Planning& planning);
 
+double budget_seconds(const Planning& planning);
+
 // With the budget and the flag that stops it.
 PlanRequest request_of(const Planning& planning, const RunContext& context);
 

@@ -32,24 +32,17 @@ struct Options {
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
 };
 
-// What `edit` makes of the cluster; its InputErrors name the option.
-template <class Edit>
-ClusterSpec changed(const char* option, const Edit& edit) try {
-  return edit();
-} catch (const InputError& error) {
-  throw InputError(option, error.what());
-}
-
 Scenario memory_scenario(const ClusterSpec& cluster, const std::string& text) {
   const std::string name = "memory " + text;
   if (!text.ends_with('x'))
-    return {name, changed("--try-memory", [&] { return with_memory(cluster, parse_bytes(text)); })};
+    return {name,
+            in_option("--try-memory", [&] { return with_memory(cluster, parse_bytes(text)); })};
   const Factor factor = parse_factor("--try-memory", text.substr(0, text.size() - 1));
-  return {name, changed("--try-memory", [&] { return with_memory(cluster, factor); })};
+  return {name, in_option("--try-memory", [&] { return with_memory(cluster, factor); })};
 }
 
 Scenario link_scenario(const ClusterSpec& cluster, const std::string& text) {
-  return {"link " + text, changed("--try-link", [&] {
+  return {"link " + text, in_option("--try-link", [&] {
             ClusterSpec linked = cluster;
             linked.links = {parse_link(text)};
             return linked;
@@ -74,7 +67,7 @@ std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster)
   for (const std::string& text : options.speeds) {
     const Factor factor = parse_factor("--try-speed", text);
     scenarios.push_back({"speed " + text + "x",
-                         changed("--try-speed", [&] { return with_speed(cluster, factor); })});
+                         in_option("--try-speed", [&] { return with_speed(cluster, factor); })});
   }
   constexpr auto kMostBatch = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
   for (const std::string& text : options.batches)

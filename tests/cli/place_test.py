@@ -283,3 +283,9 @@ def test_an_inherited_ignored_interrupt_stays_ignored(command: str) -> None:
             process.wait(timeout=0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 2  # there is no folder /nowhere
+
+
+def test_a_bad_budget_is_named_with_its_option(run: Run, graph: Path) -> None:
+    result = run("place", graph, "-c", CLUSTER, "--budget", "3parsecs")
+    assert result.returncode == 2
+    assert "--budget: time '3parsecs' needs a unit" in result.stderr
