@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # In the order in which `all` runs them; each module has run() -> Page.
 TABLES = {
     "step_time": "Table 5: step time with sufficient memory",
+    "insufficient_memory": "Table 6 and Figure 6: step time and peaks when memory is short",
 }
 # On graphs of others, which --graphs names; not in `all`. Each module has page(FOLDER) -> str.
 OF_OTHERS = {

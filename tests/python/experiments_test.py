@@ -10,7 +10,7 @@ import pytest
 
 import baechi
 from experiments import __main__ as command
-from experiments import scopes, step_time
+from experiments import insufficient_memory, scopes, step_time, svg
 from experiments.page import Column, Page, Table, milliseconds
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
@@ -77,6 +77,43 @@ def test_what_does_not_fit_is_shown_as_oom() -> None:
     step_times = step_time.tables("title", [small])[0]
     shown = step_times.markdown().splitlines()[-1].split(" | ")
     assert shown[1] == "OOM"
+
+
+def test_a_part_of_the_memory_is_that_part(graph: baechi.Graph) -> None:
+    cases = insufficient_memory.cases([TINY])
+    assert [case.memory for case in cases] == [
+        f"{part} {whole}" for whole in ("of 8 GiB", "of the need") for part in ("40%", "30%")
+    ]
+    need = baechi.simulate(graph, "1x8GiB", dict.fromkeys(graph.names, "gpu:0")).peaks["gpu:0"]
+    assert [case.cluster.devices[3].capacity for case in cases[2:]] == [
+        int(0.4 * need),
+        int(0.3 * need),
+    ]
+
+
+def test_tight_memory_shows_what_fits_and_what_does_not(graph: baechi.Graph) -> None:
+    case = insufficient_memory.cases([TINY])[2]
+    row = insufficient_memory.row(case, case.outcomes())
+    assert row["single"] is None
+    assert row["peaks"]["single"][0] > row["capacity"]
+    best = baechi.place_graph(graph, case.cluster, "auto")
+    assert row["auto"] == best.makespan_ns
+    assert row["peaks"]["auto"] == list(best.peaks.values())
+    assert max(row["peaks"]["auto"]) <= row["capacity"]
+    roomy = baechi.place_graph(graph, "paper", "auto").makespan_ns
+    assert row["auto/roomy"] == best.makespan_ns / roomy
+    figure = insufficient_memory.peaks_figure([case], [row])
+    assert figure.count("#c0392b") >= 1  # what runs over
+
+
+def test_axes_put_values_where_they_belong() -> None:
+    axis = svg.covering([3, 250], log=True)
+    assert (axis.low, axis.high) == (1, 1000)
+    assert axis.share(10) == pytest.approx(1 / 3)
+    assert axis.marks() == pytest.approx([1, 10, 100, 1000])
+    linear = svg.Axis(0, 42)
+    assert linear.share(21) == 0.5
+    assert linear.marks() == [0, 10, 20, 30, 40]
 
 
 def test_a_page_has_the_same_values_as_text_and_as_json(tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paper Table 6: step time when memory is short; Figure 6: how full each device gets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import baechi
+from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
+from experiments.page import Column, Page, Table, gibibytes, milliseconds, times
+from experiments.svg import Bars, grouped_bars
+from experiments.workloads import PAPER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.workloads import Workload
+
+FRACTIONS = (0.4, 0.3)
+METHODS = (*PAPER_METHODS, "auto")
+FIGURE = (0, 2, 6)  # of PAPER, the smaller batch of each model
+
+
+def with_capacity(cluster: baechi.Cluster, capacity: int) -> baechi.Cluster:
+    """The same cluster, each device with so many bytes."""
+    document = json.loads(cluster.to_json())
+    for device in document["devices"]:
+        device["capacity"] = capacity
+    return baechi.Cluster.from_json(json.dumps(document))
+
+
+def need(graph: baechi.Graph, cluster: baechi.Cluster) -> int:
+    """What one device holds at its peak when it runs everything."""
+    first = cluster.devices[0].name
+    return baechi.simulate(graph, cluster, dict.fromkeys(graph.names, first)).peaks[first]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload on devices of so much memory."""
+
+    workload: Workload
+    memory: str  # in words
+    graph: baechi.Graph
+    cluster: baechi.Cluster
+    roomy: Outcome  # auto with sufficient memory
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Place in every way; what others placed keeps its peaks even when it does not fit."""
+        graph, cluster = self.graph, self.cluster
+        first = cluster.devices[0].name
+        result = {
+            "single": replayed("single", graph, cluster, lambda: dict.fromkeys(graph.names, first)),
+            "expert": replayed(
+                "expert", graph, cluster, lambda: self.workload.expert_placement(graph, cluster)
+            ),
+        }
+        return result | {method: planned(graph, cluster, method) for method in METHODS}
+
+
+def cases(workloads: Sequence[Workload]) -> list[Case]:
+    """Every workload with parts of its devices' memory, and of what one device would need."""
+    result = []
+    for workload in workloads:
+        graph, cluster = workload.graph(), workload.devices()
+        full = cluster.devices[0].capacity
+        roomy = planned(graph, cluster, "auto", bounds=False)
+        wholes = {f"of {full / 2**30:g} GiB": full, "of the need": need(graph, cluster)}
+        for words, whole in wholes.items():
+            for part in FRACTIONS:
+                tight = with_capacity(cluster, int(part * whole))
+                result.append(Case(workload, f"{part:.0%} {words}", graph, tight, roomy))
+    return result
+
+
+def row(case: Case, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    """Step times; None where a placement runs out of memory."""
+    best = outcomes["auto"]
+    return {
+        "workload": case.workload.name,
+        "memory": case.memory,
+        "capacity": case.cluster.devices[0].capacity,
+        **{name: outcome.step_ns for name, outcome in outcomes.items()},
+        "auto/roomy": ratio(best, case.roomy),
+        "nothing fits": "proved" if best.proved else None,
+        "peaks": {name: list(outcome.peaks.values()) for name, outcome in outcomes.items()},
+        "fallbacks": {name: list(o.fallbacks) for name, o in outcomes.items() if o.fallbacks},
+    }
+
+
+def step_times(rows: list[dict[str, Any]]) -> Table:
+    """The paper's Table 6."""
+    names = {"single": "one device", "expert": "expert", **{m: m for m in METHODS}}
+    columns = [
+        Column("workload", "workload"),
+        Column("memory", "each device has"),
+        Column("capacity", "GiB", gibibytes),
+        *(Column(key, head, milliseconds, "OOM") for key, head in names.items()),
+        Column("auto/roomy", "auto / with all memory", times),
+        Column("nothing fits", "that nothing fits is"),
+    ]
+    notes = (
+        "Milliseconds per step; OOM: the placement runs out of memory, or the method found none "
+        "that does not. *The need* is what one device holds at its peak when it runs everything. "
+        "One device and the expert get no help to fit; the others get the planner's fall-backs."
+    )
+    return Table("Step times", columns, rows, notes)
+
+
+def fall_backs(rows: list[dict[str, Any]]) -> Table:
+    """What the methods took to fit."""
+    found = [
+        {"where": f"{row['workload']}, {row['memory']}", "method": name, "took": ", ".join(steps)}
+        for row in rows
+        for name, steps in row["fallbacks"].items()
+    ]
+    columns = [Column("where", "workload"), Column("method", "method"), Column("took", "took")]
+    return Table("What it took to fit", columns, found, "Fall-backs: docs/planner.md.")
+
+
+def peaks_figure(cases_of_it: Sequence[Case], rows: Sequence[dict[str, Any]]) -> str:
+    """Bars: the peak of every device, by method."""
+    panels = [
+        Bars(
+            f"{case.workload.name} ({case.memory})",
+            {name: [peak / 2**30 for peak in peaks] for name, peaks in row["peaks"].items()},
+            row["capacity"] / 2**30,
+        )
+        for case, row in zip(cases_of_it, rows, strict=True)
+    ]
+    return grouped_bars(panels, "GiB at the peak")
+
+
+def run() -> Page:
+    """The page of Table 6 and Figure 6."""
+    all_cases = cases(PAPER)
+    rows = [row(case, case.outcomes()) for case in all_cases]
+    chosen = [
+        i
+        for i, case in enumerate(all_cases)
+        if case.workload in [PAPER[k] for k in FIGURE] and case.memory.startswith("40% of 8")
+    ]
+    figure = peaks_figure([all_cases[i] for i in chosen], [rows[i] for i in chosen])
+    caption = (
+        "Figure 6: the memory that each of the four devices holds at its peak. Dashed: what it "
+        "has; red: more than that"
+    )
+    return Page(
+        "insufficient_memory",
+        "Step time and peak memory when memory is short (paper Table 6, Figure 6)",
+        "Step times and peaks are simulated by the Execution Simulator, received copies of "
+        "tensors included. Nothing was run on accelerators. Four devices, one transfer at a time "
+        "per device.",
+        "a",
+        [step_times(rows), fall_backs(rows)],
+        figures={"peaks": (caption, figure)},
+    )
