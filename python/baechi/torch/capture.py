@@ -558,7 +558,7 @@ def capture(
         recorder.install()
         stack.callback(recorder.remove)
         try:
-            _record(recorder, args, kwargs, loss or sum_of, training)
+            record_step(recorder, args, kwargs, loss or sum_of, training)
         except InputError:
             raise
         except Exception as error:
@@ -602,15 +602,17 @@ def capture_on(
     return capture(model, example_inputs, **options)
 
 
-def _record(
+def record_step(
     recorder: Recorder,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     loss: Callable[[Any], torch.Tensor],
     training: bool,
+    side: TorchDispatchMode | None = None,
 ) -> None:
+    """Run one step under a recorder that is installed; `side` tells it what is dispatched."""
     hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t)
-    with _DispatcherSide(recorder), torch.set_grad_enabled(training):
+    with side or _DispatcherSide(recorder), torch.set_grad_enabled(training):
         with hooks if training else contextlib.nullcontext():
             outputs = recorder.model(*args, **kwargs)
             for tensor in tensors_in(outputs):

@@ -21,18 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, device_presets, roofline_time
 from baechi.torch.capture import (
     Capture,
+    Op,
+    Recorder,
+    Run,
     Work,
     call_arguments,
+    record_step,
     sum_of,
     unchanged,
     unit_test,
 )
-from baechi.torch.interception import Interceptor, Scope
-from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.nested import tensors_in
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -98,10 +102,26 @@ def kept_ops(captured: Capture) -> dict[int, int | None]:
     return stands
 
 
+def costed_ops(captured: Capture) -> dict[int, int | None]:
+    """Return for every recorded operator the one of the graph that its time counts for.
+
+    As `kept_ops`, but the view of a weight, which no operator made, counts for who reads it first.
+    """
+    stands = kept_ops(captured)
+    for index in reversed(range(len(captured.ops))):
+        if stands[index] is None:
+            readers = sorted(r for reads in captured.ops[index].feeds.values() for r in reads)
+            stands[index] = stands[readers[0]] if readers else None
+    return stands
+
+
 def folded_work(captured: Capture) -> dict[int, tuple[Work, Work]]:
     """Return the forward and backward work of the operators of the graph."""
     work: dict[int, tuple[Work, Work]] = {}
-    for index, stand in kept_ops(captured).items():
+    for index in kept_ops(captured).values():
+        if index is not None:
+            work.setdefault(index, (Work(), Work()))
+    for index, stand in costed_ops(captured).items():
         if stand is None:
             continue
         forward, backward = work.setdefault(stand, (Work(), Work()))
@@ -204,83 +224,53 @@ class _Clock:
         return out, round(begin.elapsed_time(end) * 1e6)
 
 
-class _Stopwatch(Interceptor):
-    """Runs every operator several times, alone, forward and backward."""
+class _Stopwatch(TorchDispatchMode):
+    """Times every kernel of a recorded step and books it to the operator that it is part of."""
 
-    def __init__(
-        self, model: nn.Module, captured: Capture, units: Any, repeats: int, warm_up: int
-    ) -> None:
-        super().__init__(model, unit_test(units))
-        stands = kept_ops(captured)
-        self._kept = {op.key: op for i, op in enumerate(captured.ops) if stands[i] == i}
-        self._training = captured.training
-        self._repeats, self._warm_up = repeats, warm_up
-        self._same: dict[Any, tuple[int, int]] = {}
-        self.times: dict[str, tuple[int, int]] = {}
+    def __init__(self, recorder: Recorder, clock: _Clock) -> None:
+        super().__init__()
+        self._recorder, self._clock = recorder, clock
+        self.kernels: dict[tuple[int, bool], list[str]] = {}  # by operator and direction
+        self.times: dict[tuple[int, bool], int] = {}
 
-    def run_unit(
-        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        key = scope.key or type(module).__name__
-        shapes = tuple(tuple(p.shape) for p in module.parameters())
-        same = (type(module), module.extra_repr(), shapes, module.training)
-        self._time(key, same, list(module.parameters()), forward, args, kwargs)
-        return forward(*args, **kwargs)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out, took = self._clock.measure(functools.partial(func, *args, **kwargs))
+        before = len(self._recorder.trace)
+        self._recorder.dispatched(func, args, kwargs, out)
+        run = self._recorder.trace[-1] if len(self._recorder.trace) > before else None
+        if isinstance(run, Run) and not func.is_view:
+            place = run.op, run.backward
+            self.kernels.setdefault(place, []).append(str(func))
+            self.times[place] = self.times.get(place, 0) + took
+        return out
 
-    def run_function(
-        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        plain = map_tensors(lambda t: t.new_empty(0, device="meta"), (args, kwargs))
-        self._time(scope.function_key(index, name), (name, str(plain)), [], call, args, kwargs)
-        return call(*args, **kwargs)
 
-    def _time(
-        self, key: str, same: Any, weights: list[Any], call: Any, args: Any, kwargs: Any
-    ) -> None:
-        op = self._kept.get(key)
-        if op is None or key in self.times:
-            return
-        same = (same, op.shapes)
-        if same not in self._same:
-            self._same[same] = self._measured(weights, call, args, kwargs, bool(op.changed))
-        self.times[key] = self._same[same]
+class _Samples:
+    """Times of operators; those that are alike share them."""
 
-    def _measured(
-        self, weights: list[Any], call: Any, args: Any, kwargs: Any, changes: bool
-    ) -> tuple[int, int]:
-        device = next((t.device for t in tensors_in((args, kwargs))), torch.device("cpu"))
-        clock = _Clock(device)
-        forward, backward = [], []
-        for _ in range(self._warm_up + self._repeats):
-            leaves: list[torch.Tensor] = []
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._times: dict[Any, list[int]] = {}
+        self._alike: dict[tuple[str, bool], Any] = {}
 
-            def fresh(tensor: torch.Tensor, leaves: list[torch.Tensor] = leaves) -> torch.Tensor:
-                if isinstance(tensor, nn.Parameter):
-                    return tensor
-                leaf = tensor.detach()
-                if changes and not tensor.requires_grad:
-                    leaf = leaf.clone()
-                if not tensor.requires_grad:
-                    return leaf
-                leaves.append(leaf.requires_grad_())
-                return leaf.clone() if changes else leaf
+    def add(self, ops: list[Op], watch: _Stopwatch) -> None:
+        """Take in one step."""
+        for (index, backward), took in watch.times.items():
+            op = ops[index]
+            work = op.backward if backward else op.forward
+            what = (op.kind, self._settings(op), op.shapes, backward, work.flops, work.bytes)
+            alike = (*what, tuple(watch.kernels[index, backward]))
+            self._alike[op.key, backward] = alike
+            self._times.setdefault(alike, []).append(took)
 
-            mine, mine_too = map_tensors(fresh, args), map_tensors(fresh, kwargs)
-            out, took = clock.measure(functools.partial(call, *mine, **mine_too))
-            forward.append(took)
-            outs = [t for t in tensors_in(out) if t.requires_grad and t.grad_fn is not None]
-            wanted = leaves + [w for w in weights if w.requires_grad]
-            wanted += [t for t in tensors_in((args, kwargs)) if isinstance(t, nn.Parameter)]
-            wanted = [t for t in wanted if t.requires_grad]
-            if not (self._training and outs and wanted):
-                backward.append(0)
-                continue
-            ones = [torch.ones_like(t) for t in outs]
-            grads = functools.partial(torch.autograd.grad, outs, wanted, ones, allow_unused=True)
-            _, took = clock.measure(grads)
-            backward.append(took)
-        last = slice(self._warm_up, None)
-        return round(statistics.median(forward[last])), round(statistics.median(backward[last]))
+    def _settings(self, op: Op) -> str:
+        return "" if op.module is None else self._model.get_submodule(op.module).extra_repr()
+
+    def median(self, key: str, *, backward: bool) -> int:
+        """Return the nanoseconds of an operator; 0 if it runs no kernel."""
+        alike = self._alike.get((key, backward))
+        return 0 if alike is None else round(statistics.median(self._times[alike]))
 
 
 def measure(
@@ -290,29 +280,45 @@ def measure(
     *,
     kind: str = "*",
     units: Any = "leaf",
-    repeats: int = 20,
-    warm_up: int = 3,
+    repeats: int = 5,
+    warm_up: int = 1,
     loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> Costs:
-    """Measure each operator alone, forward and backward, where the model is now.
+    """Measure each operator in whole steps, forward and backward, where the model is now.
 
-    Medians of `repeats` runs after `warm_up` ones that do not count. Operators that are alike are
-    measured once. Parameters, buffers and the random state are as before afterwards.
+    An operator's time is that of its kernels. Sums of gradients count where they are taken, and
+    the backward of a view with what made its storage. Medians over `repeats` steps, after `warm_up`
+    ones that do not count, and over operators that are alike. Parameters, buffers, gradients and
+    the random state are as before afterwards.
     """
-    if any(p.is_meta for p in model.parameters()):
+    weights = list(model.parameters())
+    if any(p.is_meta for p in weights):
         raise InputError("a model on the meta device cannot be measured; estimate its costs")
     args, kwargs = call_arguments(example_inputs)
-    stopwatch = _Stopwatch(model, captured, units, repeats, warm_up)
-    with unchanged(model), torch.set_grad_enabled(captured.training):
-        stopwatch.install()
-        try:
-            outputs = model(*args, **kwargs)
-            if captured.training:
-                stopwatch.session(Scope("loss", "loss"), loss or sum_of, (outputs,), {})
-        finally:
-            stopwatch.remove()
+    first = next(iter(weights), None)
+    if first is None:
+        first = next(tensors_in((args, kwargs)), torch.empty(0))
+    clock, samples = _Clock(first.device), _Samples(model)
+    with unchanged(model):
+        for step in range(warm_up + repeats):
+            model.zero_grad()
+            recorder = Recorder(model, unit_test(units))
+            recorder.know_weights(lambda tensor: tensor)
+            watch = _Stopwatch(recorder, clock)
+            recorder.install()
+            try:
+                record_step(recorder, args, kwargs, loss or sum_of, captured.training, watch)
+            finally:
+                recorder.remove()
+            if step >= warm_up:
+                samples.add(recorder.ops, watch)
     costs = _memory(captured)
-    for index, cost in costs.items():
-        forward, backward = stopwatch.times.get(captured.ops[index].key, (0, 0))
-        cost.forward[kind], cost.backward[kind] = forward, backward
+    stands = costed_ops(captured)
+    for cost in costs.values():
+        cost.forward[kind] = cost.backward[kind] = 0
+    for index, op in enumerate(captured.ops):
+        stand = stands[index]
+        if stand is not None:
+            costs[stand].forward[kind] += samples.median(op.key, backward=False)
+            costs[stand].backward[kind] += samples.median(op.key, backward=True)
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "measured")

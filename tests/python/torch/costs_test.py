@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch import _private
+from baechi.torch.capture import call_arguments, sum_of
+from baechi.torch.nested import map_tensors
 from placement_test import built
 from torch import nn
 from torch_models import CASES
@@ -119,6 +121,24 @@ def test_measured_costs_rank_operators_like_their_work_and_leave_no_trace() -> N
     placed = baechi.torch.place(model, inputs, "2x1GiB", costs=costs, devices=["cpu"] * 2)
     assert placed.plan is not None
     placed.restore()
+
+
+@pytest.mark.parametrize("name", ["resnet", "inception", "lstm", "transformer"])
+def test_measured_costs_add_up_to_the_step(sim: Any, name: str) -> None:
+    """Sums of gradients, weights used in every step and views are in the costs, too."""
+    case = CASES[name]
+    sim.configure(clock="virtual", operator_time="50us", memory_bandwidth="1GB/s")
+    model, inputs = built(case).to("sim:0"), map_tensors(lambda t: t.to("sim:0"), case.inputs(2))
+    captured = baechi.torch.capture(model, inputs)
+    costs = baechi.torch.measure(model, inputs, captured, repeats=1, warm_up=0)
+    args, kwargs = call_arguments(inputs)
+    torch.accelerator.synchronize()
+    sim.reset_virtual_clock()
+    sum_of(model(*args, **kwargs)).backward()
+    step = sim.virtual_time()
+    found = sum(sum(c.forward.values()) + sum(c.backward.values()) for c in costs.ops.values())
+    first_gradient = 51e-6  # backward() makes a one, which is no operator's
+    assert step - first_gradient <= found / 1e9 <= step
 
 
 def test_a_model_larger_than_the_memory_is_planned_on_the_meta_device() -> None:
