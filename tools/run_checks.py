@@ -321,24 +321,36 @@ def run_pytest(ctx: Context, *arguments: str | Path, env: dict[str, str] | None 
 
 def check_python(ctx: Context) -> None:
     """The Python, command-line and tool tests against the installed wheel."""
-    run_pytest(ctx, "--ignore=tests/python/torch")
+    run_pytest(ctx, "--ignore=tests/python/torch", "--ignore=tests/python/tensorflow")
 
 
-def check_torch(ctx: Context) -> None:
-    """PyTorch's CPU build is installed, our C++ compiled against it, and the tests run on it."""
+def install_framework(ctx: Context, module: str) -> None:
+    """Install what tools/requirements-MODULE.txt names, unless pip finds it nowhere."""
+    requirements = f"tools/requirements-{module}.txt"
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     with contextlib.suppress(Failed):
-        ctx.run(*pip, "-r", "tools/requirements-torch.txt")
+        ctx.run(*pip, "-r", requirements)
     found = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.__version__)"],
+        [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
         capture_output=True,
         text=True,
     )
     if found.returncode != 0:
-        wanted = (ROOT / "tools/requirements-torch.txt").read_text().split()[-1]
-        raise Skipped(f"PyTorch is not installed, and pip finds no {wanted} in its indexes")
-    ctx.notes.append(f"PyTorch {found.stdout.strip()}")
+        wanted = (ROOT / requirements).read_text().split()[-1]
+        raise Skipped(f"{module} is not installed, and pip finds no {wanted} in its indexes")
+    ctx.notes.append(f"{module} {found.stdout.strip()}")
+
+
+def check_torch(ctx: Context) -> None:
+    """PyTorch's CPU build is installed, our C++ compiled against it, and the tests run on it."""
+    install_framework(ctx, "torch")
     run_pytest(ctx, "tests/python/torch", env={"BAECHI_CACHE": str(BUILD / "torch")})
+
+
+def check_tensorflow(ctx: Context) -> None:
+    """TensorFlow's CPU build is installed, and training steps run on four logical devices."""
+    install_framework(ctx, "tensorflow")
+    run_pytest(ctx, "tests/python/tensorflow", env={"OMP_NUM_THREADS": "1"})
 
 
 STAGES: dict[str, Callable[[Context], None]] = {
@@ -355,6 +367,7 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "tidy": check_tidy,
     "python": check_python,
     "torch": check_torch,
+    "tensorflow": check_tensorflow,
 }
 
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow training steps, placed over several devices (extra ``baechi[tensorflow]``).
+
+>>> placed = baechi.tensorflow.place(model, x, y, cluster="4x8GiB")  # doctest: +SKIP
+>>> model.fit(x, y)  # as before, over four devices  # doctest: +SKIP
+>>> placed.restore()  # doctest: +SKIP
+"""
+
+from baechi.tensorflow.assigner import Landing, NotAsPlanned
+from baechi.tensorflow.devices import detected_cluster, devices_for
+from baechi.tensorflow.placing import Placed, assign, graph_of, place
+from baechi.tensorflow.tracing import trace
+
+__all__ = [
+    "Landing",
+    "NotAsPlanned",
+    "Placed",
+    "assign",
+    "detected_cluster",
+    "devices_for",
+    "graph_of",
+    "place",
+    "trace",
+]

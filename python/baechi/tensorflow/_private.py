@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every private name of TensorFlow and Keras that baechi.tensorflow uses, and a test of each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import kernels, ops
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+
+from baechi._core import InputError
+
+FIRST_TESTED = (2, 17)
+LAST_TESTED = (2, 21)
+
+
+# Graphs and functions
+
+
+def set_device(operation: Any, device: str) -> None:
+    """Ask for another device for an operation of a graph; "" asks for none."""
+    operation._set_device(device)
+
+
+def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:
+    """Make a ConcreteFunction of a FuncGraph as it is now; it keeps the graph's variables alive."""
+    made = ConcreteFunction.from_func_graph(graph, function_type, {})
+    made.set_external_captures(list(captures))
+    made._baechi_variables = list(graph.variables)  # the graph itself holds them weakly
+    return made
+
+
+def graph_being_traced() -> Any:
+    """Return the graph that is being traced, or None when operations run at once."""
+    return None if context.executing_eagerly() else ops.get_default_graph()
+
+
+def has_kernel(operation: Any, device_type: str) -> bool:
+    """Whether TensorFlow has a kernel for an operation, with its types, on a kind of device."""
+    for kernel in _kernels(operation.type):
+        if kernel.device_type not in (device_type, "DEFAULT"):
+            continue
+        if all(_allows(constraint, operation) for constraint in kernel.constraint):
+            return True
+    return False
+
+
+@functools.cache
+def _kernels(kind: str) -> list[Any]:
+    return list(kernels.get_registered_kernels_for_op(kind).kernel)
+
+
+def _allows(constraint: Any, operation: Any) -> bool:
+    allowed = constraint.allowed_values.list.type
+    if not allowed:
+        return True
+    try:
+        found = operation.get_attr(constraint.name)
+    except ValueError:
+        return True
+    types = found if isinstance(found, list) else [found]
+    return all(t.as_datatype_enum in allowed for t in types if isinstance(t, tf.DType))
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether XLA compiles a function, or one that it calls."""
+    if getattr(function, "_jit_compile", False):
+        return True
+    if not isinstance(function, ConcreteFunction):
+        return False
+    library = function.graph.as_graph_def().library.function
+    return any(f.attr["_XlaMustCompile"].b for f in [function.function_def, *library])
+
+
+def is_concrete(function: Any) -> bool:
+    """Whether this is a function that was traced for one signature."""
+    return isinstance(function, ConcreteFunction)
+
+
+# Variables
+
+
+def handle_of(variable: Any) -> Any:
+    """Return the resource that a variable's object stands for now."""
+    return variable.handle
+
+
+def move(variable: Any, device: str) -> Any:
+    """Give a variable a new resource on `device`, with its value; return the old one, emptied.
+
+    Functions that were traced before hold the old resource. They must not go on with old weights,
+    so it is left with a value of no elements, which no operation on the weights takes.
+    """
+    old = variable.handle
+    with tf.init_scope(), tf.device(device):
+        value = tf.identity(variable.read_value())
+        made = resource_variable_ops._variable_handle_from_shape_and_dtype(
+            variable.shape, variable.dtype, None, variable.name.split(":")[0], graph_mode=False
+        )
+        gen_resource_variable_ops.assign_variable_op(made, value)
+    _empty(old, variable.dtype)
+    variable._handle = made
+    return old
+
+
+def move_back(variable: Any, old: Any) -> None:
+    """Make a variable stand for a resource that `move` emptied, with the value it has now."""
+    moved = variable.handle
+    with tf.init_scope(), tf.device(old.device):
+        gen_resource_variable_ops.assign_variable_op(old, tf.identity(variable.read_value()))
+    _empty(moved, variable.dtype)
+    variable._handle = old
+
+
+def _empty(resource: Any, dtype: Any) -> None:
+    with tf.init_scope(), tf.device(resource.device):
+        gen_resource_variable_ops.assign_variable_op(resource, tf.zeros((0,), dtype))
+
+
+# What ran where
+
+
+def partition_graphs(call: Callable[[], Any]) -> list[Any]:
+    """Call functions; return the graphs that the runtime made of them, one per device."""
+    context.enable_run_metadata()
+    try:
+        call()
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    return [graph for made in metadata.function_graphs for graph in made.partition_graphs]
+
+
+@contextlib.contextmanager
+def without_rewriting() -> Iterator[None]:
+    """Turn off the rewriting of graphs before they run, and put it back."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        restored = {"disable_meta_optimizer": False, **before}
+        tf.config.optimizer.set_experimental_options(restored)
+
+
+# Keras
+
+
+@contextlib.contextmanager
+def no_gradient_barrier() -> Iterator[None]:
+    """Let Keras' optimizers hand on gradients one by one.
+
+    Outside of distribution strategies they send them all through one IdentityN, which changes
+    nothing but would bring every gradient to one device and back.
+    """
+    import keras
+
+    owner = next(
+        (c for c in keras.optimizers.Optimizer.__mro__ if "_all_reduce_sum_gradients" in vars(c)),
+        None,
+    )
+    if owner is None:
+        yield
+        return
+    original = owner._all_reduce_sum_gradients
+
+    @functools.wraps(original)
+    def hand_on(_: Any, gradients: Any) -> Any:
+        return list(gradients)
+
+    owner._all_reduce_sum_gradients = hand_on
+    try:
+        yield
+    finally:
+        owner._all_reduce_sum_gradients = original
+
+
+def build_keras(model: Any, batch: Any) -> None:
+    """Make all variables of a compiled model: weights, metrics, optimizer."""
+    model._symbolic_build(data_batch=batch)
+
+
+def own_strategy(model: Any) -> Any:
+    """Return the distribution strategy that a Keras model was made under, if any."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+def compiled_state(model: Any) -> tuple[Any, ...]:
+    """Return what a Keras model's training step was traced from, to be compared by identity."""
+    return (model.optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
+
+
+# Self-test
+
+
+def version() -> tuple[int, int]:
+    """Return the major and minor version of the TensorFlow that is installed."""
+    major, minor = tf.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def self_test() -> list[str]:
+    """Return what is not as expected in the TensorFlow that is installed; empty when all is."""
+    wrong = []
+    devices = [d.name for d in tf.config.list_logical_devices()]
+    with tf.device(devices[0]):
+        weight = tf.Variable([2.0])
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> Any:
+        return tf.square(weight) + x
+
+    traced = step.get_concrete_function(tf.TensorSpec((1,), tf.float32))
+    identity = id(weight)
+    before = [o.name for o in traced.graph.get_operations()]
+    target = tf.DeviceSpec.from_string(devices[-1])
+    target = target.replace(job="localhost", replica=0, task=0).to_string()
+    old = move(weight, target)
+    if weight.device != target or id(weight) != identity or weight.numpy()[0] != 2:
+        wrong.append("a variable does not move in place")
+    for operation in traced.graph.get_operations():
+        if operation.type != "Placeholder":
+            set_device(operation, target)
+    captured = [weight.handle if c is old else c for c in traced.captured_inputs]
+    if not any(c is weight.handle for c in captured):
+        wrong.append("a function does not capture the handles of its variables")
+    placed = function_of(traced.graph, traced.function_type, captured)
+    found: list[Any] = []
+    graphs = partition_graphs(lambda: found.append(placed(tf.constant([1.0]))))
+    if float(found[0][0]) != 5:
+        wrong.append("a function made of a changed graph gives another result")
+    where = {n.name.split("/")[-1]: n.device for g in graphs for n in g.node}
+    if where.get("Square") != target:
+        wrong.append("the device that an operation ran on cannot be read back")
+    try:
+        stale = traced(tf.constant([1.0]))
+    except tf.errors.OpError:
+        pass
+    else:
+        if stale.shape == (1,):
+            wrong.append("a function traced before a move goes on with old weights")
+    move_back(weight, old)
+    if float(traced(tf.constant([1.0]))[0]) != 5 or not before:
+        wrong.append("a variable does not move back")
+    return wrong
+
+
+@functools.cache
+def require_tested() -> None:
+    """Raise InputError if an unknown version of TensorFlow does not do what we need."""
+    if FIRST_TESTED <= version() <= LAST_TESTED:
+        return
+    first, last = (".".join(map(str, v)) for v in (FIRST_TESTED, LAST_TESTED))
+    try:
+        wrong = self_test()
+    except Exception as error:
+        wrong = [f"{type(error).__name__}: {error}"]
+    if wrong:
+        raise InputError(
+            f"TensorFlow {tf.__version__} cannot be used ({wrong[0]}): "
+            f"install a version from {first} to {last}"
+        )

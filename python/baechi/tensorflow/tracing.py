@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Python functions and Keras models to the one flat graph of a training step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from baechi._core import InputError
+from baechi.tensorflow import _private
+
+
+@contextlib.contextmanager
+def _inlined() -> Iterator[None]:
+    """Trace what a traced function calls into its own graph, not into functions of their own."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
+    """Return a function as one flat graph: what it calls is inlined, gradients go one by one.
+
+    Args:
+        function: A Python function, a tf.function or a ConcreteFunction.
+        inputs: Example arguments or TensorSpecs; a size of None may vary. Not for a
+            ConcreteFunction, which has them.
+        keywords: The same by name.
+
+    Raises:
+        InputError: XLA compiles the function, or a distribution strategy is in use.
+
+    """
+    _private.require_tested()
+    if tf.distribute.has_strategy():
+        raise InputError(
+            "a distribution strategy is in use, and it places operations itself: trace and place "
+            "outside of strategy.scope()"
+        )
+    if _private.is_compiled(function):
+        raise InputError(
+            "XLA compiles the function as a whole for one device: give tf.function "
+            "jit_compile=False to place it"
+        )
+    if _private.is_concrete(function):
+        return function
+    python = getattr(function, "python_function", function)
+    with _inlined(), _private.no_gradient_barrier():
+        return tf.function(python).get_concrete_function(*inputs, **keywords)
+
+
+def spec_of(value: Any, dynamic_batch: bool) -> Any:
+    """Return the signature of a batch, with the first size open if it may vary."""
+
+    def one(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        if isinstance(leaf, tf.TensorSpec):
+            shape, dtype = leaf.shape, leaf.dtype
+        else:
+            tensor = tf.convert_to_tensor(leaf)
+            shape, dtype = tensor.shape, tensor.dtype
+            if not isinstance(leaf, tf.Tensor) and dtype == tf.float64:
+                dtype = tf.float32  # as Keras feeds NumPy arrays
+        if dynamic_batch and shape.rank:
+            shape = tf.TensorShape([None, *shape[1:]])
+        return tf.TensorSpec(shape, dtype)
+
+    return tf.nest.map_structure(one, value)
+
+
+def batch_size_of(value: Any) -> int | None:
+    """Return the first size of the first tensor of a batch, if it is known."""
+    for leaf in tf.nest.flatten(value):
+        shape = getattr(leaf, "shape", None)
+        if shape is not None and len(shape) and shape[0] is not None:
+            return int(shape[0])
+    return None

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions and TensorFlow 1 graphs run as planned, compute the same, and can be put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import baechi.tensorflow
+import tensorflow as tf
+from baechi.tensorflow import _private
+from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction
+
+import baechi
+
+DEVICES = {f"gpu:{i}": f"CPU:{i}" for i in range(4)}
+FULL = "/job:localhost/replica:0/task:0/device:CPU:{}"
+SPEC = tf.TensorSpec((None, 3), tf.float32)
+X = tf.constant([[1.0, -2.0, 0.5], [0.25, 1.0, -1.0]])
+
+
+class Linear(tf.Module):
+    """A layer with its own training step.
+
+    x -> MatMul(w) -> add(b) -> Relu -> Sum,  w and b -= 0.1 gradient,  steps += 1
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = tf.Variable(tf.random.stateless_normal((3, 4), (1, 2)), name="w")
+        self.b = tf.Variable(tf.ones((4,)), name="b")
+        self.steps = tf.Variable(0, dtype=tf.int64, name="steps")
+
+    def loss(self, x: Any) -> Any:
+        return tf.reduce_sum(tf.nn.relu(tf.matmul(x, self.w) + self.b))
+
+    @tf.function
+    def forward(self, x: Any) -> Any:
+        return self.loss(x)
+
+    def step(self, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss(x)
+        for variable, gradient in zip(
+            (self.w, self.b), tape.gradient(loss, [self.w, self.b]), strict=True
+        ):
+            variable.assign_sub(0.1 * gradient)
+        self.steps.assign_add(1)
+        return loss
+
+    @tf.function
+    def nested_step(self, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.forward(x)
+        for variable, gradient in zip(
+            (self.w, self.b), tape.gradient(loss, [self.w, self.b]), strict=True
+        ):
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+
+def scattered(traced: Any, seed: int) -> dict[str, str]:
+    """Place every colocation group somewhere."""
+    graph = baechi.tensorflow.graph_of(traced, "gpu=rtx3090", 2)
+    plan = baechi.place_graph(graph, "4x1GiB", "random", seed=seed, optimize="none", bounds=False)
+    return plan.device_of
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_step_scattered_at_random_computes_the_same(seed: int) -> None:
+    plain, module = Linear(), Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    placed = baechi.tensorflow.assign(traced, scattered(traced, seed), DEVICES)
+    for _ in range(5):
+        assert placed(X).numpy() == plain.step(X).numpy()
+    assert (module.w.numpy() == plain.w.numpy()).all()
+    assert module.steps.numpy() == 5
+
+
+def test_every_operation_is_found_on_its_device() -> None:
+    module = Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    device_of = scattered(traced, 1)
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    found = placed.check()
+    assert found
+    assert found.checked > 20
+    assert found.unseen < 5
+    assert len(set(placed.device_of.values())) == 4
+    # The same from a step that really runs.
+    with _private.without_rewriting():
+        graphs = _private.partition_graphs(lambda: placed(X))
+    nodes = {n.name: n.device for g in graphs for n in g.node}
+    reader = "MatMul/ReadVariableOp"
+    prefix = next(name for name in nodes if name.endswith(reader)).removesuffix(reader)
+    both = [name for name in placed.device_of if prefix + name in nodes]
+    assert len(both) > 20
+    for name in both:
+        assert nodes[prefix + name] == placed.device_of[name], name
+
+
+def test_a_check_runs_nothing() -> None:
+    module = Linear()
+    placed = baechi.tensorflow.place(module.step, SPEC, cluster="4x1GiB", method="random", batch=2)
+    before = module.w.numpy()
+    assert placed.check()
+    assert module.steps.numpy() == 0
+    assert (module.w.numpy() == before).all()
+
+
+def test_variables_keep_their_identity_and_their_checkpoints(tmp_path: Any) -> None:
+    module = Linear()
+    w, identity = module.w, id(module.w)
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    device_of = dict.fromkeys(scattered(traced, 0), "gpu:3")
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    assert id(module.w) == identity
+    assert module.w.device == FULL.format(3)
+    assert set(placed.variable_devices.values()) == {FULL.format(3)}
+    placed(X)
+    path = tf.train.Checkpoint(module=module).save(str(tmp_path / "checkpoint"))
+    trained = w.numpy()
+    placed(X)
+    tf.train.Checkpoint(module=module).restore(path).assert_consumed()
+    assert (w.numpy() == trained).all()
+    assert w.device == FULL.format(3)
+    fresh = Linear()
+    tf.train.Checkpoint(module=fresh).restore(path).assert_consumed()
+    assert placed(X).numpy() == pytest.approx(fresh.step(X).numpy(), rel=1e-6)
+
+
+def test_functions_traced_before_fail_and_work_again_when_restored() -> None:
+    module = Linear()
+    before = module.forward(X).numpy()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    device_of = dict.fromkeys(scattered(traced, 0), "gpu:2")
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    with pytest.raises(tf.errors.OpError):
+        module.forward(X)
+    with pytest.raises(tf.errors.OpError):
+        traced(X)
+    assert placed(X).numpy() == before
+    after = module.loss(X).numpy()
+    assert after != before
+    placed.restore()
+    assert module.w.device == FULL.format(0)
+    assert module.forward(X).numpy() == pytest.approx(after, rel=1e-6)
+    assert traced(X).numpy() == pytest.approx(after, rel=1e-6)
+    assert {o.device for o in traced.graph.get_operations() if o.type == "MatMul"} == {""}
+    with pytest.raises(tf.errors.OpError):
+        placed(X)
+
+
+def test_an_operation_off_its_variable_is_noticed() -> None:
+    module = Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    device_of = dict.fromkeys(scattered(traced, 0), "gpu:1")
+    reader = next(n for n in device_of if n.endswith("MatMul/ReadVariableOp"))
+    device_of[reader] = "gpu:2"
+    with pytest.raises(NotAsPlanned, match=f"'{reader}' is on .*CPU:1, not on .*CPU:2"):
+        baechi.tensorflow.assign(traced, device_of, DEVICES)
+    assert module.w.device == FULL.format(0)  # as before
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES, check=False)
+    assert not placed.check()
+    assert list(placed.check().wrong) == [reader]
+
+
+def test_a_variable_that_was_not_moved_is_noticed() -> None:
+    module = Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    placed = PlacedFunction(traced, dict.fromkeys(scattered(traced, 0), FULL.format(1)))
+    (variable, old), *_ = placed._moved
+    captures = [old if c is variable.handle else c for c in placed.function.captured_inputs]
+    placed.function.set_external_captures(captures)
+    assert len(placed.check().wrong) >= 2
+
+
+def test_calls_are_inlined_when_traced() -> None:
+    plain, module = Linear(), Linear()
+    traced = baechi.tensorflow.trace(module.nested_step, SPEC)
+    assert not any("Call" in o.type for o in traced.graph.get_operations())
+    placed = baechi.tensorflow.assign(traced, scattered(traced, 3), DEVICES)
+    for _ in range(3):
+        assert placed(X).numpy() == pytest.approx(plain.nested_step(X).numpy(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("exact")
+def test_a_placed_function_runs_inside_others_and_in_loops() -> None:
+    plain, module = Linear(), Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    placed = baechi.tensorflow.assign(traced, scattered(traced, 2), DEVICES)
+    data = tf.data.Dataset.from_tensor_slices(tf.reshape(tf.range(15.0), (5, 3))).batch(2)
+
+    @tf.function
+    def epoch(function: Any) -> Any:
+        total = 0.0
+        for batch in data:  # a last batch of one
+            total += function(batch)
+        return total
+
+    assert epoch(placed.function).numpy() == epoch(plain.step).numpy()
+    assert (module.w.numpy() == plain.w.numpy()).all()
+
+
+def test_loops_stay_whole_on_their_device() -> None:
+    weight = tf.Variable(tf.eye(3), name="weight")
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = tf.matmul(x, weight)
+        return tf.reduce_sum(x)
+
+    traced = baechi.tensorflow.trace(step, SPEC)
+    kinds = {o.type for o in traced.graph.get_operations()}
+    assert kinds & {"While", "StatelessWhile"}
+    placed = baechi.tensorflow.assign(traced, scattered(traced, 2), DEVICES)
+    assert placed(X).numpy() == pytest.approx(X.numpy().sum())
+    assert placed.check()
+
+
+def test_a_table_stays_where_it_is() -> None:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0]), 0.0
+    )
+    weight = tf.Variable(3.0, name="weight")
+
+    def step(keys: Any) -> Any:
+        return tf.reduce_sum(table.lookup(keys) * weight)
+
+    traced = baechi.tensorflow.trace(step, tf.TensorSpec((None,), tf.string))
+    device_of = {o.name: "gpu:1" for o in traced.graph.get_operations()}
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    assert placed(tf.constant(["b", "c", "a"])).numpy() == 9
+    assert weight.device == FULL.format(1)
+
+
+@pytest.mark.usefixtures("exact")
+def test_a_tensorflow_1_graph_is_placed() -> None:
+    def build() -> tuple[Any, Any, Any]:
+        graph = tf.Graph()
+        with graph.as_default():
+            v1 = tf.compat.v1
+            x = v1.placeholder(tf.float32, (2, 3), "x")
+            with v1.variable_scope("layer", use_resource=False):
+                w = v1.get_variable("w", initializer=tf.reshape(tf.range(12.0), (3, 4)))
+            loss = tf.reduce_sum(tf.tanh(tf.matmul(x, w)))
+            step = v1.train.AdamOptimizer(0.1).minimize(loss)
+            return graph, (loss, step), v1.global_variables_initializer()
+
+    def run(graph: Any, fetches: Any, start: Any, count: int = 3) -> tuple[Any, list[float]]:
+        session = tf.compat.v1.Session(graph=graph)
+        session.run(start)
+        feed = {"x:0": X.numpy()}
+        return session, [float(session.run(fetches, feed)[0]) for _ in range(count)]
+
+    _, expected = run(*build())
+    graph, fetches, start = build()
+    plan = scattered(graph, 1)
+    placed = baechi.tensorflow.assign(graph, plan, DEVICES)
+    assert {o.name: o.device for o in graph.get_operations()} == placed.device_of
+    session, losses = run(graph, fetches, start)
+    assert losses == expected
+    found = placed.check(session, fetches, {graph.get_tensor_by_name("x:0"): X.numpy()})
+    assert found, found
+    assert found.checked > 15
+    placed.restore()
+    assert {o.device for o in graph.get_operations()} == {""}
+
+
+def one_sentence(error: pytest.ExceptionInfo[BaseException], *words: str) -> None:
+    text = str(error.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, text
+
+
+def test_a_plan_of_another_graph_is_refused() -> None:
+    module = Linear()
+    traced = baechi.tensorflow.trace(module.step, SPEC)
+    device_of = scattered(traced, 1)
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.assign(traced, {**device_of, "elsewhere/MatMul": "gpu:0"}, DEVICES)
+    one_sentence(error, "elsewhere/MatMul", "plan the graph")
+    less = {name: device for name, device in device_of.items() if name != "MatMul"}
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.assign(traced, less, DEVICES)
+    one_sentence(error, "'MatMul'", "plan the graph")
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.assign(traced, {**device_of, "MatMul": "tpu:0"}, DEVICES)
+    one_sentence(error, "'tpu:0'")
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.assign(traced, device_of, {**DEVICES, "gpu:1": "GPU:7"})
+    one_sentence(error, "'GPU:7'", "set_logical_device_configuration")
+    assert module.w.device == FULL.format(0)
+
+
+def test_xla_is_refused() -> None:
+    compiled = tf.function(lambda x: x + 1, jit_compile=True)
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(compiled, SPEC, cluster="2x1GiB")
+    one_sentence(error, "jit_compile=False")
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(compiled.get_concrete_function(SPEC), cluster="2x1GiB")
+    one_sentence(error, "jit_compile=False")
+
+
+def test_a_distribution_strategy_is_refused() -> None:
+    with (
+        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
+        pytest.raises(baechi.InputError) as error,
+    ):
+        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB")
+    one_sentence(error, "outside of strategy.scope()")
+
+
+def test_too_few_devices_are_told() -> None:
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(Linear().step, SPEC, cluster="5x1GiB", batch=2)
+    one_sentence(error, "set_logical_device_configuration")
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", devices=["CPU:0"], batch=2)
+    one_sentence(error, "cluster of 2")
+
+
+def test_the_devices_of_this_process_are_the_default_cluster() -> None:
+    cluster, names = baechi.tensorflow.detected_cluster()
+    assert len(cluster) == 4
+    assert names == [f"/device:CPU:{i}" for i in range(4)]
+    placed = baechi.tensorflow.place(Linear().step, X)
+    assert placed.check()
+
+
+def test_an_unknown_version_is_used_if_its_self_test_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _private.self_test() == []
+    monkeypatch.setattr(_private, "version", lambda: (3, 0))
+    _private.require_tested.cache_clear()
+    _private.require_tested()
+    monkeypatch.setattr(_private, "set_device", lambda *_: None)
+    _private.require_tested.cache_clear()
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", batch=2)
+    one_sentence(error, "read back", "install a version from 2.17 to 2.21")
+    monkeypatch.undo()
+    _private.require_tested.cache_clear()
+
+
+def test_a_version_whose_stale_functions_go_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_private, "_empty", lambda *_: None)
+    assert _private.self_test() == ["a function traced before a move goes on with old weights"]
