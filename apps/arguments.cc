@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
 #include "baechi/io/quantity_text.h"
@@ -79,9 +80,14 @@ void add_graph_argument(CLI::App& app, GraphArgument& argument) {
 
 void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
   app.add_option("--costs", argument.costs,
-                 "For a GraphDef: device kinds and the presets to estimate its costs for, as in "
-                 "gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them)")
-      ->type_name("KIND=PRESET,...");
+                 "What operators cost: a profile that was measured, for any graph; and for a "
+                 "GraphDef the presets to estimate by where that has no answer, by device kind, as "
+                 "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
+                 "given several times")
+      ->check(check_path)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("FILE|KIND=PRESET,...");
   app.add_option_function<std::string>(
          "--batch",
          [&argument](const std::string& text) {
@@ -94,7 +100,7 @@ void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
 
 ModelCosts model_costs(const GraphArgument& argument) {
   ModelCosts costs;
-  if (!argument.costs.empty()) costs.kinds = parse_costed_kinds(argument.costs);
+  for (const std::string& text : argument.costs) add_model_costs(text, costs);
   costs.batch = argument.batch;
   return costs;
 }
@@ -102,7 +108,9 @@ ModelCosts model_costs(const GraphArgument& argument) {
 OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
   const ReadOptions options{.costs = model_costs(argument), .cancel = context.cancel};
   const Progress progress("reading " + argument.path);
-  return read_graph(argument.path, options);
+  OpGraph graph = read_graph(argument.path, options);
+  for (const std::string& note : profile_notes(graph, options.costs)) print_words(note);
+  return graph;
 }
 
 void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required) {

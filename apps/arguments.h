@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/command.h"
 #include "baechi/base/error.h"
@@ -19,7 +20,7 @@ namespace baechi::cli {
 // A graph, and what it would cost where its file does not say.
 struct GraphArgument {
   std::string path;
-  std::string costs;  // "gpu=rtx3090,cpu=cpu"
+  std::vector<std::string> costs;  // "gpu=rtx3090,cpu=cpu", "profile.json"
   std::optional<std::int64_t> batch;
 };
 

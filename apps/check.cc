@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi check: is this a valid graph, cluster, plan or placement?
+// baechi check: is this a valid graph, cluster, plan, placement or profile?
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -13,6 +13,7 @@
 #include "baechi/io/json_writer.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
+#include "baechi/io/profile_file.h"
 #include "baechi/io/read_cluster.h"
 #include "baechi/io/read_document.h"
 #include "baechi/io/read_graph.h"
@@ -53,6 +54,9 @@ std::string check_file(const std::string& path, const OpGraph* graph, const Mode
     case DocumentType::kPlacement:
       check_placement_text(source.text, source.name);
       return "placement";
+    case DocumentType::kProfile:
+      return "profile, " +
+             counted(parse_profile(source.text, source.name).operators.size(), "operator");
     case DocumentType::kGraph:
       break;
   }
@@ -86,7 +90,8 @@ void print_json(const std::vector<Verdict>& verdicts) {
 
 Run declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("files", options->files, "Graphs, clusters, plans and placements, in any order")
+  app.add_option("files", options->files,
+                 "Graphs, clusters, plans, placements and profiles, in any order")
       ->required()
       ->check(check_path)
       ->type_name("FILE");
@@ -122,7 +127,7 @@ Run declare(CLI::App& app) {
 
 extern const Command kCheckCommand{
     .name = "check",
-    .summary = "Validate graph, cluster, plan and placement files",
+    .summary = "Validate graph, cluster, plan, placement and profile files",
     .examples =
         "baechi check graph.json cluster.json plan.json\n"
         "baechi check --graph graph.json plan.json",

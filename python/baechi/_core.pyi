@@ -17,6 +17,76 @@ class InputError(ValueError):
 class InternalError(RuntimeError):
     pass
 
+class OperatorProfile:
+    """What was measured of one operator."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def times(self) -> dict[str, int]:
+        """Nanoseconds by device kind."""
+
+    @property
+    def permanent(self) -> int | None:
+        """Bytes held for the whole step; None when they were not measured."""
+
+    @property
+    def temporary(self) -> int | None:
+        """Bytes held while it runs; None when they were not measured."""
+
+    @property
+    def outputs(self) -> list[int | None]:
+        """Bytes that another device is sent of each output, by port."""
+
+    @property
+    def allocated(self) -> list[int | None]:
+        """
+        Bytes that were allocated for each output: 0 for an alias of something else.
+        """
+
+class Profile:
+    """Measured costs of a model's operators, by their names. Immutable."""
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> Profile:
+        """Reads profile.json."""
+
+    @staticmethod
+    def from_json(text: str) -> Profile: ...
+
+    def to_json(self) -> str: ...
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes profile.json, atomically."""
+
+    @property
+    def source(self) -> str:
+        """By what and how it was measured."""
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+    @property
+    def device_kinds(self) -> list[str]:
+        """The device kinds that it has times for."""
+
+    @property
+    def operators(self) -> dict[str, OperatorProfile]:
+        """What was measured of each operator, by name."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, arg: str, /) -> bool: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __getstate__(self) -> str: ...
+
+    def __setstate__(self, arg: str, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
 class Operator:
     """One operator of a graph; a light view."""
 
@@ -75,21 +145,28 @@ class Graph:
     """An ML graph: operators, and the tensors between them. Immutable."""
 
     @staticmethod
-    def load(path: str | os.PathLike, *, costs: str = '', batch: int | None = None) -> Graph:
+    def load(path: str | os.PathLike[str], *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile] = '', batch: int | None = None) -> Graph:
         """
         Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow
-        GraphDef. A GraphDef needs `costs`, device kinds and presets such as
-        "gpu=rtx3090,cpu=cpu", and `batch` where it leaves dimensions open.
+        GraphDef. `costs` is a Profile, the path of one, or presets by device kind, such as
+        "gpu=rtx3090,cpu=cpu", or several of these. A GraphDef needs them, and `batch` where it
+        leaves dimensions open.
         """
 
     @staticmethod
-    def from_graph_def(graph_def: bytes, *, costs: str, batch: int | None = None) -> Graph:
+    def from_graph_def(graph_def: bytes, *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile], batch: int | None = None) -> Graph:
         """
         Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).
         """
 
     @staticmethod
     def from_json(text: str) -> Graph: ...
+
+    def with_profile(self, profile: Profile) -> Graph:
+        """
+        The same graph with the costs of the profile; what it lacks stays. Raises InputError for
+        the profile of another graph, and warns of operators that only one of the two has.
+        """
 
     def to_json(self) -> str: ...
 

@@ -273,13 +273,9 @@ OpId operator_id(const OpGraph& graph, const nb::object& key) {
   return OpId(static_cast<std::size_t>(index < 0 ? index + size : index));
 }
 
-ReadOptions read_options(const std::string& costs, std::optional<std::int64_t> batch,
-                         const CancelFlag* cancel) {
-  if (batch.has_value() && *batch < 1) throw InputError("batch", "expected a positive number");
-  ReadOptions options{.costs = {.kinds = {}, .batch = batch}, .cancel = cancel};
-  if (!costs.empty()) options.costs.kinds = parse_costed_kinds(costs);
-  return options;
-}
+// The Python type of `costs`.
+#define BAECHI_COSTS \
+  "str | os.PathLike[str] | Profile | collections.abc.Sequence[str | os.PathLike[str] | Profile]"
 
 void bind_graph(nb::module_& m) {
   bind_operator(m);
@@ -287,25 +283,41 @@ void bind_graph(nb::module_& m) {
                           "An ML graph: operators, and the tensors between them. Immutable.")
       .def_static(
           "load",
-          [](const std::filesystem::path& path, const std::string& costs,
+          [](const std::filesystem::path& path, const nb::object& costs,
              std::optional<std::int64_t> batch) {
-            return handle(interruptible([&](const CancelFlag* cancel) {
-              return read_graph(path, read_options(costs, batch, cancel));
-            }));
+            ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
+            OpGraph graph = interruptible([&](const CancelFlag* cancel) {
+              options.cancel = cancel;
+              return read_graph(path, options);
+            });
+            warn_of_profiles(graph, options.costs);
+            return handle(std::move(graph));
           },
           "path"_a, nb::kw_only(), "costs"_a = "", "batch"_a = nb::none(),
+          nb::sig("def load(path: str | os.PathLike[str], *, costs: " BAECHI_COSTS
+                  " = '', batch: int "
+                  "| None = None) -> Graph"),
           "Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow\n"
-          "GraphDef. A GraphDef needs `costs`, device kinds and presets such as\n"
-          "\"gpu=rtx3090,cpu=cpu\", and `batch` where it leaves dimensions open.")
+          "GraphDef. `costs` is a Profile, the path of one, or presets by device kind, such as\n"
+          "\"gpu=rtx3090,cpu=cpu\", or several of these. A GraphDef needs them, and `batch` where "
+          "it\n"
+          "leaves dimensions open.")
       .def_static(
           "from_graph_def",
-          [](nb::bytes graph_def, const std::string& costs, std::optional<std::int64_t> batch) {
+          [](nb::bytes graph_def, const nb::object& costs, std::optional<std::int64_t> batch) {
             const std::string_view bytes(graph_def.c_str(), graph_def.size());
-            return handle(interruptible([&](const CancelFlag* cancel) {
-              return parse_graph(bytes, "<bytes>", read_options(costs, batch, cancel));
-            }));
+            ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
+            OpGraph graph = interruptible([&](const CancelFlag* cancel) {
+              options.cancel = cancel;
+              return parse_graph(bytes, "<bytes>", options);
+            });
+            warn_of_profiles(graph, options.costs);
+            return handle(std::move(graph));
           },
           "graph_def"_a, nb::kw_only(), "costs"_a, "batch"_a = nb::none(),
+          nb::sig("def from_graph_def(graph_def: bytes, *, costs: " BAECHI_COSTS
+                  ", batch: int | None "
+                  "= None) -> Graph"),
           "Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).")
       .def_static(
           "from_json",
@@ -315,6 +327,18 @@ void bind_graph(nb::module_& m) {
             }));
           },
           "text"_a)
+      .def(
+          "with_profile",
+          [](const GraphHandle& h, const ProfileHandle& profile) {
+            const ModelCosts costs{.profiles = {{"profile", *profile.profile}}};
+            OpGraph graph = with_profiles(recosted(*h.graph, {}), costs);
+            warn_of_profiles(graph, costs);
+            return handle(std::move(graph));
+          },
+          "profile"_a,
+          "The same graph with the costs of the profile; what it lacks stays. Raises InputError "
+          "for\n"
+          "the profile of another graph, and warns of operators that only one of the two has.")
       .def("to_json", [](const GraphHandle& h) { return graph_to_json(*h.graph); })
       .def(
           "to_dot", [](const GraphHandle& h) { return graph_to_dot(*h.graph); }, "Graphviz source.")

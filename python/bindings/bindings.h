@@ -6,13 +6,16 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "baechi/cluster/cluster.h"
+#include "baechi/cost/profile.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/io/model_costs.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi::python {
@@ -25,6 +28,10 @@ struct GraphHandle {
 struct OperatorHandle {
   std::shared_ptr<const OpGraph> graph;
   OpId op;
+};
+
+struct ProfileHandle {
+  std::shared_ptr<const Profile> profile;
 };
 
 struct ClusterHandle {
@@ -44,6 +51,11 @@ OpId operator_id(const OpGraph& graph, const nanobind::object& key);
 // unknown, or an operator is missing.
 Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
                             const std::map<std::string, std::string>& device_of);
+
+// Presets, a profile's path, a Profile, or a sequence of these. Throws InputError or TypeError.
+ModelCosts model_costs_of(const nanobind::object& costs, std::optional<std::int64_t> batch);
+// Issues Python warnings.
+void warn_of_profiles(const OpGraph& graph, const ModelCosts& costs);
 
 // 'dataflow' or 'retain'. Throws InputError for another name.
 MemoryMode memory_mode_of(std::string_view name);
@@ -67,6 +79,7 @@ std::vector<std::pair<std::string, T>> items_of(const nanobind::mapping& mapping
 
 void bind_errors(nanobind::module_& m);
 void bind_graph(nanobind::module_& m);
+void bind_profile(nanobind::module_& m);
 void bind_graph_arrays(nanobind::module_& m);
 void bind_cluster(nanobind::module_& m);
 void bind_optimize(nanobind::module_& m);

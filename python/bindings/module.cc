@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The C++ core of baechi. Import the package `baechi`, not this module.";
   m.def("version", &baechi::version, "The version of the C++ core, 'major.minor.patch'.");
   baechi::python::bind_errors(m);
+  baechi::python::bind_profile(m);
   baechi::python::bind_graph(m);
   baechi::python::bind_graph_arrays(m);
   baechi::python::bind_cluster(m);

@@ -15,6 +15,7 @@
 #include "baechi/io/dnn_partitioning.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
+#include "baechi/io/profile_file.h"
 #include "baechi/io/quantity_text.h"
 #include "baechi/io/read_cluster.h"
 #include "baechi/io/read_graph.h"
@@ -140,18 +141,41 @@ inline void graph_def(std::string_view input) {
   refuse_in_one_line([&] { graph_round_trip(parse_graph(input, "input", options)); });
 }
 
+inline void profile_json(std::string_view input) {
+  static const OpGraph graph = [] {  // "a" has two outputs, "b" one
+    OpGraphBuilder builder("g");
+    for (const char* name : {"a", "b"})
+      builder.set_time(builder.add_operator({.name = name}), "gpu", Time(1));
+    builder.connect(builder.add_output(OpId(0), Bytes(4)), OpId(1));
+    builder.add_output(OpId(0), Bytes(8));
+    builder.add_output(OpId(1), Bytes(8));
+    return std::move(builder).build();
+  }();
+  refuse_in_one_line([&] {
+    const Profile profile = parse_profile(input, "input");
+    require(parse_profile(profile_to_json(profile), "again") == profile,
+            "a profile survives its file");
+    const ModelCosts costs{.profiles = {{"input", profile}}};
+    const OpGraph measured = parse_graph(graph_to_json(graph), "graph", {.costs = costs});
+    graph_round_trip(measured);
+    for (const std::string& note : profile_notes(measured, costs))
+      refuse_in_one_line([&] { throw InputError(note); });
+  });
+}
+
 struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 9> kParserBodies{{{"graph_json", graph_json},
-                                                    {"dnn_partitioning", dnn_partitioning},
-                                                    {"pipedream", pipedream},
-                                                    {"cluster_json", cluster_json},
-                                                    {"cluster_line", cluster_line},
-                                                    {"plan_json", plan_json},
-                                                    {"placement_json", placement_json},
-                                                    {"graph_def", graph_def},
-                                                    {"quantity", quantity}}};
+inline constexpr std::array<Body, 10> kParserBodies{{{"graph_json", graph_json},
+                                                     {"dnn_partitioning", dnn_partitioning},
+                                                     {"pipedream", pipedream},
+                                                     {"cluster_json", cluster_json},
+                                                     {"cluster_line", cluster_line},
+                                                     {"plan_json", plan_json},
+                                                     {"placement_json", placement_json},
+                                                     {"profile_json", profile_json},
+                                                     {"graph_def", graph_def},
+                                                     {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

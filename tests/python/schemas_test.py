@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from referencing import Registry, Resource
 
+import baechi
 from tests.conftest import Run
 
 Validate = Callable[..., bool]
@@ -61,6 +62,8 @@ BEYOND_THE_SCHEMA = {
     "plan_transfer_ends_before_start.json",
     "plan_transfer_of_unknown_operator.json",
     "plan_transfer_to_itself.json",
+    "profile_operator_twice.json",
+    "profile_time_kind_twice.json",
 }
 
 
@@ -69,7 +72,7 @@ def is_valid(root: Path) -> Validate:
     """Say whether a document keeps the schema that its file name or "format" calls for."""
     schemas = {
         kind: json.loads((root / "docs" / f"{kind}.schema.json").read_text())
-        for kind in ("graph", "cluster", "plan", "placement")
+        for kind in ("graph", "cluster", "plan", "placement", "profile")
     }
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -95,6 +98,7 @@ def is_valid(root: Path) -> Validate:
         "cluster_two_hosts.json",
         "plan_small.json",
         "placement_small.json",
+        "profile_small.json",
     ],
 )
 def test_good_files_keep_the_schema(run: Run, data: Path, is_valid: Validate, name: str) -> None:
@@ -135,11 +139,16 @@ def test_written_clusters_keep_the_schema(
     assert is_valid(json.loads(result.stdout))
 
 
+def test_written_profiles_keep_the_schema(data: Path, is_valid: Validate) -> None:
+    profile = baechi.Profile.load(data / "good" / "profile_small.json")
+    assert is_valid(json.loads(profile.to_json()))
+
+
 def test_bad_files_break_the_schema_unless_it_cannot_say_so(data: Path, is_valid: Validate) -> None:
     accepted = set()
     for path in (data / "bad").glob("*_*.json"):
         kind = path.name.split("_")[0]
-        if kind in ("graph", "cluster", "plan", "placement") and is_valid(
+        if kind in ("graph", "cluster", "plan", "placement", "profile") and is_valid(
             json.loads(path.read_text()), kind
         ):
             accepted.add(path.name)

@@ -41,11 +41,13 @@ class Copy {
  private:
   void add(OpId op) {
     const Operator& old = graph_[op];
+    const Bytes permanent =
+        change_.permanent ? change_.permanent(op, old.permanent) : old.permanent;
     const Bytes temporary =
         change_.temporary ? change_.temporary(op, old.temporary) : old.temporary;
     builder_.add_operator({.name = old.name,
                            .kind = old.kind,
-                           .permanent = old.permanent,
+                           .permanent = permanent,
                            .temporary = temporary,
                            .backward = old.backward,
                            .pin = old.pin});
@@ -53,6 +55,8 @@ class Copy {
       if (const std::optional<Time> time = graph_.times(kind)[op]; time.has_value())
         builder_.set_time(op, graph_.kind_name(kind),
                           change_.time ? change_.time(op, *time) : *time);
+    if (change_.times)
+      for (const KindTime& given : change_.times(op)) builder_.set_time(op, given.kind, given.time);
     for (const TensorId tensor : graph_.outputs(op)) {
       const Bytes size = graph_.size(tensor);
       tensors_[tensor] =

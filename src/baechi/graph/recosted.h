@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
@@ -12,9 +14,20 @@
 
 namespace baechi {
 
+// The compute time on devices of one kind; kAnyKind for all kinds without their own.
+struct KindTime {
+  std::string kind;
+  Time time;
+
+  friend bool operator==(const KindTime&, const KindTime&) = default;
+};
+
 // What is absent stays as it is.
 struct CostChange {
   std::function<Time(OpId, Time)> time = {};  // per operator and device kind
+  // After `time`: times that an operator gets besides its own, or instead of those it has.
+  std::function<std::vector<KindTime>(OpId)> times = {};
+  std::function<Bytes(OpId, Bytes)> permanent = {};
   std::function<Bytes(OpId, Bytes)> temporary = {};
   std::function<Bytes(TensorId, Bytes)> output = {};
   std::optional<std::int64_t> batch_size = {};

@@ -88,10 +88,21 @@ class GraphDefReader {
  public:
   GraphDefReader(std::string_view bytes, const std::string& place, std::string_view graph_name,
                  const ModelCosts& costs)
-      : bytes_(bytes), place_(place), costs_(costs), builder_(graph_name) {}
+      : bytes_(bytes), place_(place), costs_(costs), builder_(graph_name) {
+    batch_ = costs.batch;
+    for (const ProfileSource& source : costs.profiles) {
+      if (!batch_.has_value()) batch_ = source.profile.batch_size;
+      for (const OperatorProfile& op : source.profile.operators) measured_[op.name] = &op;
+      for (std::string& kind : measured_kinds(source.profile))
+        if (std::none_of(costs.kinds.begin(), costs.kinds.end(),
+                         [&](const CostedKind& costed) { return costed.kind == kind; }))
+          unestimated_.push_back(std::move(kind));
+    }
+  }
 
   OpGraph read() {
     read_nodes();
+    check_coverage();
     resolve_inputs();
     for (const OpId op : ops()) at_node(op, [&] { set_costs(op); });
     for (const OpId op : ops()) at_node(op, [&] { connect(op); });
@@ -99,7 +110,7 @@ class GraphDefReader {
     mark_backward();
     pair_gradients();
     builder_.set_memory_mode(MemoryMode::kDataflow);
-    if (costs_.batch.has_value()) builder_.set_batch_size(*costs_.batch);
+    if (batch_.has_value()) builder_.set_batch_size(*batch_);
     try {
       return std::move(builder_).build();
     } catch (const InputError& error) {
@@ -134,10 +145,12 @@ class GraphDefReader {
   }
 
   void read_nodes();
+  void check_coverage() const;
   void resolve_inputs();
   Input resolve(std::string_view input) const;
   void set_costs(OpId op);
   Shape known(const GraphDefShape& shape) const;
+  std::optional<Shape> measured_shape(const GraphDefNode& node, std::size_t port) const;
   void find_shapes(Operator& op) const;
   const Shape* input_shape(const Operator& op, std::size_t index) const;
   std::int64_t flops(const Operator& op) const;
@@ -156,6 +169,9 @@ class GraphDefReader {
   IdVector<OpId, Operator> operators_;
   std::vector<OpId> gradients_;     // by their names
   IdVector<OpId, Bytes> variable_;  // what readers and writers say of a captured variable
+  std::optional<std::int64_t> batch_;
+  std::unordered_map<std::string_view, const OperatorProfile*> measured_;
+  std::vector<std::string> unestimated_;  // kinds that only profiles have times for
 };
 
 void GraphDefReader::read_nodes() {
@@ -173,6 +189,18 @@ void GraphDefReader::read_nodes() {
     if (is_gradient) gradients_.push_back(id);
   }
   if (operators_.empty()) throw InputError(place_, "the GraphDef has no nodes");
+}
+
+// What has neither estimates nor measurements takes no time: that must be little.
+void GraphDefReader::check_coverage() const {
+  if (!costs_.kinds.empty()) return;
+  std::size_t measured = 0;
+  for (const Operator& op : operators_) measured += measured_.contains(op.node.name) ? 1U : 0U;
+  if (2 * measured < operators_.size())
+    throw InputError(place_, "only " + std::to_string(measured) + " of " +
+                                 std::to_string(operators_.size()) + " operators are in " +
+                                 costs_.profiles.front().place +
+                                 ": estimate the others, as with --costs gpu=rtx3090");
 }
 
 GraphDefReader::Input GraphDefReader::resolve(std::string_view input) const {
@@ -218,19 +246,37 @@ Shape GraphDefReader::known(const GraphDefShape& shape) const {
   Shape sizes = shape.sizes;
   for (std::int64_t& size : sizes) {
     if (size >= 0) continue;
-    if (!costs_.batch.has_value())
+    if (!batch_.has_value())
       throw InputError("the shape of an output has an open dimension: give it with --batch");
-    size = *costs_.batch;
+    size = *batch_;
   }
   return sizes;
 }
 
+// The elements in a row: what is left of a shape that only a measured size tells.
+std::optional<Shape> GraphDefReader::measured_shape(const GraphDefNode& node,
+                                                    std::size_t port) const {
+  const auto found = measured_.find(node.name);
+  if (found == measured_.end()) return std::nullopt;
+  const std::optional<Bytes> size = measured_output(*found->second, port);
+  if (!size.has_value()) return std::nullopt;
+  const std::int64_t element = element_bytes(output_type(node, port));
+  return Shape{size->count() / element + (size->count() % element != 0 ? 1 : 0)};
+}
+
 void GraphDefReader::find_shapes(Operator& op) const {
   const GraphDefAttributes& attributes = op.node.attributes;
-  for (std::size_t port = 0; port < attributes.output_shapes.size(); ++port)
-    op.shapes.push_back(element_bytes(output_type(op.node, port)) == 0
-                            ? Shape{}  // a handle: nothing is moved, whatever the shape
-                            : known(attributes.output_shapes[port]));
+  for (std::size_t port = 0; port < attributes.output_shapes.size(); ++port) {
+    const GraphDefShape& shape = attributes.output_shapes[port];
+    const bool is_open = shape.unknown_rank || std::any_of(shape.sizes.begin(), shape.sizes.end(),
+                                                           [](auto size) { return size < 0; });
+    std::optional<Shape> sizes;
+    if (element_bytes(output_type(op.node, port)) == 0)
+      sizes = Shape{};  // a handle: nothing is moved, whatever the shape
+    else if (is_open)
+      sizes = measured_shape(op.node, port);
+    op.shapes.push_back(sizes.has_value() ? *std::move(sizes) : known(shape));
+  }
   if (op.shapes.empty() && attributes.shape.has_value())
     op.shapes.push_back(known(*attributes.shape));
 }
@@ -331,6 +377,7 @@ void GraphDefReader::set_costs(OpId id) {
   const Work work{.flops = op.flops, .bytes = moved, .kernel = !is_free(op.node.op)};
   for (const CostedKind& kind : costs_.kinds)
     builder_.set_time(id, kind.kind, roofline_time(*kind.preset, work));
+  for (const std::string& kind : unestimated_) builder_.set_time(id, kind, Time(0));
 }
 
 void GraphDefReader::connect(OpId op) {
@@ -447,10 +494,10 @@ bool looks_like_graph_def(std::string_view bytes) {
 
 OpGraph parse_graph_def(std::string_view bytes, const std::string& place,
                         std::string_view graph_name, const ModelCosts& costs) {
-  if (costs.kinds.empty())
+  if (costs.empty())
     throw InputError(place,
                      "a TensorFlow graph has no costs: name devices to estimate them for, as in "
-                     "--costs gpu=rtx3090");
+                     "--costs gpu=rtx3090, or a profile, as in --costs profile.json");
   return GraphDefReader(bytes, place, graph_name, costs).read();
 }
 

@@ -1,19 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Costs for models that come without any: from shapes, by a roofline on known devices (Paper 4.1
-// measures them instead).
+// Costs for a model that comes without any, or with estimates only: measured ones from profiles,
+// and from shapes, by a roofline on known devices (Paper 4.1 measures them all).
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "baechi/cost/profile.h"
 #include "baechi/generate/costing.h"
 
 namespace baechi {
 
-struct ModelCosts {
-  std::vector<CostedKind> kinds;      // none: models without costs are refused
-  std::optional<std::int64_t> batch;  // what stands for a dimension that the model leaves open
+struct ProfileSource {
+  std::string place;  // the file's name, for errors and notes
+  Profile profile;
 };
+
+struct ModelCosts {
+  std::vector<CostedKind> kinds = {};      // to estimate for
+  std::optional<std::int64_t> batch = {};  // what stands for a dimension that the model leaves open
+  std::vector<ProfileSource> profiles = {};  // the last one that has a cost says it
+
+  // Neither an estimate nor a measurement: models without costs are refused.
+  bool empty() const { return kinds.empty() && profiles.empty(); }
+};
+
+// `text` is KIND=PRESET,... or names a profile file: a text without '=', or with '/'. Throws
+// InputError for what is neither.
+void add_model_costs(const std::string& text, ModelCosts& costs);
+
+// with_profile() for all of them, errors beginning with the file's name.
+OpGraph with_profiles(OpGraph graph, const ModelCosts& costs);
+
+// What people should know about a graph with profiles: what these lack, and whose times are no
+// measurements. One sentence each, beginning with the file's name.
+std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs);
 
 }  // namespace baechi

@@ -14,10 +14,11 @@ DocumentType detect_document(std::string_view text, const std::string& place) {
     if (kind.format == "baechi-cluster") return DocumentType::kCluster;
     if (kind.format == "baechi-plan") return DocumentType::kPlan;
     if (kind.format == "baechi-placement") return DocumentType::kPlacement;
+    if (kind.format == "baechi-profile") return DocumentType::kProfile;
     if (kind.format.has_value() && kind.format != "baechi-graph")
       throw InputError(place,
                        "the \"format\" is neither \"baechi-graph\", \"baechi-cluster\", "
-                       "\"baechi-plan\" nor \"baechi-placement\"");
+                       "\"baechi-plan\", \"baechi-placement\" nor \"baechi-profile\"");
   }
   detect_graph_format(text, place);
   return DocumentType::kGraph;

@@ -8,7 +8,7 @@
 
 namespace baechi {
 
-enum class DocumentType : std::uint8_t { kGraph, kCluster, kPlan, kPlacement };
+enum class DocumentType : std::uint8_t { kGraph, kCluster, kPlan, kPlacement, kProfile };
 
 // By the "format" field of a JSON document; graphs of other formats are recognised too. Throws
 // InputError when it is none of them.

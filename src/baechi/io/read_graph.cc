@@ -34,7 +34,7 @@ GraphFormat detect_graph_format(std::string_view text, const std::string& place)
   const DocumentKind kind = document_kind(text, place);
   if (kind.format.has_value()) {
     if (*kind.format == "baechi-cluster" || *kind.format == "baechi-plan" ||
-        *kind.format == "baechi-placement")
+        *kind.format == "baechi-placement" || *kind.format == "baechi-profile")
       throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a graph");
     return GraphFormat::kBaechi;
   }
@@ -45,7 +45,9 @@ GraphFormat detect_graph_format(std::string_view text, const std::string& place)
   throw InputError(place, kKnownFormats);
 }
 
-OpGraph parse_graph(std::string_view text, const std::string& place, const ReadOptions& options) {
+namespace {
+
+OpGraph parse_any(std::string_view text, const std::string& place, const ReadOptions& options) {
   switch (detect_graph_format(text, place)) {
     case GraphFormat::kBaechi:
       return parse_graph_json(text, place, options.cancel);
@@ -57,6 +59,12 @@ OpGraph parse_graph(std::string_view text, const std::string& place, const ReadO
       break;
   }
   return graph_of(parse_dnn_partitioning(text, place), place);
+}
+
+}  // namespace
+
+OpGraph parse_graph(std::string_view text, const std::string& place, const ReadOptions& options) {
+  return with_profiles(parse_any(text, place, options), options.costs);
 }
 
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {

@@ -19,7 +19,8 @@ enum class GraphFormat : std::uint8_t { kBaechi, kDnnPartitioning, kPipeDream, k
 GraphFormat detect_graph_format(std::string_view text, const std::string& place);
 
 // Every fault is an InputError of one line: "file:line:column: $.json.path: reason".
-// `costs` are for formats that have none of their own.
+// The presets of `costs` are for formats that have no costs of their own; its profiles hold for
+// all.
 struct ReadOptions {
   ModelCosts costs = {};
   const CancelFlag* cancel = nullptr;

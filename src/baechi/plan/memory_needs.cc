@@ -104,6 +104,32 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
   }
 }
 
+namespace {
+
+// For a unit that no device may run.
+std::string why_nowhere(const CostModel& costs, const Unit& unit) {
+  const OpGraph& graph = costs.graph();
+  const Cluster& cluster = costs.cluster();
+  std::string timed, there;
+  const auto add = [](std::string& list, std::string_view kind) {
+    const std::string quoted = in_quotes(kind);
+    if (list.find(quoted) == list.npos) list += (list.empty() ? "" : ", ") + quoted;
+  };
+  for (const DeviceId device : cluster.devices()) add(there, cluster[device].kind);
+  for (const OpId op : unit.ops) {
+    const bool somewhere = std::ranges::any_of(cluster.devices(), [&](DeviceId device) {
+      return costs.compute_time(op, device).has_value();
+    });
+    if (somewhere) continue;
+    for (const KindId kind : graph.kinds())
+      if (graph.times(kind)[op].has_value()) add(timed, graph.kind_name(kind));
+    return "it has compute times for " + timed + ", and the devices are of kind " + there;
+  }
+  return "its pins and its group's leave none of those that have the right kind";
+}
+
+}  // namespace
+
 std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units) {
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
@@ -115,9 +141,8 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
     total += unit.permanent;
     if (unit.devices.empty())
       return CannotFit{unit.ops.front(), Bytes(0),
-                       unit_name(graph, unit) +
-                           " cannot run on any device of this cluster: no "
-                           "device has a kind it has a compute time for, or its pins forbid them"};
+                       unit_name(graph, unit) + " cannot run on any device of this cluster: " +
+                           why_nowhere(costs, unit)};
     Bytes largest;
     for (const DeviceId device : unit.devices)
       largest = std::max(largest, cluster[device].capacity);

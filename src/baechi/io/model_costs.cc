@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/model_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/io/profile_file.h"
+#include "baechi/io/source_place.h"
+#include "baechi/io/text_file.h"
+
+namespace baechi {
+namespace {
+
+bool names_a_preset(std::string_view text) {
+  const auto& presets = all_device_presets();
+  return std::any_of(presets.begin(), presets.end(),
+                     [&](const DevicePreset& preset) { return preset.name == text; });
+}
+
+void add_presets(const std::string& text, ModelCosts& costs) {
+  for (CostedKind& kind : parse_costed_kinds(text)) {
+    const bool twice = std::any_of(costs.kinds.begin(), costs.kinds.end(),
+                                   [&](const CostedKind& k) { return k.kind == kind.kind; });
+    if (twice) throw InputError("devices '" + text + "'", "kind '" + kind.kind + "' occurs twice");
+    costs.kinds.push_back(std::move(kind));
+  }
+}
+
+}  // namespace
+
+void add_model_costs(const std::string& text, ModelCosts& costs) {
+  if (text.find('=') != text.npos && text.find('/') == text.npos) return add_presets(text, costs);
+  if (names_a_preset(text))
+    throw InputError("costs", "for which kind of device is the preset? as in gpu=" + text);
+  SourceText source = read_text_file(text);
+  Profile profile = parse_profile(source.text, source.name);
+  costs.profiles.push_back({std::move(source.name), std::move(profile)});
+}
+
+OpGraph with_profiles(OpGraph graph, const ModelCosts& costs) {
+  for (const ProfileSource& source : costs.profiles) {
+    try {
+      graph = with_profile(graph, source.profile);
+    } catch (const InputError& error) {
+      throw InputError(source.place, printable(error.what()));
+    }
+  }
+  return graph;
+}
+
+std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs) {
+  std::vector<std::string> notes, measured;
+  if (costs.profiles.empty()) return notes;
+  for (const ProfileSource& source : costs.profiles) {
+    for (const std::string& note : coverage_notes(graph, source.profile))
+      notes.push_back(source.place + ": " + printable(note));
+    for (std::string& kind : measured_kinds(source.profile)) measured.push_back(std::move(kind));
+  }
+  const auto is_measured = [&](std::string_view kind) {
+    return std::find(measured.begin(), measured.end(), kind) != measured.end();
+  };
+  if (is_measured(kAnyKind)) return notes;
+  for (const KindId kind : graph.kinds())
+    if (const std::string_view name = graph.kind_name(kind); !is_measured(name))
+      notes.push_back(costs.profiles.front().place + ": has no times for " +
+                      (name == kAnyKind ? "other device kinds"
+                                        : printable("device kind " + in_quotes(name), 120)) +
+                      ": those are estimates");
+  return notes;
+}
+
+}  // namespace baechi
