@@ -52,9 +52,9 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}x"
 
 
-def text(value: object) -> str:
-    """As it is; thousands apart."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def count(number: int) -> str:
+    """Thousands apart."""
+    return f"{number:,}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Column:
 
     key: str
     title: str
-    show: Show = text
+    show: Show = str  # text is to the left, numbers to the right
     none: str = "-"  # what is shown where the field is absent or None
 
     def cell(self, row: Row) -> str:
@@ -87,7 +87,7 @@ class Table:
         if self.notes:
             lines += [self.notes, ""]
         lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
-        rules = ("---" if column.show is text else "---:" for column in self.columns)
+        rules = ("---" if column.show is str else "---:" for column in self.columns)
         lines.append("| " + " | ".join(rules) + " |")
         for row in self.rows:
             lines.append("| " + " | ".join(column.cell(row) for column in self.columns) + " |")

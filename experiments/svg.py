@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 110, 44, 55
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 44, 55
+LEGEND = 170
 COLORS = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 Point = tuple[float, float]
 
@@ -127,23 +128,20 @@ class Panel:
 
 
 def lines(x: Axis, y: Axis, series: dict[str, list[Point]], title: str = "") -> str:
-    """One line per series, its name at its end."""
-    canvas = Canvas()
+    """One line per series; their names at the right, in the order of their ends."""
+    canvas = Canvas(WIDTH + LEGEND)
     panel = Panel(canvas, y, x=x)
     panel.frame(title)
-    used: list[float] = []
     order = sorted(series, key=lambda name: -series[name][-1][1])
-    for name in order:
+    for place, name in enumerate(order):
         color = COLORS[list(series).index(name) % len(COLORS)]
         points = [panel.at(*point) for point in series[name]]
         canvas.line(points, f'stroke="{color}" stroke-width="2"')
-        for at in points if len(points) <= 20 else []:
+        for at in points if len(points) <= 12 else []:
             canvas.parts.append(f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="3" fill="{color}"/>')
-        label = points[-1][1] + 4
-        if used:
-            label = max(label, used[-1] + 13)
-        used.append(label)
-        canvas.text((points[-1][0] + 8, label), name, f'fill="{color}"')
+        left, height = panel.left + panel.width + 14, panel.top + 6 + 18 * place
+        canvas.line([(left, height), (left + 18, height)], f'stroke="{color}" stroke-width="3"')
+        canvas.text((left + 24, height + 4), name)
     return canvas.svg()
 
 

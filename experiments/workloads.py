@@ -15,6 +15,7 @@ class ByHand:
     """How people would place a model."""
 
     layers: str  # finds the layer in an operator's name
+    scope: str = r"[^/]+/[^/]+|[^/]+"  # finds what a learner places as one
     expert: dict[str, int] = field(default_factory=dict)  # rules of scopes.by_rules; none: layers
     expert_is: str = "equal layers"
 
@@ -48,9 +49,10 @@ class Workload:
 # Paper 5, after the experts of earlier work: Inception-V3 is best on one GPU; GNMT has one layer
 # per GPU, embeddings with the first layer, attention and projection with the last; Transformer has
 # the encoder on one GPU and the decoder on another.
-INCEPTION = ByHand(r"(?:Conv2d|Mixed)_\w+", {"": 0}, "one device")
+INCEPTION = ByHand(r"(?:Conv2d|Mixed)_\w+", r"[^/]+/Branch_\d/[^/]+|[^/]+", {"": 0}, "one device")
 GNMT = ByHand(
     r"(?:enc|dec)/cell_\d+",
+    r"(?:(?:enc|dec)/cell_\d+|attention|projection)/t\d+|[^/]+/[^/]+|[^/]+",
     {
         **{rf"(?:enc|dec)/cell_{layer}\b": layer for layer in range(4)},
         "enc/|dec/|source|target": 0,
@@ -60,12 +62,17 @@ GNMT = ByHand(
 )
 TRANSFORMER = ByHand(
     r"(?:en|de)coder/layer_\d+",
+    r"[^/]+/layer_\d+/[^/]+/(?:query|key|value|output)|[^/]+/layer_\d+/[^/]+|[^/]+/[^/]+|[^/]+",
     {"embedding|source|encoder|memory": 0, "target|decoder|loss": 1},
     "encoder, decoder",
 )
 DECODER_ONLY = ByHand(r"layers/\d+")
 UNET = ByHand(r"(?:down|up)/\d+")
-TWO_TOWER = ByHand(r"user|item", {"user": 0, "item|scores|loss": 1}, "a tower per device")
+TWO_TOWER = ByHand(
+    r"user|item",
+    expert={"user": 0, "item|scores|loss": 1},
+    expert_is="a tower per device",
+)
 
 PAPER = [
     *(

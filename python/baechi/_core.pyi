@@ -529,6 +529,16 @@ def graph_facts(graph: Graph) -> dict[str, int | float]:
 def methods() -> dict[str, str]:
     """The names of all methods of place_graph, and what they do."""
 
+class Simulator:
+    """Replays many placements of one graph: what a search of your own needs."""
+
+    def __init__(self, graph: Graph, cluster: Cluster) -> None: ...
+
+    def run(self, devices: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]) -> tuple[int, list[int]]:
+        """
+        The step time in nanoseconds and the bytes that each device holds at its peak, for an int64 array of the device index of every operator. Each device runs what becomes ready first; capacities are not looked at.
+        """
+
 class ObjectiveScore:
     """What a placement is worth under an objective."""
 

@@ -85,6 +85,7 @@ void bind_cluster(nanobind::module_& m);
 void bind_optimize(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_place(nanobind::module_& m);
+void bind_simulator(nanobind::module_& m);
 void bind_objectives(nanobind::module_& m);
 void bind_generate(nanobind::module_& m);
 void bind_study(nanobind::module_& m);

@@ -6,11 +6,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import baechi
 from experiments import __main__ as command
-from experiments import insufficient_memory, scopes, step_time, svg
+from experiments import (
+    insufficient_memory,
+    placement_time,
+    policy_gradient,
+    scopes,
+    step_time,
+    svg,
+)
 from experiments.page import Column, Page, Table, milliseconds
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
@@ -104,6 +112,80 @@ def test_tight_memory_shows_what_fits_and_what_does_not(graph: baechi.Graph) -> 
     assert row["auto/roomy"] == best.makespan_ns / roomy
     figure = insufficient_memory.peaks_figure([case], [row])
     assert figure.count("#c0392b") >= 1  # what runs over
+
+
+def test_what_shares_a_label_is_one_group() -> None:
+    labels = [(0, "a"), (3, "a"), (1, "b"), (3, "c"), (4, "c")]
+    assert policy_gradient.united(6, labels).tolist() == [0, 1, 2, 0, 0, 3]
+
+
+def test_a_simulator_tells_what_simulate_tells(graph: baechi.Graph) -> None:
+    cluster = baechi.Cluster("paper")
+    simulator = baechi.Simulator(graph, cluster)
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        devices = random.integers(0, 4, len(graph))
+        step, peaks = simulator.run(devices)
+        names = [cluster.devices[device].name for device in devices]
+        plan = baechi.simulate(graph, cluster, dict(zip(graph.names, names, strict=True)))
+        assert step == plan.makespan_ns
+        assert peaks == [plan.peaks[device.name] for device in cluster.devices]
+    with pytest.raises(baechi.InputError, match=r"devices\[0\] is 4, expected 0 to 4"):
+        simulator.run(np.full(len(graph), 4))
+    with pytest.raises(baechi.InputError, match="devices has 1 entries"):
+        simulator.run(np.zeros(1, dtype=np.int64))
+
+
+def test_the_learner_learns_where_groups_belong() -> None:
+    group_of = np.repeat(np.arange(12), 2)
+
+    def run(devices: policy_gradient.Integers) -> tuple[int, list[int]]:
+        wrong = int((devices != group_of % 3).sum())
+        return 1000 + 1000 * wrong, [0, 0, 0]
+
+    how = policy_gradient.Learning(samples=1600, rate=0.3)
+    found = policy_gradient.learn(run, group_of, np.ones(3, dtype=np.int64), how)
+    assert found.step_ns == 1000  # one of half a million placements
+    assert found.devices is not None
+    assert found.devices.tolist() == (group_of % 3).tolist()
+    assert found.samples_until(1000) == found.history[-1][:2]
+    assert found.samples_until(999) is None
+
+
+def test_the_learner_keeps_out_of_what_does_not_fit() -> None:
+    def run(devices: policy_gradient.Integers) -> tuple[int, list[int]]:
+        return 1 + int(devices.sum()), [5, 10]
+
+    capacities = np.array([10, 9])
+    found = policy_gradient.learn(
+        run, np.arange(2), capacities, policy_gradient.Learning(samples=32)
+    )
+    assert found.step_ns is None
+    assert found.samples == 32
+
+
+def test_a_learner_is_held_against_our_methods(graph: baechi.Graph) -> None:
+    ours = placement_time.placement_row(TINY)
+    assert ours["m-sct step"] == baechi.place_graph(graph, "paper", "m-sct").makespan_ns
+    assert 0 < ours["m-sct"] < 10
+    how = policy_gradient.Learning(samples=64)
+    row = placement_time.learner_row(TINY, "scopes", ours, how)
+    assert row["samples"] == 64
+    assert row["step/m-sct"] == row["step"] / ours["m-sct step"]
+    assert row["step"] == row["history"][-1][2]
+    assert row["on the machine"] > 64 * row["step"] / 1e9
+    assert "<polyline" in placement_time.learning_figure([row])
+
+
+def test_the_learners_groups_keep_colocation(graph: baechi.Graph) -> None:
+    cluster = baechi.Cluster("paper")
+    for group_of in (
+        placement_time.by_scope(graph, TINY),
+        placement_time.by_optimizer(graph, cluster),
+    ):
+        assert 4 < group_of.max() < len(graph) / 2
+        names = {name: f"gpu:{k % 4}" for name, k in zip(graph.names, group_of, strict=True)}
+        assert baechi.verify(baechi.simulate(graph, cluster, names)) == []
 
 
 def test_axes_put_values_where_they_belong() -> None:

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paper Table 4: how long it takes to place a graph, beside a learning-based placer."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import baechi
+from experiments.outcome import PAPER_METHODS, Outcome, planned
+from experiments.page import Column, Page, Table, count, cpu_time, milliseconds, times
+from experiments.policy_gradient import Learned, Learning, colocation_labels, learn, united
+from experiments.scopes import home
+from experiments.svg import covering, lines
+from experiments.workloads import PAPER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.policy_gradient import Integers
+    from experiments.workloads import Workload
+
+METHODS = (*PAPER_METHODS, "auto")
+REPEATS = 3
+LEARNED = (0, 2, 4, 6)  # of PAPER, the smaller batch of each graph
+OURS = Learning(samples=2048)  # on the Graph Optimizer's groups, of which there are few
+
+PUBLISHED = [
+    {
+        "figure": "placement 654 to 206,000 times faster than learning-based approaches",
+        "source": "the paper's abstract (SoCC 2020); the learners run samples on GPUs",
+    },
+    {
+        "figure": "step time at most 6.2% longer than an expert's placement",
+        "source": "the paper's abstract (SoCC 2020)",
+    },
+    {
+        "figure": "unoptimised placement in 68 s (Inception-V3), 275 s (GNMT, length 40), "
+        "406 s (GNMT, length 50); optimised in 0.9, 1.2 and 2.4 s",
+        "source": "the paper's Table 7",
+    },
+]
+
+
+def by_scope(graph: baechi.Graph, workload: Workload) -> Integers:
+    """Groups as earlier learners had them: a layer's step, a branch's convolution, a sublayer."""
+    scope = re.compile(workload.hand.scope)
+    labels = [
+        (i, match.group())
+        for i, name in enumerate(graph.names)
+        if (match := scope.match(home(name)))
+    ]
+    return united(len(graph), [*colocation_labels(graph), *labels])
+
+
+def by_optimizer(graph: baechi.Graph, cluster: baechi.Cluster) -> Integers:
+    """Groups of the Graph Optimizer: what it fused, and what is colocated with it."""
+    index = {name: i for i, name in enumerate(graph.names)}
+    optimized = baechi.optimize_graph(graph, cluster)
+    labels = [
+        (index[name], fused)
+        for fused in range(len(optimized.graph))
+        for name in optimized.members(fused)
+    ]
+    return united(len(graph), [*colocation_labels(graph), *labels])
+
+
+def placed(graph: baechi.Graph, cluster: baechi.Cluster, method: str) -> tuple[Outcome, float]:
+    """What a method reaches, and the median of its CPU times to a verified plan."""
+    runs = [
+        planned(graph, cluster, method, bounds=False)
+        for _ in range(1 if method == "auto" else REPEATS)
+    ]
+    return runs[0], statistics.median(run.seconds for run in runs)
+
+
+def learned(
+    graph: baechi.Graph, cluster: baechi.Cluster, group_of: Integers, how: Learning
+) -> Learned:
+    """Let the learner search."""
+    capacities = np.array([device.capacity for device in cluster.devices], dtype=np.int64)
+    return learn(baechi.Simulator(graph, cluster).run, group_of, capacities, how)
+
+
+def placement_row(workload: Workload) -> dict[str, Any]:
+    """Placement and step times of our methods."""
+    graph, cluster = workload.graph(), workload.devices()
+    row: dict[str, Any] = {"workload": workload.name, "operators": len(graph)}
+    for method in METHODS:
+        outcome, seconds = placed(graph, cluster, method)
+        row |= {method: seconds, f"{method} step": outcome.step_ns}
+    return row
+
+
+def learner_row(
+    workload: Workload, groups: str, ours: dict[str, Any], how: Learning
+) -> dict[str, Any]:
+    """What the learner reaches and what it takes, beside the row of our methods."""
+    graph, cluster = workload.graph(), workload.devices()
+    group_of = by_scope(graph, workload) if groups == "scopes" else by_optimizer(graph, cluster)
+    found = learned(graph, cluster, group_of, how)
+    single = planned(graph, cluster, "single", bounds=False).step_ns
+    reached = {
+        name: None if step is None else found.samples_until(step)
+        for name, step in (("single", single), ("m-sct", ours["m-sct step"]))
+    }
+    return {
+        "workload": workload.name,
+        "groups": groups,
+        "number": int(group_of.max()) + 1,
+        "samples": found.samples,
+        "seconds": found.seconds,
+        "step": found.step_ns,
+        "m-sct step": ours["m-sct step"],
+        "step/m-sct": found.step_ns and found.step_ns / ours["m-sct step"],
+        "time/m-sct": found.seconds / ours["m-sct"],
+        "on the machine": found.sampled_ns / 1e9,
+        **{f"as {name} after": at and at[0] for name, at in reached.items()},
+        "history": found.history,
+    }
+
+
+def ours_table(rows: list[dict[str, Any]]) -> Table:
+    """Placement times of our methods."""
+    columns = [
+        Column("workload", "workload"),
+        Column("operators", "operators", count),
+        *(Column(method, f"{method}, placed in", cpu_time) for method in METHODS),
+        *(Column(f"{method} step", f"{method}, step", milliseconds) for method in METHODS),
+    ]
+    notes = (
+        "CPU time of one thread from the graph in memory to a plan that is optimised, placed, "
+        f"expanded, simulated and verified; median of {REPEATS}, of `auto` (whose budget is a "
+        "fixed amount of work) one run. Step times, simulated, in milliseconds."
+    )
+    return Table("Ours", columns, rows, notes)
+
+
+def learner_table(rows: list[dict[str, Any]]) -> Table:
+    """What learning takes."""
+    columns = [
+        Column("workload", "workload"),
+        Column("groups", "groups by"),
+        Column("number", "groups", count),
+        Column("samples", "samples", count),
+        Column("seconds", "CPU time", cpu_time),
+        Column("time/m-sct", "of m-sct's time", lambda ratio: f"{ratio:,.0f}x"),
+        Column("step", "best step", milliseconds, "OOM"),
+        Column("m-sct step", "m-sct's", milliseconds),
+        Column("step/m-sct", "step of m-sct's", times),
+        Column("as single after", "samples until one device's step", count, "never"),
+        Column("as m-sct after", "until m-sct's", count, "never"),
+        Column("on the machine", "each sample as one real step", cpu_time),
+    ]
+    notes = (
+        "REINFORCE with a moving baseline: one categorical distribution over the devices per "
+        "group, 16 samples a batch, Adam, an entropy bonus (experiments/policy_gradient.py). It "
+        "really runs; a sample is a run of our Execution Simulator. *scopes*: groups as the "
+        "published learners had them, e.g. one step of one LSTM layer; *optimizer*: the Graph "
+        "Optimizer's own groups, in which most of the placement is decided already. The last "
+        "column is what the sampled placements' steps add up to: the least it would take to "
+        "measure each of them by one step on the machine, as the published learners did."
+    )
+    return Table("A learner on the same graphs and the same simulator", columns, rows, notes)
+
+
+def published_table() -> Table:
+    """The paper's own figures."""
+    columns = [Column("figure", "published"), Column("source", "where")]
+    notes = "Figures of others, on their machines and profiles; nothing here was measured by us."
+    return Table("Published figures, quoted", columns, list(PUBLISHED), notes)
+
+
+def learning_figure(rows: Sequence[dict[str, Any]]) -> str:
+    """Best step time over m-SCT's, over the learner's CPU time."""
+    series = {
+        f"{row['workload'].split(',')[0]}, {row['groups']}": [
+            (max(seconds, 1e-3), step / row["m-sct step"]) for _, seconds, step in row["history"]
+        ]
+        + [(row["seconds"], row["step"] / row["m-sct step"])]
+        for row in rows
+        if row["history"]
+    }
+    points = [point for line in series.values() for point in line]
+    x = covering([p[0] for p in points], log=True, show=cpu_time, title="CPU time of the learner")
+    y = covering([p[1] for p in points], title="best step / m-SCT's step")
+    return lines(x, y, series)
+
+
+def run() -> Page:
+    """The page of Table 4."""
+    rows = [placement_row(workload) for workload in PAPER]
+    learners = [
+        learner_row(PAPER[k], groups, rows[k], how)
+        for k in LEARNED
+        for groups, how in (("scopes", Learning()), ("optimizer", OURS))
+    ]
+    shown = [row for row in learners if not row["workload"].startswith("GNMT, length 50")]
+    caption = "Best step time that the learner has sampled, as a multiple of m-SCT's"
+    return Page(
+        "placement_time",
+        "Placement time, and a learner's beside it (paper Table 4)",
+        "Placement times are measured on this machine's CPU. Step times are simulated by the "
+        "Execution Simulator on the paper's cluster: four devices of 8 GiB, one transfer at a "
+        "time per device. Nothing was run on accelerators.",
+        "a",
+        [ours_table(rows), learner_table(learners), published_table()],
+        figures={"learning": (caption, learning_figure(shown))},
+    )
