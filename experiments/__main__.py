@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -18,6 +18,11 @@ TABLES = {
     "placement_time": "Table 4: placement time, and a learner's beside it",
     "step_time": "Table 5: step time with sufficient memory",
     "insufficient_memory": "Table 6 and Figure 6: step time and peaks when memory is short",
+}
+# Placed models run in these; in `all` where PyTorch is installed.
+WITH_TORCH = {
+    "truth": "predicted step times and peaks beside measured ones",
+    "protocol": "Table 8: the communication protocol",
 }
 # On graphs of others, which --graphs names; not in `all`. Each module has page(FOLDER) -> str.
 OF_OTHERS = {
@@ -47,12 +52,12 @@ def run_of_others(name: str, output: Path, graphs: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the experiments that are named; 0 when all of them could run."""
-    known = {**TABLES, **{name: what for name, (_, what) in OF_OTHERS.items()}}
+    known = {**TABLES, **WITH_TORCH, **{name: what for name, (_, what) in OF_OTHERS.items()}}
     listing = "\n".join(f"  {name:<22}{what}" for name, what in known.items())
     parser = argparse.ArgumentParser(
         prog="./do experiments",
         description="Regenerate the paper's tables and figures, and ours beside them.",
-        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {len(TABLES)}",
+        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {len(TABLES) + len(WITH_TORCH)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
@@ -66,8 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if unknown := [name for name in chosen.names if name not in (*known, "all")]:
         parser.error(f"no experiment {unknown[0]!r}; there are: {', '.join(known)}, all")
-    for name in TABLES if "all" in chosen.names else chosen.names:
-        if name in TABLES:
+    for name in [*TABLES, *WITH_TORCH] if "all" in chosen.names else chosen.names:
+        if name in WITH_TORCH and importlib.util.find_spec("torch") is None:
+            print(f"{name:<22}skipped: PyTorch is not installed (./do test torch)", flush=True)
+        elif name in TABLES or name in WITH_TORCH:
             run_table(name, chosen.output)
         elif chosen.graphs is None:
             parser.error(f"{name} needs --graphs")

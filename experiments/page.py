@@ -21,6 +21,7 @@ COSTS = {
     "a": "(a) estimated, not measured: a roofline of the named devices (docs/generate.md)",
     "b": "(b) profiles measured on this machine's CPU",
     "c": "(c) profiles measured on a GPU",
+    "d": "(d) measured on a simulated accelerator: kernels and copies take what is said below",
 }
 
 

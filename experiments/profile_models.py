@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of the models in models/pytorch: measured on this machine's CPU, or estimated.
+
+``python -m experiments.profile_models`` measures all models on one core and writes
+experiments/profiles; ``--estimate rtx2080`` writes the full-size models' graphs instead, with costs
+from a roofline. `load` reads either back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import baechi
+from experiments.page import machine
+
+if TYPE_CHECKING:
+    from experiments.torch_workloads import TorchWorkload
+
+FOLDER = Path(__file__).resolve().parent / "profiles"
+LIST = "profiles.json"
+
+
+def write(folder: Path, name: str, graph: baechi.Graph) -> Path:
+    """Write a graph, compressed; the same graph gives the same bytes."""
+    path = folder / f"{name}.json.gz"
+    path.write_bytes(gzip.compress(graph.to_json().encode(), 9, mtime=0))
+    return path
+
+
+def load(name: str, folder: Path = FOLDER) -> baechi.Graph:
+    """Read the profile of a model."""
+    path = folder / f"{name}.json.gz"
+    if not path.exists():
+        known = ", ".join(sorted(p.name.removesuffix(".json.gz") for p in folder.glob("*.gz")))
+        raise baechi.InputError(f"no profile of {name!r} in {folder}; there are: {known or 'none'}")
+    return baechi.Graph.from_json(gzip.decompress(path.read_bytes()).decode())
+
+
+def _row(graph: baechi.Graph, **more: Any) -> dict[str, Any]:
+    times = [min(graph[name].times.values(), default=0) for name in graph.names]
+    permanent = sum(graph[name].permanent for name in graph.names)
+    return {"operators": len(graph), "work_ns": sum(times), "permanent": permanent, **more}
+
+
+def measure_all(folder: Path, workloads: dict[str, TorchWorkload], repeats: int) -> dict[str, Any]:
+    """Measure models on this machine's CPU; write their graphs."""
+    from experiments.torch_workloads import measured_graph
+
+    rows = {}
+    for name, workload in workloads.items():
+        graph = measured_graph(workload, repeats=repeats)
+        write(folder, name, graph)
+        rows[name] = _row(graph, sizes=workload.sizes(), costs="measured on one core")
+        print(name, rows[name], flush=True)
+    return rows
+
+
+def estimate_all(folder: Path, names: list[str], preset: str) -> dict[str, Any]:
+    """Estimate the full-size models' costs on a device; write their graphs."""
+    from experiments.torch_workloads import estimated_graph
+    from models.pytorch import MODELS
+
+    rows = {}
+    for name in names:
+        for batch in MODELS[name].batches:
+            graph, _ = estimated_graph(name, batch, {"gpu": preset})
+            key = f"{name}-{batch}-{preset}"
+            write(folder, key, graph)
+            rows[key] = _row(graph, sizes=f"batch {batch}", costs=f"estimated, gpu={preset}")
+            print(key, rows[key], flush=True)
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write profiles."""
+    from experiments.torch_workloads import PROFILED
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="default: all models")
+    parser.add_argument("--estimate", metavar="DEVICE", help="a preset: estimate, do not measure")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the profiles")
+    parser.add_argument("--repeats", type=int, default=3, help="steps to take the median of")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.names if name not in PROFILED]:
+        parser.error(f"no model {unknown[0]!r}; there are: {', '.join(PROFILED)}")
+    names = chosen.names or list(PROFILED)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    if chosen.estimate:
+        rows = estimate_all(chosen.output, names, chosen.estimate)
+    else:
+        rows = measure_all(chosen.output, {n: PROFILED[n] for n in names}, chosen.repeats)
+    listing = chosen.output / LIST
+    known = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
+    known |= {name: {**row, **machine()} for name, row in rows.items()}
+    listing.write_text(json.dumps({"profiles": known}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the prediction true? Predicted step times and peaks beside those of steps that really ran."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.page import Column, Page, Table, milliseconds, percent, times
+from experiments.placed_step import Machine, Placement, Recorded, record
+from experiments.torch_workloads import MEDIUM, TINY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from experiments.placed_step import Step
+    from experiments.torch_workloads import TorchWorkload
+
+# A kernel starts in 20 us and then moves 10 GB/s; so does what it is to be sent to.
+VIRTUAL = Machine("20us,6GB/s", "20us", "10GB/s")
+# 250 times slower, so that the kernels of tiny models, and Python, are short beside it.
+SLOW = Machine("5ms,24MB/s", "5ms", "40MB/s", clock="real")
+CPU = Machine("100us,2GB/s", clock="real")
+
+SUMMARY = ""
+PLACEMENTS = ((2, "auto"), (4, "auto"), (4, "m-topo"))
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return what the tables hold."""
+    return round(seconds * 1e9)
+
+
+def row(placement: Placement, step: Step) -> dict[str, Any]:
+    """What was predicted, what was measured, and how far off that is."""
+    predicted, measured = placement.program_order_ns, nanoseconds(step.total)
+    ratios = [p / m for p, m in zip(placement.peaks, step.peaks, strict=True) if m > 1 << 16]
+    return {
+        "workload": placement.recorded.workload.name,
+        "sizes": placement.recorded.workload.sizes(),
+        "devices": len(placement.devices),
+        "used": len(set(placement.plan.device_of.values())),
+        "method": placement.plan.method,
+        "operators": len(placement.recorded.graph),
+        "work": placement.recorded.work_ns,
+        "plan": placement.plan.makespan_ns,
+        "predicted": predicted,
+        "measured": measured,
+        "error": predicted / measured - 1,
+        "peaks": placement.peaks,
+        "measured_peaks": step.peaks,
+        "peak_low": min(ratios, default=None),
+        "peak_high": max(ratios, default=None),
+    }
+
+
+def placements(
+    recorded: Recorded, machine: Machine, chosen: Iterable[tuple[int, str]]
+) -> list[Placement]:
+    """Place a workload in several ways; without bounds, which nobody asks for here."""
+    return [
+        Placement.planned(recorded, machine, devices, method, bounds=False)
+        for devices, method in chosen
+    ]
+
+
+NAMED = [
+    Column("workload", "model"),
+    Column("devices", "devices"),
+    Column("method", "method"),
+]
+PREDICTED = [
+    Column("plan", "predicted, in the plan's order", milliseconds),
+    Column("predicted", "predicted, in the program's order", milliseconds),
+    Column("measured", "measured", milliseconds),
+    Column("error", "error", percent),
+]
+
+
+def on_the_virtual_clock(workloads: Sequence[TorchWorkload], title: str) -> Table:
+    """How PyTorch runs placed models, and nothing else."""
+    rows = []
+    for workload in workloads:
+        recorded = record(workload, VIRTUAL)
+        rows += [row(p, p.run()) for p in placements(recorded, VIRTUAL, PLACEMENTS)]
+    return Table(
+        title,
+        [
+            *NAMED,
+            Column("operators", "operators"),
+            Column("work", "all work", milliseconds),
+            *PREDICTED,
+            Column("peak_low", "peaks: predicted / measured, least", times),
+            Column("peak_high", "most", times),
+        ],
+        rows,
+        "Milliseconds. A kernel takes 20 us plus what it reads and writes at 10 GB/s, a copy 20 us "
+        "plus its bytes at 6 GB/s; the clock is virtual, so the figures are the same on every "
+        "machine.",
+    )
+
+
+def on_the_real_clock(workloads: Sequence[TorchWorkload], steps: int) -> Table:
+    """Threads, Python and locks in earnest: kernels that sleep need no cores."""
+    rows = []
+    for workload in workloads:
+        recorded = record(workload, SLOW)
+        for placement in placements(recorded, SLOW, ((1, "single"), (2, "auto"), (4, "m-topo"))):
+            found = row(placement, placement.run(steps=steps))
+            on_virtual = replace(placement, machine=replace(SLOW, clock="virtual")).run()
+            found["virtual"] = nanoseconds(on_virtual.total)
+            found["clock_error"] = found["virtual"] / found["measured"] - 1
+            rows.append(found)
+    return Table(
+        "Real clock, kernels that last",
+        [
+            *NAMED,
+            *PREDICTED[1:],
+            Column("virtual", "measured on the virtual clock", milliseconds),
+            Column("clock_error", "its error", percent),
+        ],
+        rows,
+        f"Milliseconds; tiny models, the shortest of {steps} steps, load {load()}. A kernel takes "
+        f"5 ms plus what it reads and writes at 40 MB/s, a copy 5 ms plus its bytes at 24 MB/s: "
+        "streams sleep for as long, in threads of their own, so that two cores can stand for four "
+        "devices.",
+    )
+
+
+def on_the_cpu(workloads: Sequence[TorchWorkload], steps: int) -> Table:
+    """The kernels of this machine's CPU, which has fewer cores than there are devices."""
+    rows = []
+    cores = len(os.sched_getaffinity(0))
+    for workload in workloads:
+        recorded = record(workload, CPU)
+        for placement in placements(recorded, CPU, ((1, "single"), (2, "auto"), (4, "m-topo"))):
+            found = row(placement, placement.run(steps=steps))
+            found["with_cores"] = max(found["predicted"], found["work"] // cores)
+            found["cores_error"] = found["with_cores"] / found["measured"] - 1
+            rows.append(found)
+    return Table(
+        "Real clock, kernels of the CPU",
+        [
+            *NAMED,
+            Column("work", "all work", milliseconds),
+            *PREDICTED[1:],
+            Column("with_cores", f"at least, on {cores} cores", milliseconds),
+            Column("cores_error", "its error", percent),
+        ],
+        rows,
+        f"Milliseconds; the shortest of {steps} steps, load {load()}. Operators are measured on "
+        "one core, in processor time. A copy takes 100 us plus its bytes at 2 GB/s.",
+    )
+
+
+def load() -> str:
+    """How many programs want a core of this machine."""
+    return f"{os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores"
+
+
+def run() -> Page:
+    """The page of the truth check."""
+    medium, tiny = list(MEDIUM.values()), list(TINY.values())
+    return Page(
+        "truth",
+        "Is the prediction true?",
+        "PyTorch models of models/pytorch train on simulated accelerators (docs/torch_sim.md): "
+        "kernels, streams, events, copies and allocators are executed, not modelled.",
+        "bd",
+        [
+            on_the_virtual_clock(medium, "Virtual clock"),
+            on_the_real_clock(tiny, 3),
+            on_the_cpu(medium, 5),
+        ],
+        SUMMARY,
+    )
