@@ -18,6 +18,8 @@ TABLES = {
     "placement_time": "Table 4: placement time, and a learner's beside it",
     "step_time": "Table 5: step time with sufficient memory",
     "insufficient_memory": "Table 6 and Figure 6: step time and peaks when memory is short",
+    "optimizations": "Table 7: what the Graph Optimizer brings",
+    "sensitivity": "Figure 8: what profiles that are wrong cost",
 }
 # Placed models run in these; in `all` where PyTorch is installed.
 WITH_TORCH = {

@@ -13,9 +13,11 @@ import baechi
 from experiments import __main__ as command
 from experiments import (
     insufficient_memory,
+    optimizations,
     placement_time,
     policy_gradient,
     scopes,
+    sensitivity,
     step_time,
     svg,
 )
@@ -186,6 +188,31 @@ def test_the_learners_groups_keep_colocation(graph: baechi.Graph) -> None:
         assert 4 < group_of.max() < len(graph) / 2
         names = {name: f"gpu:{k % 4}" for name, k in zip(graph.names, group_of, strict=True)}
         assert baechi.verify(baechi.simulate(graph, cluster, names)) == []
+
+
+def test_optimizations_are_those_of_direct_calls(graph: baechi.Graph) -> None:
+    row = optimizations.method_row(TINY, "m-etf")
+    plain = baechi.place_graph(graph, "paper", "m-etf", optimize="none").makespan_ns
+    assert row["step"] == plain
+    assert row["optimised step"] == baechi.place_graph(graph, "paper", "m-etf").makespan_ns
+    assert row["operators"] == len(graph) > row["optimised operators"] > 0
+    levels = optimizations.level_row(TINY)
+    assert levels["none"] == plain
+    assert levels["all"] == row["optimised step"]
+    assert levels["none operators"] == len(graph) > levels["fuse operators"]
+
+
+def test_wrong_profiles_are_held_against_known_ones(graph: baechi.Graph) -> None:
+    row = sensitivity.measure(TINY, "m-etf", 0.2, samples=3)
+    found = baechi.sensitivity(graph, "paper", "m-etf", off_by=0.2, samples=3, budget=0.2)
+    assert row["known"] == baechi.place_graph(graph, "paper", "m-etf").makespan_ns
+    assert row["median"] == found["steps"]["median"] / row["known"]
+    assert row["min"] <= row["median"] <= row["max"]
+    assert row["min"] < row["max"]
+    assert row["fit"] == 3
+    exact = sensitivity.measure(TINY, "m-etf", 0.0, samples=2)
+    assert exact["min"] == exact["max"] == 1
+    assert sensitivity.figure([row], 0.2).count("<rect") == 2  # the page, and the box
 
 
 def test_axes_put_values_where_they_belong() -> None:
