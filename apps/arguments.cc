@@ -70,8 +70,8 @@ std::string check_path(const std::string& path) {
 
 void add_graph_argument(CLI::App& app, GraphArgument& argument) {
   app.add_option("graph", argument.path,
-                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt or TensorFlow "
-                 "GraphDef (.pb); - is standard input")
+                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model or "
+                 "TensorFlow GraphDef (.pb); - is standard input")
       ->required()
       ->check(check_path)
       ->type_name("GRAPH");
@@ -79,11 +79,12 @@ void add_graph_argument(CLI::App& app, GraphArgument& argument) {
 }
 
 void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
-  app.add_option("--costs", argument.costs,
-                 "What operators cost: a profile that was measured, for any graph; and for a "
-                 "GraphDef the presets to estimate by where that has no answer, by device kind, as "
-                 "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
-                 "given several times")
+  app.add_option(
+         "--costs", argument.costs,
+         "What operators cost: a profile that was measured, for any graph; and for ONNX "
+         "and GraphDef the presets to estimate by where that has no answer, by device kind, as "
+         "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
+         "given several times")
       ->check(check_path)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -94,14 +95,30 @@ void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
            argument.batch =
                static_cast<std::int64_t>(parse_whole_number("--batch", text, 1, 1'000'000'000));
          },
-         "For a GraphDef: the size of the dimensions that it leaves open")
+         "For ONNX and GraphDef: the size of the dimensions that they leave open")
       ->type_name("N");
+  app.add_option_function<std::vector<std::string>>(
+         "--dim",
+         [&argument](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             const std::size_t equals = text.rfind('=');
+             if (equals == text.npos || equals == 0)
+               throw InputError("--dim", "expected NAME=N, as in sequence=128");
+             argument.dimensions[text.substr(0, equals)] = static_cast<std::int64_t>(
+                 parse_whole_number("--dim", text.substr(equals + 1), 1, 1'000'000'000));
+           }
+         },
+         "For ONNX: the size of one open dimension, by its name; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("NAME=N");
 }
 
 ModelCosts model_costs(const GraphArgument& argument) {
   ModelCosts costs;
   for (const std::string& text : argument.costs) add_model_costs(text, costs);
   costs.batch = argument.batch;
+  costs.dimensions = argument.dimensions;
   return costs;
 }
 

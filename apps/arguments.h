@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@ struct GraphArgument {
   std::string path;
   std::vector<std::string> costs;  // "gpu=rtx3090,cpu=cpu", "profile.json"
   std::optional<std::int64_t> batch;
+  std::map<std::string, std::int64_t, std::less<>> dimensions;  // "sequence" -> 128
 };
 
 // GRAPH, --costs, --batch: of everything that reads a graph.

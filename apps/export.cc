@@ -8,6 +8,7 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/console.h"
+#include "apps/model_output.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/report/exports.h"
 
@@ -19,9 +20,13 @@ struct Options {
   std::string plan, to, output;
 };
 
+// Needs the model itself, not only its graph.
+constexpr const char* kOnnx = "onnx";
+
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
   for (const ExportFormat& format : export_formats()) names.emplace_back(format.name);
+  names.emplace_back(kOnnx);
   return names;
 }
 
@@ -29,10 +34,17 @@ std::string format_help() {
   std::string text = "What to write:";
   for (const ExportFormat& format : export_formats())
     text += "\n" + std::string(format.name) + ": " + std::string(format.summary);
-  return text;
+  return text + "\n" + kOnnx + ": the ONNX model that GRAPH is, with a device on every node";
 }
 
 ExitCode export_plan(const Options& options, const RunContext& context) {
+  if (options.to == kOnnx) {
+    const SourceText model = read_model(options.graph.path, ModelFormat::kOnnx);
+    const OpGraph graph = load_graph(options.graph, context);
+    const Plan plan = read_plan(options.plan, graph);
+    write_result(options.output, placed_model(model, ModelFormat::kOnnx, graph, plan));
+    return ExitCode::kOk;
+  }
   const ExportFormat& format = find_export_format(options.to);
   const OpGraph graph = load_graph(options.graph, context);
   const Plan plan = read_plan(options.plan, graph);
@@ -55,7 +67,8 @@ Run declare(CLI::App& app) {
 
 extern const Command kExportCommand{
     .name = "export",
-    .summary = "Write a plan for another program: device_map, TensorFlow, vLLM, llama.cpp, CSV",
+    .summary =
+        "Write a plan for another program: device_map, ONNX, TensorFlow, vLLM, llama.cpp, CSV",
     .examples =
         "baechi export model.json plan.json --to device-map -o device_map.json\n"
         "baechi export model.json plan.json --to llama-cpp\n"

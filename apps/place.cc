@@ -12,13 +12,13 @@
 #include "apps/arguments.h"
 #include "apps/command.h"
 #include "apps/console.h"
+#include "apps/model_output.h"
 #include "apps/planning.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/text_file.h"
-#include "baechi/io/write_graph_def.h"
 #include "baechi/place/dnnp_score.h"
 #include "baechi/place/dnnp_search.h"
 #include "baechi/plan/planner.h"
@@ -68,17 +68,6 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   return text;
 }
 
-bool is_graph_def(const std::string& path) { return path.ends_with(".pb"); }
-
-// What the result is written into; nothing when it is a plan of its own. Throws before any planning
-// when the graph is no GraphDef.
-std::optional<SourceText> graph_def_to_fill(const Options& options) {
-  if (!is_graph_def(options.output)) return std::nullopt;
-  SourceText source = read_text_file(options.graph.path);
-  check_graph_def(source.text, source.name);
-  return source;
-}
-
 // For an objective that is not our simulator's: a placement with its value, not a plan.
 ExitCode place_for_objective(const Options& options, const CostModel& costs,
                              const RunContext& context) {
@@ -121,11 +110,12 @@ ExitCode place_for_objective(const Options& options, const CostModel& costs,
 }
 
 ExitCode place(const Options& options, const RunContext& context) {
-  if (is_graph_def(options.output) && !options.objective.empty())
-    throw InputError(options.output, "--objective writes a placement file, not a GraphDef");
-  if (is_graph_def(options.output) && options.graph.path == "-")
-    throw InputError(options.output, "a GraphDef is written from one in a file, not from -");
-  const std::optional<SourceText> graph_def = graph_def_to_fill(options);
+  // A model that cannot be filled is refused before any planning.
+  const std::optional<ModelFormat> format = model_format(options.output);
+  std::optional<SourceText> model;
+  if (format.has_value() && !options.objective.empty())
+    throw InputError(options.output, "--objective writes a placement file, not a model");
+  if (format.has_value()) model = read_model(options.graph.path, *format);
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
@@ -155,10 +145,8 @@ ExitCode place(const Options& options, const RunContext& context) {
   }
   const Plan& plan = std::get<Plan>(result);
   if (!options.output.empty())
-    write_result(options.output,
-                 graph_def.has_value()
-                     ? placed_graph_def(graph_def->text, graph_def->name, graph, plan)
-                     : plan_to_json(plan, graph));
+    write_result(options.output, model.has_value() ? placed_model(*model, *format, graph, plan)
+                                                   : plan_to_json(plan, graph));
   if (!options.report.empty()) {
     const ReportPlan shown{&plan, plan.method};
     write_text_file(options.report, html_report(graph, {&shown, 1}));
@@ -229,6 +217,7 @@ extern const Command kPlaceCommand{
         "baechi place model.json --cluster 2x24GiB+2x8GiB@0.6 --link 50us,6GB/s -o plan.json\n"
         "baechi place model.json --cluster cluster.json --method all\n"
         "baechi place step.pb --costs gpu=rtx3090 --cluster 4x8GiB -o placed.pb\n"
+        "baechi place model.onnx --costs gpu=rtx3090 --batch 8 --cluster 4x8GiB -o placed.onnx\n"
         "baechi place model.json --cluster 4x8GiB --robust 30%\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
     .declare = declare,

@@ -52,7 +52,7 @@ from baechi.pipeline import (
     score,
     simulate,
 )
-from baechi.reports import export_plan, report, trace
+from baechi.reports import export_onnx, export_plan, report, trace
 from baechi.study import Explanation, explain, least, sensitivity, sweep, what_if
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "device_presets",
     "explain",
     "export_formats",
+    "export_onnx",
     "export_plan",
     "generate",
     "graph_facts",

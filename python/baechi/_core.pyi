@@ -145,12 +145,13 @@ class Graph:
     """An ML graph: operators, and the tensors between them. Immutable."""
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile] = '', batch: int | None = None) -> Graph:
+    def load(path: str | os.PathLike[str], *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile] = '', batch: int | None = None, dimensions: Mapping[str, int] = {}) -> Graph:
         """
-        Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow
-        GraphDef. `costs` is a Profile, the path of one, or presets by device kind, such as
-        "gpu=rtx3090,cpu=cpu", or several of these. A GraphDef needs them, and `batch` where it
-        leaves dimensions open.
+        Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, an ONNX model or
+        a TensorFlow GraphDef. `costs` is a Profile, the path of one, or presets by device kind,
+        such as "gpu=rtx3090,cpu=cpu", or several of these. The last two formats need them, and
+        `batch` where they leave dimensions open; those of an ONNX model can also be given by
+        name: `dimensions={"sequence": 128}`.
         """
 
     @staticmethod
@@ -158,6 +159,10 @@ class Graph:
         """
         Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).
         """
+
+    @staticmethod
+    def from_onnx(model: bytes, *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile], batch: int | None = None, dimensions: Mapping[str, int] = {}) -> Graph:
+        """Reads a serialized ONNX model; see `load` for the arguments."""
 
     @staticmethod
     def from_json(text: str) -> Graph: ...
@@ -614,6 +619,11 @@ def trace_events(plan: Plan) -> str:
 
 def export_plan(plan: Plan, to: str) -> str:
     """A plan as the settings of another program."""
+
+def placed_onnx(plan: Plan, model: bytes) -> bytes:
+    """
+    The ONNX model that the plan's graph was read from, with a device on every node.
+    """
 
 def export_formats() -> dict[str, str]:
     """The formats of export_plan, and what they are."""

@@ -53,3 +53,21 @@ def export_plan(plan: _core.Plan, to: str) -> str:
 
     """
     return _core.export_plan(plan, to)
+
+
+def export_onnx(
+    plan: _core.Plan, model: str | os.PathLike[str], path: str | os.PathLike[str]
+) -> Path:
+    """Write an ONNX model with a device on every node; return the path.
+
+    Args:
+        plan: A plan of the graph that was read from `model`.
+        model: The ONNX file. Weights in files of their own stay there: keep both in one folder.
+        path: The file to write. Everything but devices is as in `model`.
+
+    Raises:
+        InputError: The model is none, or another graph's.
+
+    """
+    Path(path).write_bytes(_core.placed_onnx(plan, Path(model).read_bytes()))
+    return Path(path)

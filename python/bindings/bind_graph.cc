@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -277,6 +278,27 @@ OpId operator_id(const OpGraph& graph, const nb::object& key) {
 #define BAECHI_COSTS \
   "str | os.PathLike[str] | Profile | collections.abc.Sequence[str | os.PathLike[str] | Profile]"
 
+using Dimensions = std::map<std::string, std::int64_t>;
+
+ReadOptions read_options(const nb::object& costs, std::optional<std::int64_t> batch,
+                         const Dimensions& dimensions = {}) {
+  for (const auto& [name, size] : dimensions)
+    if (size < 1) throw InputError("dimension '" + name + "'", "expected a positive number");
+  ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
+  options.costs.dimensions = {dimensions.begin(), dimensions.end()};
+  return options;
+}
+
+GraphHandle parse_bytes(const nb::bytes& model, ReadOptions options) {
+  const std::string_view bytes(model.c_str(), model.size());
+  OpGraph graph = interruptible([&](const CancelFlag* cancel) {
+    options.cancel = cancel;
+    return parse_graph(bytes, "<bytes>", options);
+  });
+  warn_of_profiles(graph, options.costs);
+  return handle(std::move(graph));
+}
+
 void bind_graph(nb::module_& m) {
   bind_operator(m);
   nb::class_<GraphHandle>(m, "Graph",
@@ -284,8 +306,8 @@ void bind_graph(nb::module_& m) {
       .def_static(
           "load",
           [](const std::filesystem::path& path, const nb::object& costs,
-             std::optional<std::int64_t> batch) {
-            ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
+             std::optional<std::int64_t> batch, const Dimensions& dimensions) {
+            ReadOptions options = read_options(costs, batch, dimensions);
             OpGraph graph = interruptible([&](const CancelFlag* cancel) {
               options.cancel = cancel;
               return read_graph(path, options);
@@ -294,31 +316,40 @@ void bind_graph(nb::module_& m) {
             return handle(std::move(graph));
           },
           "path"_a, nb::kw_only(), "costs"_a = "", "batch"_a = nb::none(),
+          "dimensions"_a = Dimensions{},
           nb::sig("def load(path: str | os.PathLike[str], *, costs: " BAECHI_COSTS
-                  " = '', batch: int "
-                  "| None = None) -> Graph"),
-          "Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, or a TensorFlow\n"
-          "GraphDef. `costs` is a Profile, the path of one, or presets by device kind, such as\n"
-          "\"gpu=rtx3090,cpu=cpu\", or several of these. A GraphDef needs them, and `batch` where "
-          "it\n"
-          "leaves dimensions open.")
+                  " = '', batch: int | None = None, dimensions: "
+                  "collections.abc.Mapping[str, int] = {}) -> Graph"),
+          "Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, an ONNX model "
+          "or\n"
+          "a TensorFlow GraphDef. `costs` is a Profile, the path of one, or presets by device "
+          "kind,\n"
+          "such as \"gpu=rtx3090,cpu=cpu\", or several of these. The last two formats need them, "
+          "and\n"
+          "`batch` where they leave dimensions open; those of an ONNX model can also be given by\n"
+          "name: `dimensions={\"sequence\": 128}`.")
       .def_static(
           "from_graph_def",
           [](nb::bytes graph_def, const nb::object& costs, std::optional<std::int64_t> batch) {
-            const std::string_view bytes(graph_def.c_str(), graph_def.size());
-            ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
-            OpGraph graph = interruptible([&](const CancelFlag* cancel) {
-              options.cancel = cancel;
-              return parse_graph(bytes, "<bytes>", options);
-            });
-            warn_of_profiles(graph, options.costs);
-            return handle(std::move(graph));
+            return parse_bytes(graph_def, read_options(costs, batch));
           },
           "graph_def"_a, nb::kw_only(), "costs"_a, "batch"_a = nb::none(),
           nb::sig("def from_graph_def(graph_def: bytes, *, costs: " BAECHI_COSTS
                   ", batch: int | None "
                   "= None) -> Graph"),
           "Reads a serialized TensorFlow GraphDef made with as_graph_def(add_shapes=True).")
+      .def_static(
+          "from_onnx",
+          [](nb::bytes model, const nb::object& costs, std::optional<std::int64_t> batch,
+             const Dimensions& dimensions) {
+            return parse_bytes(model, read_options(costs, batch, dimensions));
+          },
+          "model"_a, nb::kw_only(), "costs"_a, "batch"_a = nb::none(),
+          "dimensions"_a = Dimensions{},
+          nb::sig("def from_onnx(model: bytes, *, costs: " BAECHI_COSTS
+                  ", batch: int | None = None, dimensions: "
+                  "collections.abc.Mapping[str, int] = {}) -> Graph"),
+          "Reads a serialized ONNX model; see `load` for the arguments.")
       .def_static(
           "from_json",
           [](const std::string& text) {

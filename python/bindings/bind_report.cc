@@ -13,6 +13,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/text_file.h"
+#include "baechi/io/write_onnx.h"
 #include "baechi/report/exports.h"
 #include "baechi/report/html_report.h"
 #include "baechi/report/trace_events.h"
@@ -63,6 +64,15 @@ void bind_report(nb::module_& m) {
         return find_export_format(to).write(*h.graph, h.plan);
       },
       "plan"_a, "to"_a, "A plan as the settings of another program.");
+  m.def(
+      "placed_onnx",
+      [](const PlanHandle& h, const nb::bytes& model) {
+        const std::string placed =
+            placed_onnx({model.c_str(), model.size()}, "<bytes>", *h.graph, h.plan);
+        return nb::bytes(placed.data(), placed.size());
+      },
+      "plan"_a, "model"_a,
+      "The ONNX model that the plan's graph was read from, with a device on every node.");
   m.def(
       "export_formats",
       [] {

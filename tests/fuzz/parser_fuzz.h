@@ -13,6 +13,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/dnn_partitioning.h"
+#include "baechi/io/onnx.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/profile_file.h"
@@ -22,6 +23,7 @@
 #include "baechi/io/write_cluster.h"
 #include "baechi/io/write_dot.h"
 #include "baechi/io/write_graph.h"
+#include "baechi/io/write_onnx.h"
 
 namespace baechi::fuzz {
 
@@ -163,11 +165,27 @@ inline void profile_json(std::string_view input) {
   });
 }
 
+inline void onnx(std::string_view input) {
+  const ReadOptions options{
+      .costs = {.kinds = parse_costed_kinds("gpu=rtx2080"), .batch = 2, .dimensions = {{"s", 3}}},
+      .cancel = nullptr};
+  refuse_in_one_line([&] {
+    const OpGraph graph = parse_onnx(input, "input", {}, options.costs);
+    graph_round_trip(graph);
+    Plan plan;  // all on one device
+    plan.cluster = parse_cluster_line("1x1GiB");
+    plan.schedule.slots.assign(graph.num_ops(), {});
+    const std::string placed = placed_onnx(input, "input", graph, plan);
+    require(graph_to_json(parse_onnx(placed, "again", {}, options.costs)) == graph_to_json(graph),
+            "devices change nothing else");
+  });
+}
+
 struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 10> kParserBodies{{{"graph_json", graph_json},
+inline constexpr std::array<Body, 11> kParserBodies{{{"graph_json", graph_json},
                                                      {"dnn_partitioning", dnn_partitioning},
                                                      {"pipedream", pipedream},
                                                      {"cluster_json", cluster_json},
@@ -176,6 +194,7 @@ inline constexpr std::array<Body, 10> kParserBodies{{{"graph_json", graph_json},
                                                      {"placement_json", placement_json},
                                                      {"profile_json", profile_json},
                                                      {"graph_def", graph_def},
+                                                     {"onnx", onnx},
                                                      {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@ struct ProfileSource {
 struct ModelCosts {
   std::vector<CostedKind> kinds = {};      // to estimate for
   std::optional<std::int64_t> batch = {};  // what stands for a dimension that the model leaves open
+  std::map<std::string, std::int64_t, std::less<>> dimensions = {};  // for some of them, by name
   std::vector<ProfileSource> profiles = {};  // the last one that has a cost says it
 
   // Neither an estimate nor a measurement: models without costs are refused.

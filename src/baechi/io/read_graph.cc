@@ -9,6 +9,7 @@
 #include "baechi/io/graph_json.h"
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
+#include "baechi/io/onnx.h"
 #include "baechi/io/pipedream.h"
 #include "baechi/io/text_file.h"
 
@@ -17,13 +18,14 @@ namespace {
 
 constexpr const char* kKnownFormats =
     "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
-    "dnn-partitioning JSON, PipeDream's graph.txt or a TensorFlow GraphDef";
+    "dnn-partitioning JSON, PipeDream's graph.txt, an ONNX model or a TensorFlow GraphDef";
 
 }  // namespace
 
 GraphFormat detect_graph_format(std::string_view text, const std::string& place) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (looks_like_graph_def(text)) return GraphFormat::kGraphDef;
+  if (looks_like_onnx(text)) return GraphFormat::kOnnx;
   if (begin == text.npos) throw InputError(place, "the file is empty");
   // Byte order marks and compressed files are JsonReader's to explain.
   if (static_cast<unsigned char>(text[begin]) < 0x80 && text[begin] != 0x1F && text[begin] != '{') {
@@ -55,6 +57,8 @@ OpGraph parse_any(std::string_view text, const std::string& place, const ReadOpt
       return parse_pipedream(text, place);
     case GraphFormat::kGraphDef:
       return parse_graph_def(text, place, {}, options.costs);
+    case GraphFormat::kOnnx:
+      return parse_onnx(text, place, {}, options.costs);
     case GraphFormat::kDnnPartitioning:
       break;
   }

@@ -3,6 +3,7 @@
 // without copies. Private to io/.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -69,6 +70,13 @@ class WireReader {
   std::int64_t integer() const {
     if (type_ != Type::kVarint) fail("expected an integer in field " + field_name());
     return static_cast<std::int64_t>(number_);
+  }
+  float number() const {
+    if (type_ != Type::kFixed32) fail("expected a number in field " + field_name());
+    std::uint32_t bits = 0;
+    for (unsigned i = 0; i < 4; ++i)
+      bits |= std::uint32_t{static_cast<unsigned char>(bytes_[i])} << (8 * i);
+    return std::bit_cast<float>(bits);
   }
   // Calls use(value) for every value of a repeated integer field, packed or not.
   template <class Use>

@@ -11,6 +11,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/write_graph_def.h"
+#include "baechi/io/write_onnx.h"
 #include "baechi/report/csv_field.h"
 #include "baechi/report/plan_dot.h"
 
@@ -230,12 +231,19 @@ std::string to_llama_cpp(const OpGraph& graph, const Plan& plan) {
 
 std::string to_dot(const OpGraph& graph, const Plan& plan) { return plan_dot(graph, plan); }
 
-constexpr std::array<ExportFormat, 6> kFormats{{
+std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
+  static_cast<void>(graph);
+  return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
+}
+
+constexpr std::array<ExportFormat, 7> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
      to_device_map},
     {"tensorflow", "TensorFlow device string per node", to_tensorflow},
+    {"onnxruntime", "ONNX Runtime session option: which annotation of --to onnx runs where",
+     to_onnx_runtime},
     {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm},
     {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp},
 }};

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/onnx.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/onnx_shapes.h"
+#include "baechi/io/onnx_work.h"
+#include "baechi/io/source_place.h"
+
+namespace baechi {
+namespace {
+
+using Names = std::vector<std::string_view>;
+
+// Every reader holds its own copy of a shared initializer up to this size: constants such as an
+// epsilon must not keep half the model on one device.
+constexpr Bytes kReplicated{64 * 1024};
+
+std::string quoted(std::string_view name) { return "'" + printable(name, 120) + "'"; }
+
+// What a graph inside a node reads of the values around it, and what it holds itself.
+class NestedGraph {
+ public:
+  explicit NestedGraph(const OnnxNode& node) {
+    for (const OnnxAttribute& attribute : node.attributes)
+      for (const OnnxGraph& graph : attribute.graphs) add(graph, {});
+  }
+  const Names& captured() const { return captured_; }
+  Bytes held() const { return held_; }
+
+ private:
+  using Scope = std::vector<const std::unordered_set<std::string_view>*>;
+
+  void add(const OnnxGraph& graph, Scope scope) {
+    std::unordered_set<std::string_view> own;
+    scope.push_back(&own);
+    for (const OnnxValueType& input : graph.inputs) own.insert(input.name);
+    for (const OnnxTensor& tensor : graph.initializers) {
+      own.insert(tensor.name);
+      held_ += onnx_bytes({tensor.element, tensor.shape, {}, {}});
+    }
+    for (const OnnxNode& node : graph.nodes) {
+      for (const std::string_view input : node.inputs) use(input, scope);
+      for (const OnnxAttribute& attribute : node.attributes)
+        for (const OnnxGraph& inner : attribute.graphs) add(inner, scope);
+      own.insert(node.outputs.begin(), node.outputs.end());
+    }
+    for (const OnnxValueType& output : graph.outputs) use(output.name, scope);
+  }
+
+  void use(std::string_view name, const Scope& scope) {
+    const auto has = [&](const auto* names) { return names->contains(name); };
+    if (name.empty() || std::ranges::any_of(scope, has)) return;
+    if (seen_.insert(name).second) captured_.push_back(name);
+  }
+
+  Names captured_;
+  std::unordered_set<std::string_view> seen_;
+  Bytes held_;
+};
+
+// Gives every name once; a name that is taken gets a number.
+class UniqueNames {
+ public:
+  std::string take(std::string name) {
+    if (taken_.insert(name).second) return name;
+    std::size_t& number = numbers_[name];
+    while (true) {
+      number = std::max<std::size_t>(number + 1, 2);
+      std::string numbered = name + "#" + std::to_string(number);
+      if (taken_.insert(numbered).second) return numbered;
+    }
+  }
+
+ private:
+  std::unordered_set<std::string> taken_;
+  std::unordered_map<std::string, std::size_t> numbers_;
+};
+
+class OnnxReader {
+ public:
+  OnnxReader(OnnxGraph graph, const std::string& place, std::string_view graph_name,
+             const ModelCosts& costs)
+      : graph_(std::move(graph)),
+        place_(place),
+        costs_(costs),
+        builder_(graph_name.empty() ? graph_.name : graph_name),
+        names_(onnx_operator_names(graph_)),
+        batch_(costs.batch),
+        stored_(graph_.nodes.size(), false) {
+    for (const ProfileSource& source : costs.profiles) {
+      if (!batch_.has_value()) batch_ = source.profile.batch_size;
+      for (std::string& kind : measured_kinds(source.profile))
+        if (std::ranges::find(costs.kinds, kind, &CostedKind::kind) == costs.kinds.end())
+          unestimated_.push_back(std::move(kind));
+    }
+  }
+
+  OpGraph read() {
+    for (const OnnxValueType& value : graph_.values) declared_.emplace(value.name, &value);
+    for (const OnnxValueType& value : graph_.outputs) declared_.emplace(value.name, &value);
+    add_initializers();
+    add_inputs();
+    store_constants();
+    count_readers();
+    check_coverage();
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) at_node(i, [&] { add_node(i); });
+    builder_.set_memory_mode(MemoryMode::kDataflow);
+    if (batch_.has_value()) builder_.set_batch_size(*batch_);
+    try {
+      return std::move(builder_).build();
+    } catch (const InputError& error) {
+      throw InputError(place_, printable(error.what()));
+    }
+  }
+
+ private:
+  struct Value {
+    OnnxValue known;
+    std::string_view name = {};
+    std::optional<TensorId> tensor = {};  // absent: stored, an initializer or a constant
+    std::size_t readers = 0;              // nodes, of a stored value
+    std::optional<OpId> holder = {};
+  };
+
+  void add_initializers();
+  void add_inputs();
+  void store_constants();
+  void count_readers();
+  void check_coverage() const;
+  void add_node(std::size_t index);
+  std::vector<const OnnxValue*> known_inputs(const OnnxNode& node);
+  Names inputs_of(const OnnxNode& node, const NestedGraph& nested) const;
+  void hold(OpId op, Value& value, Bytes& permanent);
+  void set_times(OpId op, const Work& work);
+  OnnxShape resolve(const std::vector<OnnxDimension>& dimensions) const;
+  void settle(OnnxValue& value, const OnnxValueType* declared, std::string_view name) const;
+  const OnnxValueType* nested_type(const OnnxNode& node, std::size_t output) const;
+  void carry_loop_values(OnnxOperands& operands) const;
+  void define(std::string_view name, Value value);
+  void name_again(std::string_view name, std::string_view also);
+  Value* find(std::string_view name);
+  template <class Action>
+  void at_node(std::size_t node, const Action& action) const;
+
+  const OnnxGraph graph_;
+  const std::string& place_;
+  const ModelCosts& costs_;
+  OpGraphBuilder builder_;
+  const OnnxOperatorNames names_;
+  std::optional<std::int64_t> batch_;
+  std::vector<std::string> unestimated_;  // kinds that only profiles have times for
+  std::deque<Value> values_;              // operands point into it
+  std::unordered_map<std::string_view, std::size_t> index_;  // some have two names
+  std::vector<bool> stored_;                                 // by node: nothing to compute
+  std::unordered_map<std::string_view, const OnnxValueType*> declared_;
+};
+
+template <class Action>
+void OnnxReader::at_node(std::size_t node, const Action& action) const {
+  try {
+    action();
+  } catch (const InputError& error) {
+    throw InputError(place_ + ": node " + quoted(names_.nodes[node]) + " (" +
+                         printable(graph_.nodes[node].op, 60) + ")",
+                     printable(error.what()));
+  }
+}
+
+void OnnxReader::define(std::string_view name, Value value) {
+  if (!index_.emplace(name, values_.size()).second)
+    throw InputError("there are two values named " + quoted(name));
+  value.name = name;
+  values_.push_back(std::move(value));
+}
+
+void OnnxReader::name_again(std::string_view name, std::string_view also) {
+  if (!index_.emplace(also, index_.at(name)).second)
+    throw InputError("there are two values named " + quoted(also));
+}
+
+OnnxReader::Value* OnnxReader::find(std::string_view name) {
+  const auto at = index_.find(name);
+  return at == index_.end() ? nullptr : &values_[at->second];
+}
+
+void OnnxReader::add_initializers() {
+  for (const OnnxTensor& tensor : graph_.initializers) {
+    try {
+      define(tensor.name,
+             {.known = {tensor.element, tensor.shape, tensor.integers, tensor.numbers}});
+    } catch (const InputError& error) {
+      throw InputError(place_ + ": initializer " + quoted(tensor.name), printable(error.what()));
+    }
+  }
+}
+
+void OnnxReader::add_inputs() {
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+    const OnnxValueType& input = graph_.inputs[i];
+    if (names_.inputs[i].empty()) continue;  // an initializer: its default value
+    try {
+      OnnxValue known{.element = input.element, .shape = {}, .integers = {}, .numbers = {}};
+      settle(known, &input, input.name);
+      const OpId op = builder_.add_operator({.name = names_.inputs[i], .kind = "Input"});
+      const TensorId tensor = builder_.add_output(op, onnx_bytes(known));
+      set_times(op, {.kernel = false});
+      define(input.name, {.known = std::move(known), .tensor = tensor, .readers = 0, .holder = {}});
+    } catch (const InputError& error) {
+      throw InputError(place_ + ": input " + quoted(input.name), printable(error.what()));
+    }
+  }
+}
+
+// Constants are stored like initializers, and an Identity of a stored value is that value: runtimes
+// compute neither in a step.
+void OnnxReader::store_constants() {
+  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+    const OnnxNode& node = graph_.nodes[i];
+    if (node.outputs.size() != 1 || !node.domain.empty()) continue;
+    if (node.op == "Constant") {
+      at_node(i, [&] {
+        OnnxOperands operands(node, {});
+        infer_onnx_outputs(operands);
+        settle(operands.outputs()[0], nullptr, node.outputs[0]);
+        define(node.outputs[0], {.known = std::move(operands.outputs()[0])});
+      });
+      stored_[i] = true;
+    } else if (node.op == "Identity" && node.inputs.size() == 1) {
+      const Value* const source = find(node.inputs[0]);
+      if (source == nullptr || source->tensor.has_value()) continue;
+      at_node(i, [&] { name_again(node.inputs[0], node.outputs[0]); });
+      stored_[i] = true;
+    }
+  }
+}
+
+void OnnxReader::count_readers() {
+  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+    if (stored_[i]) continue;
+    for (const std::string_view input : inputs_of(graph_.nodes[i], NestedGraph(graph_.nodes[i])))
+      if (Value* const value = find(input)) ++value->readers;
+  }
+}
+
+// What has neither estimates nor measurements takes no time: that must be little.
+void OnnxReader::check_coverage() const {
+  if (!costs_.kinds.empty()) return;
+  std::unordered_set<std::string_view> measured;
+  for (const ProfileSource& source : costs_.profiles)
+    for (const OperatorProfile& op : source.profile.operators) measured.insert(op.name);
+  std::size_t computed = 0, known = 0;
+  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+    computed += stored_[i] ? 0U : 1U;
+    known += !stored_[i] && measured.contains(names_.nodes[i]) ? 1U : 0U;
+  }
+  if (2 * known < computed)
+    throw InputError(place_, "only " + std::to_string(known) + " of " + std::to_string(computed) +
+                                 " nodes are in " + costs_.profiles.front().place +
+                                 ": estimate the others, as with --costs gpu=rtx3090");
+}
+
+// Each once; what graphs inside the node read comes last.
+Names OnnxReader::inputs_of(const OnnxNode& node, const NestedGraph& nested) const {
+  Names inputs;
+  std::unordered_set<std::string_view> seen;
+  for (const Names* const names : {&node.inputs, &nested.captured()})
+    for (const std::string_view name : *names)
+      if (!name.empty() && seen.insert(name).second) inputs.push_back(name);
+  return inputs;
+}
+
+void OnnxReader::set_times(OpId op, const Work& work) {
+  for (const CostedKind& kind : costs_.kinds)
+    builder_.set_time(op, kind.kind, roofline_time(*kind.preset, work));
+  for (const std::string& kind : unestimated_) builder_.set_time(op, kind, Time(0));
+}
+
+OnnxShape OnnxReader::resolve(const std::vector<OnnxDimension>& dimensions) const {
+  OnnxShape shape;
+  for (const OnnxDimension& dimension : dimensions) {
+    const auto named = costs_.dimensions.find(dimension.name);
+    if (dimension.size.has_value())
+      shape.push_back(*dimension.size);
+    else if (named != costs_.dimensions.end())
+      shape.push_back(named->second);
+    else if (batch_.has_value())
+      shape.push_back(*batch_);
+    else if (dimension.name.empty())
+      throw InputError("it has an open dimension: give it with --batch");
+    else
+      throw InputError("it has the open dimension " + quoted(dimension.name) +
+                       ": give it with --batch N, or --dim " + printable(dimension.name, 60) +
+                       "=N");
+  }
+  return shape;
+}
+
+// What the file says without open dimensions comes first, then what follows from the inputs, then
+// the file again with our sizes for its open dimensions.
+void OnnxReader::settle(OnnxValue& value, const OnnxValueType* declared,
+                        std::string_view name) const {
+  if (declared != nullptr && declared->element != OnnxElement::kNone)
+    value.element = declared->element;
+  if (declared != nullptr && declared->element == OnnxElement::kNone) {
+    value.shape = OnnxShape{0};  // a sequence or a map: nothing is known of its size
+    return;
+  }
+  if (declared != nullptr && declared->dimensions.has_value()) {
+    const bool closed = std::ranges::all_of(
+        *declared->dimensions, [](const OnnxDimension& d) { return d.size.has_value(); });
+    if (closed || !value.shape.has_value()) value.shape = resolve(*declared->dimensions);
+  }
+  if (!value.shape.has_value())
+    throw InputError("the shape of " + quoted(name) +
+                     " is not in the file and does not follow from its inputs: run "
+                     "onnx.shape_inference on the model first");
+}
+
+// What a conditional gives out is said inside its branches.
+const OnnxValueType* OnnxReader::nested_type(const OnnxNode& node, std::size_t output) const {
+  if (node.op != "If") return nullptr;
+  for (const OnnxAttribute& attribute : node.attributes)
+    for (const OnnxGraph& graph : attribute.graphs)
+      if (output < graph.outputs.size() && graph.outputs[output].dimensions.has_value())
+        return &graph.outputs[output];
+  return nullptr;
+}
+
+// A loop's values keep their shapes from turn to turn: they are its inputs behind the first two.
+void OnnxReader::carry_loop_values(OnnxOperands& operands) const {
+  if (operands.node().op != "Loop") return;
+  for (std::size_t i = 0; i + 2 < operands.node().inputs.size(); ++i) operands.like(i, i + 2);
+}
+
+void OnnxReader::hold(OpId op, Value& value, Bytes& permanent) {
+  const Bytes bytes = onnx_bytes(value.known);
+  if (value.readers <= 1 || bytes <= kReplicated) {
+    permanent += bytes;
+    return;
+  }
+  if (!value.holder.has_value()) {
+    value.holder = op;
+    permanent += bytes;
+  }
+  builder_.add_to_group(op, value.name);
+}
+
+std::vector<const OnnxValue*> OnnxReader::known_inputs(const OnnxNode& node) {
+  std::vector<const OnnxValue*> known;
+  for (const std::string_view input : node.inputs) {
+    const Value* const value = find(input);
+    if (!input.empty() && value == nullptr)
+      throw InputError("its input " + quoted(input) + " is made by no node before it");
+    known.push_back(input.empty() ? nullptr : &value->known);
+  }
+  return known;
+}
+
+void OnnxReader::add_node(std::size_t index) {
+  const OnnxNode& node = graph_.nodes[index];
+  const OpId op = builder_.add_operator({.name = names_.nodes[index], .kind = node.op});
+  if (stored_[index]) return set_times(op, {.kernel = false});
+  const std::vector<const OnnxValue*> known = known_inputs(node);
+  OnnxOperands operands(node, known);
+  infer_onnx_outputs(operands);
+  carry_loop_values(operands);
+
+  const NestedGraph nested(node);
+  Bytes permanent = nested.held();
+  for (const std::string_view input : inputs_of(node, nested)) {
+    Value* const value = find(input);
+    if (value == nullptr)
+      throw InputError("a graph in it reads " + quoted(input) + ", which no node before it makes");
+    if (value->tensor.has_value())
+      builder_.connect(*value->tensor, op);
+    else
+      hold(op, *value, permanent);
+  }
+  builder_.set_permanent(op, permanent);
+
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].empty()) continue;
+    const auto declared = declared_.find(node.outputs[i]);
+    settle(operands.outputs()[i],
+           declared != declared_.end() ? declared->second : nested_type(node, i), node.outputs[i]);
+  }
+  set_times(op, onnx_work(operands));
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].empty()) continue;
+    OnnxValue& value = operands.outputs()[i];
+    const TensorId tensor = builder_.add_output(op, onnx_bytes(value));
+    define(node.outputs[i], {.known = std::move(value), .tensor = tensor});
+  }
+}
+
+}  // namespace
+
+bool looks_like_onnx(std::string_view bytes) {
+  const std::string place;
+  try {
+    WireReader model(bytes, bytes, place);
+    if (!model.next() || model.field() != onnx_field::kModelIrVersion ||
+        model.type() != WireReader::Type::kVarint || bytes.size() < 3)
+      return false;
+    // The second field by its tag alone: its end may be cut off.
+    const std::size_t at = model.raw().size();
+    if (at == bytes.size()) return false;
+    switch (static_cast<unsigned char>(bytes[at])) {
+      case 0x12:  // producer_name
+      case 0x1A:  // producer_version
+      case 0x22:  // domain
+      case 0x28:  // model_version
+      case 0x32:  // doc_string
+      case 0x3A:  // graph
+      case 0x42:  // opset_import
+        return true;
+      default:
+        return false;
+    }
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+OnnxOperatorNames onnx_operator_names(const OnnxGraph& graph) {
+  OnnxOperatorNames names;
+  UniqueNames unique;
+  for (const OnnxNode& node : graph.nodes) {
+    const auto output =
+        std::ranges::find_if(node.outputs, [](std::string_view name) { return !name.empty(); });
+    names.nodes.push_back(unique.take(std::string(!node.name.empty()             ? node.name
+                                                  : output != node.outputs.end() ? *output
+                                                                                 : node.op)));
+  }
+  std::unordered_set<std::string_view> initializers;
+  for (const OnnxTensor& tensor : graph.initializers) initializers.insert(tensor.name);
+  for (const OnnxValueType& input : graph.inputs)
+    names.inputs.push_back(
+        initializers.contains(input.name) ? std::string() : unique.take(std::string(input.name)));
+  return names;
+}
+
+OpGraph parse_onnx(std::string_view bytes, const std::string& place, std::string_view graph_name,
+                   const ModelCosts& costs) {
+  if (costs.empty())
+    throw InputError(place,
+                     "an ONNX model has no costs: name devices to estimate them for, as in "
+                     "--costs gpu=rtx3090, or a profile, as in --costs profile.json");
+  const std::optional<WireReader> message = find_onnx_graph(bytes, place);
+  if (!message.has_value()) throw InputError(place, "the model has no graph");
+  OnnxGraph graph = read_onnx_graph(*message);
+  if (graph.nodes.empty()) throw InputError(place, "the model's graph has no nodes");
+  return OnnxReader(std::move(graph), place, graph_name, costs).read();
+}
+
+}  // namespace baechi

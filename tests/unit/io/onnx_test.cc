@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/onnx.h"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "baechi/io/read_cluster.h"
+#include "baechi/io/read_graph.h"
+#include "baechi/io/text_file.h"
+#include "baechi/io/wire_reader.h"
+#include "baechi/io/write_graph.h"
+#include "baechi/io/write_onnx.h"
+#include "baechi/plan/planner.h"
+#include "unit/test_paths.h"
+
+namespace baechi {
+namespace {
+
+// A writer of the few messages that these tests need.
+std::string number(std::uint64_t field, std::uint64_t value) {
+  std::string out;
+  append_varint(out, field << 3);
+  append_varint(out, value);
+  return out;
+}
+std::string field(std::uint64_t number, std::string_view bytes) {
+  std::string out;
+  append_bytes_field(out, number, bytes);
+  return out;
+}
+constexpr std::uint64_t kFloat = 1, kInt64 = 7;
+
+// A dimension of 0 is open, and named "n".
+std::string value(std::string_view name, const std::vector<std::uint64_t>& sizes,
+                  std::uint64_t element = kFloat) {
+  std::string dims;
+  for (const std::uint64_t size : sizes)
+    dims += field(1, size != 0 ? number(1, size) : field(2, "n"));
+  return field(1, name) + field(2, field(1, number(1, element) + field(2, dims)));
+}
+std::string tensor(std::string_view name, const std::vector<std::uint64_t>& sizes,
+                   std::uint64_t element = kFloat, const std::vector<std::uint64_t>& values = {}) {
+  std::string out;
+  for (const std::uint64_t size : sizes) out += number(1, size);
+  out += number(2, element) + field(8, name);
+  for (const std::uint64_t v : values) out += number(7, v);
+  return out;
+}
+std::string integer(std::string_view name, std::uint64_t value) {
+  return field(5, field(1, name) + number(3, value) + number(20, 2));
+}
+std::string body(std::string_view name, const std::string& graph) {
+  return field(5, field(1, name) + field(6, graph) + number(20, 5));
+}
+std::string node(std::string_view name, std::string_view op, const std::vector<std::string>& inputs,
+                 const std::vector<std::string>& outputs, const std::string& attributes = "") {
+  std::string text;
+  for (const std::string& input : inputs) text += field(1, input);
+  for (const std::string& output : outputs) text += field(2, output);
+  return field(1, text + field(3, name) + field(4, op) + attributes);
+}
+std::string model(const std::string& graph, std::uint64_t ir_version = 8) {
+  return number(1, ir_version) + field(2, "test") + field(7, graph);
+}
+std::string input(std::string_view name, const std::vector<std::uint64_t>& sizes,
+                  std::uint64_t element = kFloat) {
+  return field(11, value(name, sizes, element));
+}
+std::string initializer(std::string_view name, const std::vector<std::uint64_t>& sizes) {
+  return field(5, tensor(name, sizes));
+}
+
+ModelCosts costs(std::optional<std::int64_t> batch = {},
+                 std::map<std::string, std::int64_t, std::less<>> dimensions = {}) {
+  return {.kinds = parse_costed_kinds("gpu=rtx2080"),
+          .batch = batch,
+          .dimensions = std::move(dimensions)};
+}
+OpGraph read(const std::string& bytes, const ModelCosts& with = costs()) {
+  return parse_onnx(bytes, "m.onnx", {}, with);
+}
+std::string complaint(const std::string& bytes, const ModelCosts& with = costs()) {
+  try {
+    read(bytes, with);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+OpId find(const OpGraph& graph, std::string_view name) {
+  const std::optional<OpId> op = graph.find(name);
+  REQUIRE_MESSAGE(op.has_value(), std::string(name));
+  return *op;
+}
+std::int64_t bytes_out(const OpGraph& graph, std::string_view name) {
+  return graph.output_bytes(find(graph, name)).count();
+}
+OpGraph file(const char* name, const ModelCosts& with) {
+  return read_graph(std::string(BAECHI_TEST_DATA_DIR "/onnx/") + name,
+                    {.costs = with, .cancel = nullptr});
+}
+
+// x [n, 4] -> MatMul w [4, 8] -> Relu.
+std::string small_graph() {
+  return node("mm", "MatMul", {"x", "w"}, {"y"}) + node("relu", "Relu", {"y"}, {"z"}) +
+         input("x", {0, 4}) + initializer("w", {4, 8}) + field(12, value("z", {0, 8}));
+}
+
+TEST_CASE("onnx: an exported transformer needs nothing but its input's sizes") {
+  const OpGraph graph = file("transformer.onnx", costs({}, {{"batch", 3}, {"sequence", 7}}));
+  CHECK(graph.num_ops() == 175);  // 174 nodes and the input
+  CHECK(bytes_out(graph, "ids") == 3 * 7 * 8);
+  CHECK(bytes_out(graph, "/layers.0/up/MatMul") == 3 * 7 * 32 * 4);
+  CHECK(bytes_out(graph, "/layers.1/Softmax") == 3 * 2 * 7 * 7 * 4);
+  CHECK(bytes_out(graph, "/head/MatMul") == 3 * 7 * 64 * 4);
+  // Weights stay with the operator that reads them, and the exporter's Identity nodes move nothing.
+  CHECK(graph[find(graph, "/layers.0/up/MatMul")].permanent == Bytes(16 * 32 * 4));
+  for (const OpId op : graph.ops())
+    if (graph[op].kind == "Identity" || graph[op].kind == "Constant")
+      CHECK(graph.out_edges(op).empty());
+}
+
+TEST_CASE("onnx: convolutions, pools and resizes follow from the image") {
+  const OpGraph graph = file("cnn.onnx", costs(5));
+  CHECK(graph.batch_size() == 5);
+  CHECK(bytes_out(graph, "/c1/Conv") == 5 * 8 * 8 * 8 * 4);
+  CHECK(bytes_out(graph, "/up/ConvTranspose") == 5 * 4 * 16 * 16 * 4);
+  CHECK(bytes_out(graph, "/MaxPool") == 5 * 4 * 8 * 8 * 4);
+  CHECK(bytes_out(graph, "/Resize") == 5 * 4 * 16 * 16 * 4);
+  CHECK(bytes_out(graph, "/f/Gemm") == 5 * 10 * 4);
+}
+
+TEST_CASE("onnx: floating-point work comes from the shapes") {
+  const std::int64_t n = 512;
+  const OpGraph graph =
+      read(model(node("mm", "MatMul", {"x", "w"}, {"y"}) + node("add", "Add", {"y", "y"}, {"z"}) +
+                 input("x", {512, 4096}) + initializer("w", {4096, 8192})));
+  const DevicePreset& device = device_preset("rtx2080");
+  const std::int64_t x = n * 4096 * 4, w = std::int64_t{4096} * 8192 * 4, y = n * 8192 * 4;
+  const auto time = [&](std::string_view name) {
+    return *graph.times(KindId(0))[find(graph, name)];
+  };
+  CHECK(time("mm") ==
+        roofline_time(device, {.flops = 2 * n * 4096 * 8192, .bytes = Bytes(x + w + y)}));
+  CHECK(time("add") == roofline_time(device, {.flops = n * 8192, .bytes = Bytes(3 * y)}));
+  CHECK(time("x") == device.dispatch);
+}
+
+TEST_CASE("onnx: small shared initializers are copied, large ones keep their readers together") {
+  const auto tied = [](std::uint64_t rows) {
+    return read(model(node("a", "Add", {"x", "w"}, {"y"}) + node("b", "Add", {"y", "w"}, {"z"}) +
+                      input("x", {rows, 64}) + initializer("w", {rows, 64})));
+  };
+  const OpGraph small = tied(256), large = tied(257);  // 64 KiB, and one row more
+  CHECK(small.num_groups() == 0);
+  CHECK(small[find(small, "a")].permanent == Bytes(65536));
+  CHECK(small[find(small, "b")].permanent == Bytes(65536));
+  REQUIRE(large.num_groups() == 1);
+  CHECK(large.colocation_names(find(large, "a")).front() == "w");
+  CHECK(large[find(large, "a")].permanent == Bytes(257 * 256));
+  CHECK(large[find(large, "b")].permanent == Bytes(0));
+}
+
+TEST_CASE("onnx: a conditional is one operator that reads what its branches read") {
+  const std::string branch = node("inner", "Add", {"x", "w"}, {"t"}) + initializer("w", {256}) +
+                             field(12, value("t", {256}));
+  const OpGraph graph = read(model(
+      node("if", "If", {"c"}, {"y"}, body("then_branch", branch) + body("else_branch", branch)) +
+      node("after", "Relu", {"y"}, {"z"}) + input("c", {}, 9) + input("x", {256})));
+  const OpId conditional = find(graph, "if");
+  CHECK(graph[conditional].permanent == Bytes(2 * 1024));
+  CHECK(graph.in_edges(conditional).size() == 2);  // c and x
+  CHECK(bytes_out(graph, "if") == 1024);
+  CHECK_FALSE(graph.find("inner").has_value());
+}
+
+TEST_CASE("onnx: nodes without a name are called after what they make, and names are unique") {
+  const OpGraph graph =
+      read(model(node("", "Relu", {"x"}, {"a"}) + node("a", "Relu", {"a"}, {"b"}) +
+                 node("x", "Relu", {"b"}, {"c"}) + input("x", {4})));
+  CHECK(graph[OpId(0)].name == "x#2");  // the input: nodes keep their names
+  CHECK(graph[OpId(1)].name == "a");
+  CHECK(graph[OpId(2)].name == "a#2");
+  CHECK(graph[OpId(3)].name == "x");
+}
+
+TEST_CASE("onnx: what the file says of open dimensions yields to what follows from the inputs") {
+  // The file gives both axes one name; ours differ.
+  const std::string graph = node("t", "Transpose", {"x"}, {"y"}) + node("r", "Relu", {"y"}, {"z"}) +
+                            input("x", {0, 6}) + field(13, value("y", {0, 0}));
+  CHECK(bytes_out(read(model(graph), costs(2)), "t") == 2 * 6 * 4);
+  // Another's operator: the file is all there is.
+  const std::string other =
+      node("t", "Mystery", {"x"}, {"y"}) + input("x", {0, 6}) + field(13, value("y", {0, 3}));
+  CHECK(bytes_out(read(model(other), costs(2)), "t") == 2 * 3 * 4);
+}
+
+TEST_CASE("onnx: what cannot be read is told by node and reason") {
+  const std::string x = input("x", {4});
+  const auto one = [&](const std::string& nodes) { return complaint(model(nodes + x)); };
+  CHECK(complaint(model(small_graph())) ==
+        "m.onnx: input 'x': it has the open dimension 'n': give it with --batch N, or --dim n=N");
+  CHECK(one(node("a", "Mystery", {"x"}, {"y"})) ==
+        "m.onnx: node 'a' (Mystery): the shape of 'y' is not in the file and does not follow from "
+        "its inputs: run onnx.shape_inference on the model first");
+  CHECK(one(node("a", "Relu", {"q"}, {"y"})) ==
+        "m.onnx: node 'a' (Relu): its input 'q' is made by no node before it");
+  CHECK(one(node("a", "Relu", {"x"}, {"x"})) ==
+        "m.onnx: node 'a' (Relu): there are two values named 'x'");
+  CHECK(one(node("a", "Add", {"x", "w"}, {"y"}) + initializer("w", {3})) ==
+        "m.onnx: node 'a' (Add): its inputs have sizes 4 and 3 where they should be equal");
+  CHECK(one(node("a", "MatMul", {"x", "w"}, {"y"}) + initializer("w", {3, 2})) ==
+        "m.onnx: node 'a' (MatMul): it multiplies rows of 4 with columns of 3");
+  CHECK(one(node("a", "Concat", {"x"}, {"y"}, integer("axis", 1))) ==
+        "m.onnx: node 'a' (Concat): there is no axis 1 of 1");
+  CHECK(one(initializer("x", {1}) + initializer("x", {1}) + node("a", "Relu", {"x"}, {"y"})) ==
+        "m.onnx: initializer 'x': there are two values named 'x'");
+  CHECK(complaint(model("")) == "m.onnx: the model's graph has no nodes");
+  CHECK(complaint(number(1, 8) + field(2, "x")) == "m.onnx: the model has no graph");
+  CHECK(complaint(model(small_graph()), {}).find("--costs") != std::string::npos);
+  const std::string whole = model(small_graph());
+  for (std::size_t size = 0; size < whole.size(); ++size) {  // wherever it is cut
+    CAPTURE(size);
+    CHECK(complaint(whole.substr(0, size), costs(2)) != "no complaint");
+  }
+}
+
+TEST_CASE("onnx: the format is told by the first fields, cut off or not") {
+  const std::string whole = model(small_graph());
+  CHECK(detect_graph_format(whole, "m") == GraphFormat::kOnnx);
+  CHECK(detect_graph_format(whole.substr(0, 20), "m") == GraphFormat::kOnnx);
+  CHECK_FALSE(looks_like_onnx(""));
+  CHECK_FALSE(looks_like_onnx("\x08\x08"));
+  CHECK_FALSE(looks_like_onnx("{\"format\": 1}"));
+  CHECK_FALSE(looks_like_onnx(
+      read_text_file(BAECHI_TEST_DATA_DIR "/tensorflow/cnn_step.pb").text.substr(0, 4096)));
+}
+
+Plan plan_for(const OpGraph& graph) {
+  const Cluster cluster(parse_cluster_line("2xgpu:1GiB+1xcpu:1GiB"));
+  const CostModel model(graph, cluster);
+  PlanRequest request;
+  request.method = "balanced";
+  const PlanResult result = make_plan(model, request);
+  REQUIRE(std::holds_alternative<Plan>(result));
+  return std::get<Plan>(result);
+}
+
+std::size_t count(std::string_view text, std::string_view what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+TEST_CASE("write_onnx: devices are added, and replace those of an earlier plan") {
+  const std::string bytes = model(small_graph(), 11);
+  const OpGraph graph = read(bytes, costs(2));
+  Plan plan = plan_for(graph);
+  plan.schedule.slots[find(graph, "mm")].device = DeviceId(1);
+  plan.schedule.slots[find(graph, "relu")].device = DeviceId(2);
+  const std::string once = placed_onnx(bytes, "m.onnx", graph, plan);
+  CHECK(count(once, "layer_ann") == 2);
+  CHECK(count(once, field(2, "gpu:1")) == 2);  // as ONNX Runtime names it, and as the cluster
+  CHECK(count(once, field(2, "cpu")) == 1);
+  CHECK(count(once, field(1, "y") + field(2, std::string(1, '\1'))) == 1);  // y is on device 1
+  CHECK(placed_onnx(once, "m.onnx", graph, plan) == once);
+  CHECK(graph_to_json(read(once, costs(2))) == graph_to_json(graph));
+  CHECK(onnx_runtime_layer_assignment(plan) ==
+        (plan.schedule.slots[find(graph, "x")].device == DeviceId(0)
+             ? "gpu:0(=gpu:0);gpu:1(=gpu:1);cpu(=cpu)"
+             : "gpu:1(=gpu:1);cpu(=cpu)"));
+  // Before version 11 of the format there is no such annotation.
+  const std::string old = placed_onnx(model(small_graph(), 10), "m.onnx", graph, plan);
+  CHECK(count(old, "layer_ann") == 2);
+  CHECK(count(old, field(1, "baechi")) == 0);
+}
+
+TEST_CASE("write_onnx: another graph's model is refused") {
+  const OpGraph graph = read(model(small_graph()), costs(2));
+  const Plan plan = plan_for(graph);
+  const std::string other = model(node("other", "Relu", {"x"}, {"y"}) + input("x", {4}));
+  CHECK_THROWS_WITH_AS(placed_onnx(other, "o.onnx", graph, plan),
+                       "o.onnx: node 'other' is not in the planned graph", InputError);
+  CHECK_THROWS_WITH_AS(placed_onnx("{}", "o.onnx", graph, plan),
+                       "o.onnx: only an ONNX model can be written as one", InputError);
+}
+
+}  // namespace
+}  // namespace baechi
