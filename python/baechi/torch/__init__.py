@@ -8,6 +8,8 @@
 
 from baechi.torch.capture import Capture, capture
 from baechi.torch.device_map import device_map
+from baechi.torch.exported import Exported, export
+from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import ModelGraph, graph_of
 from baechi.torch.placing import Placed, assign, place
 from baechi.torch.profiler import Costs, OpCost, estimate, measure
@@ -16,7 +18,9 @@ from baechi.torch.verification import Verification
 __all__ = [
     "Capture",
     "Costs",
+    "Exported",
     "ModelGraph",
+    "NotExportedError",
     "OpCost",
     "Placed",
     "Verification",
@@ -24,6 +28,7 @@ __all__ = [
     "capture",
     "device_map",
     "estimate",
+    "export",
     "graph_of",
     "measure",
     "place",

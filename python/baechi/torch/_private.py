@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,6 +71,84 @@ def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:
     return bool(torch._has_compatible_shallow_copy_type(tensor, other))
 
 
+def annotate(name: str, value: str) -> Any:
+    """Return a context in which every call that is traced gets `value` in its node's metadata."""
+    return traceback.annotate({name: value})
+
+
+@contextlib.contextmanager
+def no_tracing() -> Iterator[None]:
+    """Compute for real in the middle of a trace."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield
+
+
+@contextlib.contextmanager
+def nothing_hidden(error: type[Exception]) -> Iterator[None]:
+    """Raise `error` in this thread where a trace would follow what it then forgets."""
+    thread = threading.get_ident()
+    function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
+    apply, enter = function.__dict__["apply"], hooks.__enter__
+
+    def refuse_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        generated = cls.__name__.startswith("GeneratedBackwardFor_")  # of a custom operator
+        if threading.get_ident() == thread and not generated:
+            raise error(f"{cls.__name__} has a backward of its own")
+        return apply.__get__(None, cls)(*args, **kwargs)
+
+    def refuse_hooks(self: Any) -> None:
+        if threading.get_ident() == thread:
+            raise error("it has hooks on saved tensors, as activation checkpointing has")
+        enter(self)
+
+    function.apply = classmethod(refuse_apply)
+    hooks.__enter__ = refuse_hooks
+    try:
+        yield
+    finally:
+        function.apply = apply
+        hooks.__enter__ = enter
+
+
+def export_program(module: nn.Module, args: Any, dynamic_shapes: Any) -> Any:
+    """Return torch.export's program; the calls keep what they were annotated with."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        # What fails is said by the error; the graph up to there would be printed.
+        with traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()):
+            return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
+    finally:
+        logger.setLevel(level)
+
+
+def range_of(program: Any, size: Any) -> tuple[int, int]:
+    """Return the least and the largest value of a symbolic size."""
+    found = program.range_constraints.get(size.node.expr)
+    if found is None:
+        return (hint := int(size)), hint
+    largest = 2**63 - 1
+    high = found.upper
+    return int(found.lower), largest if not high.is_finite or high > largest else int(high)
+
+
+def shape_guards(program: Any, name: str) -> Callable[[list[torch.Tensor]], bool]:
+    """Return what checks the conditions between sizes under which a program was traced."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    codes = getattr(program, "_guards_code", None) or []
+    compiled = [compile(code, "<guards>", "eval") for code in codes]
+
+    def hold(tensors: list[torch.Tensor]) -> bool:
+        known = {**SYMPY_INTERP, "L": {name: tensors}}
+        return all(eval(code, known) for code in compiled)
+
+    return hold
+
+
 def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
     """Return what is believed of every sum that the engine takes of gradients."""
     seen: list[bool] = []
@@ -82,6 +165,37 @@ def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[boo
     with Watch():
         function(x).backward()
     return seen
+
+
+class _Annotated(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add a number that is computed while tracing."""
+        with no_tracing():
+            number = torch.ones(()).item()
+        with annotate("baechi", "here"):
+            return x + number
+
+
+def _wrong_in_tracing() -> list[str]:
+    wrong = []
+    auto = torch.export.Dim.AUTO
+    program = export_program(_Annotated(), (torch.ones(3),), {"x": {0: auto}})
+    call = next(n for n in program.graph.nodes if n.op == "call_function" and "add" in n.name)
+    if call.meta.get("custom", {}).get("baechi") != "here" or call.args[1] != 1.0:
+        wrong.append("traced calls cannot be annotated")
+    size = next(n for n in program.graph.nodes if n.op == "placeholder").meta["val"].shape[0]
+    if range_of(program, size)[1] < 1 << 40:
+        wrong.append("the range of a traced size is unknown")
+
+    class Twice(torch.autograd.Function):
+        """A function with a backward of its own."""
+
+    try:
+        with nothing_hidden(KeyError):
+            Twice.apply(torch.ones(1))
+    except KeyError:
+        return wrong
+    return [*wrong, "functions with a backward of their own are not noticed"]
 
 
 def self_test() -> list[str]:
@@ -134,6 +248,7 @@ def self_test() -> list[str]:
     refresh_flat_weights(cell)
     if cell._flat_weights[0] is not cell.weight_ih_l0:
         wrong.append("recurrent modules keep their weights elsewhere")
+    wrong += _wrong_in_tracing()
     if not moves_in_place(weight, torch.device("cpu")):
         wrong.append("parameters cannot be moved in place")
     return wrong

@@ -150,7 +150,7 @@ class Assigner(Interceptor):
         """Move the weights and put the wrappers in place."""
         goes = _weight_devices(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
-        names = [name for name, _ in _named_weights(self.model)]
+        names = [name for name, _ in named_weights(self.model)]
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
         for tensor, device in goes:
@@ -489,11 +489,12 @@ def _weight_devices(
                 user.setdefault(name, device_of[op.key])
     result: list[tuple[torch.Tensor, LogicalDevice]] = []
     last = next(iter(user.values()), None) or next(iter(device_of.values()))
-    for name, tensor in _named_weights(model):
+    for name, tensor in named_weights(model):
         last = user.get(captured.aliases.get(name, name), last)
         result.append((tensor, last))
     return result
 
 
-def _named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return parameters and buffers, tied ones once."""
     return [*model.named_parameters(), *model.named_buffers()]

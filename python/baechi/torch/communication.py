@@ -159,6 +159,11 @@ class Arrival:
             self._event = None
         return self.tensor
 
+    def settle(self, source: LogicalDevice) -> None:
+        """Order what the source does next behind the reading of what was sent."""
+        if self.sent is not None:
+            source.stream.wait_event(self.sent)
+
 
 class Links:
     """The streams between the devices of one placed model."""
@@ -184,7 +189,10 @@ class Links:
         self.bytes += tensor.numel() * tensor.element_size()
         streams = source.has_streams and target.has_streams
         if self._mode != "streams" or not streams:
-            return Arrival(self._copied(tensor, source, target), None, None, None)
+            copy = self._copied(tensor, source, target)
+            within = source.torch_device == target.torch_device
+            sent = target.own_stream.record_event() if within and target.own_stream else None
+            return Arrival(copy, None, None, sent)
         producer, consumer = source.stream, target.stream
         route = (producer, *self._pair(source, target), consumer, *self._pair(target, source))
         if self._native is not None:

@@ -15,10 +15,12 @@ from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import place_graph
 from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
+from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.memory import peak_memory
 from baechi.torch.nested import tensors_in
 from baechi.torch.profiler import Costs, estimate, measure
+from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
 from baechi.torch.verification import (
     Trail,
     Verification,
@@ -98,6 +100,23 @@ class Placed:
         return self._assigner.weight_devices
 
     @property
+    def tier(self) -> int:
+        """Which tier ran the last call: 2 the exported graph, 1 the model's own code."""
+        return self._assigner.tier if isinstance(self._assigner, TieredAssigner) else 1
+
+    @property
+    def tier_note(self) -> str:
+        """Why the last call did not run in tier 2; empty when it did."""
+        if isinstance(self._assigner, TieredAssigner):
+            return self._assigner.note
+        return "tier 1 was asked for"
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs of the model there are for tier 2: one per mode and kind of arguments."""
+        return self._assigner.graphs if isinstance(self._assigner, TieredAssigner) else 0
+
+    @property
     def unplanned(self) -> set[str]:
         """The modules and functions that ran but were not in the recorded step."""
         return set(self._assigner.unplanned)
@@ -151,6 +170,9 @@ def assign(
     *,
     mode: str = "streams",
     plan: Plan | None = None,
+    tier: str | int = "auto",
+    exported: Sequence[Exported] = (),
+    units: Any = "leaf",
 ) -> Placed:
     """Run a model as a placement says.
 
@@ -159,10 +181,21 @@ def assign(
         captured: The recorded step.
         device_of: The device name of every operator; backward operators follow their forward ones.
         devices: The physical device of every device name.
-        mode: "streams" or "plain".
+        mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
+            operators in the order of the plan, in tier 2.
         plan: What the placement comes from.
+        tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
+            where there is one.
+        exported: Graphs of the model that are there already; others are made when wanted.
+        units: As `captured` was made with.
 
     """
+    if tier not in TIERS:
+        raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
+    if mode not in MODES:
+        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if tier == 1 and mode == ORDER:
+        raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
     names = list(devices)
     index = {name: i for i, name in enumerate(names)}
     keys = {op.key for op in captured.ops}
@@ -171,7 +204,11 @@ def assign(
             raise InputError(f"operator {name!r} is on an unknown device {device!r}")
     chosen = {key: index[device] for key, device in device_of.items() if key in keys}
     logical = logical_devices(names, list(devices.values()))
-    return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
+    if tier == 1:
+        return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
+    starts = {} if plan is None else dict(zip(plan.device_of, plan.starts, strict=True))
+    wanted = Tier2(tier == 2, list(exported), starts, None, units)
+    return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
 
 
 def costs_of(
@@ -200,6 +237,8 @@ def place(
     optimizer: str = "adam",
     units: Any = "leaf",
     mode: str = "streams",
+    tier: str | int = "auto",
+    exported: Sequence[Exported] = (),
     **options: Any,
 ) -> Placed:
     """Plan where each operator of a model runs, and make the model run so.
@@ -215,7 +254,11 @@ def place(
         costs: "estimate" by a roofline, "measure" where the model is, or costs loaded from a file.
         optimizer: Whose state needs room beside the weights.
         units: Modules that become one operator: "leaf", classes, names or a predicate.
-        mode: "streams" overlaps transfers, "plain" copies at once.
+        mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
+            operators in the order of the plan, in tier 2.
+        tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
+            where there is one.
+        exported: Graphs of the model that are there already; others are made when wanted.
         options: More for `baechi.place_graph`.
 
     Raises:
@@ -244,7 +287,17 @@ def place(
         _Memory(optimizer, next((n for n, d in physical_of.items() if d == home), None)),
         {"method": method, "budget": budget, **options},
     )
-    placed = assign(model, captured, plan.device_of, physical_of, mode=mode, plan=plan)
+    placed = assign(
+        model,
+        captured,
+        plan.device_of,
+        physical_of,
+        mode=mode,
+        plan=plan,
+        tier=tier,
+        exported=exported,
+        units=units,
+    )
     placed.peaks = peaks
     return placed
 

@@ -73,6 +73,7 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
             seed=seed,
             bounds=False,
             devices=["cpu"] * count,
+            tier=1,
         )
         close(expected, train(model, batches, optimizer))
         assert placed.transfers > 0

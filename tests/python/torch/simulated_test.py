@@ -46,6 +46,7 @@ def scattered(model: Any, inputs: Any, seed: int, **options: Any) -> Any:
         seed=seed,
         bounds=False,
         devices=simulated(4),
+        tier=1,
         **options,
     )
 
@@ -73,7 +74,7 @@ def test_modes_and_logical_devices(mode: str, shared: bool) -> None:
     model = built(case)
     devices = ["sim:0", "sim:0", "sim:1", "sim:1"] if shared else simulated(4)
     placed = baechi.torch.place(
-        model, case.inputs(2), "4x1GiB", method="random", seed=5, devices=devices, mode=mode
+        model, case.inputs(2), "4x1GiB", method="random", seed=5, devices=devices, mode=mode, tier=1
     )
     close(train(built(case), batches), train(model, batches))
     placed.restore()
@@ -231,7 +232,7 @@ def virtual_times(mode: str) -> tuple[float, float]:
     captured = baechi.torch.capture(model, x)
     device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
     placed = baechi.torch.assign(
-        model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, mode=mode
+        model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, mode=mode, tier=1
     )
     sim.reset_virtual_clock()
     y = model(x)

@@ -31,6 +31,7 @@ def scattered(model: Any, inputs: Any, count: int = 3, seed: int = 1, **options:
         seed=seed,
         bounds=False,
         devices=["cpu"] * count,
+        tier=1,
         **options,
     )
 

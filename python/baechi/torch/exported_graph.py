@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of an exported model, what they read and write, and which storages they share.
+
+Every call of torch.export's graph is a node. Views, what changes a storage in place, and the parts
+of a tuple belong to the node that made them: they can only run where that one does.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.torch import _private
+from baechi.torch.nested import tensors_in
+
+
+class NotExportedError(Exception):
+    """Why a model cannot run as an exported graph; one clause, without a full stop."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for the value of a node among the arguments of another."""
+
+    node: int
+
+
+@dataclass
+class Region:
+    """A graph inside the graph: a part that runs without gradients, or under autocast."""
+
+    context: Callable[[torch.device], Any]  # on the device where it runs
+    nodes: list[Node]
+    outputs: Any
+    writes: list[int]  # the arguments that it changes in place
+
+
+@dataclass
+class Node:
+    """A value: a weight, a constant, an argument of the model, or the result of a call."""
+
+    index: int
+    name: str
+    kind: str  # "weight", "constant", "input" or "call"
+    target: Any  # the weight's name, the constant, the number of the input, or what is called
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    owner: str | None = None  # the module call or torch function of the recorded step
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)  # of `reads`, what it changes in place
+    storages: tuple[int, ...] = ()  # of the tensors it makes; views share their base's
+    is_host: bool = False  # a number, not a tensor
+    only_looks: bool = False  # a number that follows from shapes alone
+    random: bool = False
+    part_of: int | None = None  # the tuple it is taken from
+
+    @property
+    def key(self) -> str:
+        """The name of the operator in a graph of operators."""
+        return self.name if self.owner is None else f"{self.owner}:{self.name}"
+
+
+@dataclass
+class ExportedGraph:
+    """The nodes in the order of the program, and what the model returns."""
+
+    nodes: list[Node]
+    outputs: list[int]
+    users: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.nodes:
+            for read in node.reads:
+                self.users.setdefault(read, []).append(node.index)
+
+
+_DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")
+_SHAPES_ONLY = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
+# Change an argument that their schema does not say: position of the flag, then of the arguments.
+_HIDDEN_WRITES = {"aten::batch_norm": (5, (3, 4)), "aten::instance_norm": (5, (3, 4))}
+
+
+def refs_in(value: Any) -> Iterator[int]:
+    """Yield the nodes that arguments stand for."""
+    if isinstance(value, Ref):
+        yield value.node
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from refs_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from refs_in(item)
+    elif isinstance(value, slice):
+        yield from refs_in((value.start, value.stop, value.step))
+
+
+class _Builder:
+    """Takes over the nodes of one torch.fx graph."""
+
+    def __init__(self, root: torch.nn.Module, inputs: Callable[[fx.Node], Node]) -> None:
+        self._root = root
+        self._input = inputs
+        self.nodes: list[Node] = []
+        self._of: dict[fx.Node, int] = {}
+        self._modules: dict[fx.Node, Any] = {}
+        self._storages: dict[int, int] = {}  # by address; the values keep them alive
+        self.outputs: Any = None
+
+    def build(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._add(node, self._input(node))
+            elif node.op == "get_attr":
+                self._modules[node] = _attribute(self._root, str(node.target))
+            elif node.op == "output":
+                self.outputs = self._argument(node.args[0])
+            elif node.op == "call_function":
+                if not any(name in str(node.target) for name in _DROPPED):
+                    self._add(node, self._call(node))
+            else:
+                raise NotExportedError(f"its graph has a node of kind {node.op!r}")
+
+    def _add(self, node: fx.Node, made: Node) -> None:
+        made.index = len(self.nodes)
+        self._of[node] = made.index
+        value = node.meta.get("val")
+        made.storages = tuple(self._storage(t) for t in tensors_in(value))
+        if made.kind == "call":
+            made.is_host = not made.storages
+            made.only_looks = made.is_host and (
+                not any(self.nodes[r].storages for r in made.reads)
+                or any(name in str(made.target) for name in _SHAPES_ONLY)
+            )
+        self.nodes.append(made)
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        address = _private.storage_address(tensor)
+        return self._storages.setdefault(address, len(self._storages))
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if value in self._modules:
+                return self._modules[value]
+            if value not in self._of:
+                raise NotExportedError(f"it uses the result of {value.target}")
+            return Ref(self._of[value])
+        if isinstance(value, (tuple, list)):  # torch.fx has classes of its own for these
+            items = [self._argument(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, Mapping):
+            return {key: self._argument(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self._argument(i) for i in (value.start, value.stop, value.step)))
+        return value
+
+    def _call(self, node: fx.Node) -> Node:
+        target: Any = node.target
+        args = tuple(self._argument(a) for a in node.args)
+        kwargs = {name: self._argument(a) for name, a in node.kwargs.items()}
+        owner = (node.meta.get("custom") or {}).get(ANNOTATION)
+        made = Node(-1, node.name, "call", target, args, kwargs, owner)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            made.target, made.args = _region(target, args)
+            made.kwargs = {}
+            made.writes = list(refs_in([made.args[i] for i in made.target.writes]))
+            made.random = any(inner.random for inner in made.target.nodes)
+            if owner is None:
+                owners = [(u.meta.get("custom") or {}).get(ANNOTATION) for u in node.users]
+                made.owner = next((o for o in owners if o is not None), None)
+        made.reads = list(dict.fromkeys(refs_in((made.args, kwargs))))
+        if target is operator.getitem and self.nodes[args[0].node].storages:
+            made.part_of = args[0].node
+        if isinstance(target, torch._ops.OpOverload):
+            _read_schema(made)
+        return made
+
+
+ANNOTATION = "baechi"
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+def _read_schema(node: Node) -> None:
+    """Note what a call changes in place, and whether it draws random numbers."""
+    schema = node.target._schema
+    values: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        value = node.args[position] if position < len(node.args) else None
+        value = node.kwargs.get(argument.name, value)
+        values[argument.name] = value
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            node.writes.extend(refs_in(value))
+    hidden = _HIDDEN_WRITES.get(schema.name)
+    if hidden is not None and len(node.args) > hidden[0] and node.args[hidden[0]]:
+        node.writes.extend(refs_in([node.args[i] for i in hidden[1]]))
+    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+    off = values.get("train") is False or any(
+        values.get(name) in (0, 0.0) for name in ("p", "dropout_p", "dropout") if name in values
+    )
+    defaults = {a.name: a.default_value for a in schema.arguments}
+    if "dropout_p" in values and values["dropout_p"] is None:
+        off = defaults["dropout_p"] == 0.0
+    node.random = seeded and not off
+
+
+def _region(target: Any, args: tuple[Any, ...]) -> tuple[Region, tuple[Any, ...]]:
+    """Return the graph inside a higher-order operator, and what it is called with."""
+    name = target.name() if callable(getattr(target, "name", None)) else str(target)
+    if name == "wrap_with_set_grad_enabled":
+        enabled, inner, *operands = args
+
+        def context(device: torch.device) -> Any:  # noqa: ARG001
+            return torch.set_grad_enabled(enabled)
+    elif name == "wrap_with_autocast":
+        _, dtype, enabled, cache, inner, *operands = args
+
+        def context(device: torch.device) -> Any:
+            return torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=cache)
+    else:
+        raise NotExportedError(f"it has an operator of higher order, {name}")
+    if not isinstance(inner, fx.GraphModule):
+        raise NotExportedError(f"the inside of {name} is unknown")
+    positions = iter(range(len(operands)))
+    builder = _Builder(inner, lambda node: Node(-1, node.name, "input", next(positions)))
+    builder.build(inner.graph)
+    changed = {s for n in builder.nodes for w in n.writes for s in builder.nodes[w].storages}
+    taken = [n for n in builder.nodes if n.kind == "input"]
+    writes = [n.target for n in taken if changed & set(n.storages)]
+    return Region(context, builder.nodes, builder.outputs, writes), tuple(operands)
+
+
+def _without_dead(nodes: list[Node], outputs: Sequence[int]) -> ExportedGraph:
+    """Drop what nobody needs: the arithmetic on shapes that tracing leaves behind."""
+    needed = set(outputs)
+    for node in reversed(nodes):
+        effect = bool(node.writes) or node.random
+        if node.index in needed or effect or node.kind == "input":
+            needed.add(node.index)
+            needed.update(node.reads)
+    number = {old: new for new, old in enumerate(sorted(needed))}
+
+    def renumbered(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return Ref(number[value.node])
+        if isinstance(value, (tuple, list)):
+            return type(value)(renumbered(item) for item in value)
+        if isinstance(value, Mapping):
+            return {key: renumbered(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(*(renumbered(i) for i in (value.start, value.stop, value.step)))
+        return value
+
+    kept = [node for node in nodes if node.index in needed]
+    for node in kept:
+        node.index = number[node.index]
+        node.args, node.kwargs = renumbered(node.args), renumbered(node.kwargs)
+        node.reads = [number[r] for r in node.reads]
+        node.writes = [number[w] for w in node.writes]
+        node.part_of = None if node.part_of is None else number[node.part_of]
+    return ExportedGraph(kept, [number[o] for o in outputs])
+
+
+def graph_of_export(program: Any, prefix: str) -> ExportedGraph:
+    """Return the nodes of a torch.export program; `prefix` stands before the weights' names."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    kinds = torch.export.graph_signature.InputKind
+    positions = iter(range(len(specs)))
+
+    def placeholder(node: fx.Node) -> Node:
+        spec = specs[node.name]
+        if spec.kind in (kinds.PARAMETER, kinds.BUFFER):
+            return Node(-1, node.name, "weight", spec.target.removeprefix(prefix))
+        if spec.kind is kinds.CONSTANT_TENSOR:
+            return Node(-1, node.name, "constant", program.constants[spec.target])
+        if spec.kind is kinds.USER_INPUT:
+            return Node(-1, node.name, "input", next(positions))
+        raise NotExportedError(f"it needs an object beside tensors, {spec.target}")
+
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is not torch.export.graph_signature.OutputKind.USER_OUTPUT:
+            raise NotExportedError(f"it returns more than its outputs: {spec.kind.name}")
+    builder = _Builder(program.graph_module, placeholder)
+    builder.build(program.graph)
+    outputs = list(builder.outputs)
+    if not all(isinstance(o, Ref) for o in outputs):
+        raise NotExportedError("one of its outputs is a constant")
+    graph = _without_dead(builder.nodes, [o.node for o in outputs])
+    outside = {s for n in graph.nodes if n.kind in ("input", "constant") for s in n.storages}
+    for node in graph.nodes:
+        if any(outside & set(graph.nodes[w].storages) for w in node.writes):
+            raise NotExportedError(f"{node.target} changes an argument of the model in place")
+    return graph

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses how each call of a placed model runs: as an exported graph, or eagerly (Paper 4.3).
+
+Tier 2 runs the graph that torch.export made of the model, tier 1 its own code under interception.
+Both use the same weights, streams and transfers, so one call may run in the one tier and the next
+in the other. There is one graph per structure of the arguments and mode of the model, made when it
+is first wanted; sizes that a graph does not cover get another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError
+from baechi.torch.assigner import Assigner, named_weights
+from baechi.torch.capture import Capture
+from baechi.torch.communication import MODES as PLAIN_MODES
+from baechi.torch.communication import LogicalDevice
+from baechi.torch.executor import Machine, compiled, weight_of
+from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
+from baechi.torch.exported_graph import Node, NotExportedError
+from baechi.torch.exported_schedule import devices_of, planned_order, scheduled
+from baechi.torch.interception import Interceptor
+
+TIERS = ("auto", 1, 2)
+ORDER = "streams+order"
+MODES = (*PLAIN_MODES, ORDER)
+_GRAPHS = 4  # of one structure and mode; after that sizes vary too much for graphs
+
+
+@dataclass
+class Operators:
+    """A placement of an exported graph's own operators, where that is what was planned."""
+
+    device_of: dict[str, int]  # by key of a node
+    graph: Exported
+
+    def by_call(self) -> dict[tuple[str | None, str, int], int]:
+        """Return the devices by what also names an operator in a graph of another mode."""
+        return {
+            name: self.device_of[node.key]
+            for name, node in named_calls(self.graph.graph.nodes)
+            if node.key in self.device_of
+        }
+
+
+def named_calls(nodes: list[Node]) -> list[tuple[tuple[str | None, str, int], Node]]:
+    """Return the calls by recorded operator, what is called, and how often it was before there."""
+    count: dict[tuple[str | None, str], int] = {}
+    result = []
+    for node in nodes:
+        if node.kind != "call":
+            continue
+        name = (node.owner, str(node.target))
+        number = count[name] = count.get(name, -1) + 1
+        result.append(((*name, number), node))
+    return result
+
+
+@dataclass
+class Tier2:
+    """What tier 2 is to do."""
+
+    required: bool = False  # the user asked for it
+    exported: list[Exported] = field(default_factory=list)
+    starts: Mapping[str, int] = field(default_factory=dict)  # planned, by key; for the order
+    operators: Operators | None = None
+    units: Any = "leaf"
+
+
+@dataclass
+class _Program:
+    exported: Exported
+    run: Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]
+    homes: list[int | None]  # the device of every output
+
+
+class TieredAssigner(Assigner):
+    """An assigner that runs exported graphs where it can."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Capture,
+        device_of: Mapping[str, int],
+        devices: list[LogicalDevice],
+        mode: str,
+        tier2: Tier2,
+    ) -> None:
+        super().__init__(model, captured, device_of, devices, mode.removesuffix("+order"))
+        self.full_mode = mode
+        self.tier2 = tier2
+        self.tier = 1  # of the last call
+        self.note = "it has not run yet"  # why that was not tier 2
+        self._programs: dict[Any, list[_Program]] = {}
+        self._refused: dict[Any, str] = {}
+        self._by_call = {} if tier2.operators is None else tier2.operators.by_call()
+        self._all_modules: list[nn.Module] = []
+
+    def install(self) -> None:
+        """Move the weights and put the wrappers in place."""
+        super().install()
+        self._all_modules = list(self.model.modules())
+        for exported in self.tier2.exported:
+            key = (exported.structure, exported.modes)
+            if not any(p.exported is exported for p in self._programs.get(key, ())):
+                self._programs.setdefault(key, []).append(self._program(exported))
+
+    def remove(self) -> None:
+        """Take the wrappers away and move the weights back."""
+        super().remove()
+        self._programs.clear()  # they hold nothing that lives elsewhere, but name the devices
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs there are."""
+        return sum(map(len, self._programs.values()))
+
+    # Which tier
+
+    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if path:
+            return super()._outside(path, forward, args, kwargs)
+        tensors: list[torch.Tensor] = []
+        try:
+            program = self._chosen(args, kwargs, tensors)
+        except NotExportedError as reason:
+            self.tier, self.note = 1, str(reason)
+            if self.tier2.required and not self._programs:
+                raise InputError(
+                    f"{type(self.model).__name__} cannot run in tier 2: {reason}"
+                ) from None
+            return super()._outside(path, forward, args, kwargs)
+        self.tier, self.note = 2, ""
+        return self._run(program, tensors)
+
+    def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
+        """Return what runs a call; raises why nothing does."""
+        self._check_surroundings()
+        structure = structure_of((args, kwargs), tensors)
+        key = (structure, modes_of(self._all_modules))
+        known = self._programs.get(key, ())
+        for program in known:
+            if program.exported.accepts(tensors):
+                return program
+        if key in self._refused:
+            raise NotExportedError(self._refused[key])
+        if len(known) >= _GRAPHS:
+            raise NotExportedError("the sizes of its arguments vary too much")
+        try:
+            return self._added(key, Call(args, kwargs), tensors)
+        except NotExportedError as reason:
+            self._refused[key] = str(reason)
+            raise
+
+    def _check_surroundings(self) -> None:
+        if torch.is_autocast_enabled("cpu") or any(
+            torch.is_autocast_enabled(d.torch_device.type) for d in self.devices
+        ):
+            raise NotExportedError("under autocast precisions follow the eager code")
+        for module in self._all_modules[1:]:
+            if (
+                module._forward_hooks
+                or module._forward_pre_hooks
+                or module._backward_hooks
+                or module._backward_pre_hooks
+            ):
+                raise NotExportedError("modules inside it have hooks")
+
+    def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> _Program:
+        known = self._programs.get(key, [])
+        earlier = known[-1].exported.example if known else None
+        Interceptor.remove(self)
+        try:
+            exported = export(self.model, call, units=self.tier2.units, earlier=earlier)
+        finally:
+            Interceptor.install(self)
+        if not exported.accepts(tensors):
+            raise NotExportedError("its graph does not take the arguments it was made for")
+        program = self._program(exported)
+        self._programs.setdefault(key, []).append(program)
+        return program
+
+    # Programs
+
+    def _planned(self, exported: Exported) -> Callable[[Node], int | None]:
+        operators = self.tier2.operators
+        names = {node.index: name for name, node in named_calls(exported.graph.nodes)}
+
+        def planned(node: Node) -> int | None:
+            if operators is not None:
+                found = self._by_call.get(names[node.index])
+                if found is not None:
+                    return found
+            return None if node.owner is None else self.placement.get(node.owner)
+
+        return planned
+
+    def _program(self, exported: Exported) -> _Program:
+        graph = exported.graph
+        index = {d.name: d.index for d in self.devices}
+        where = {
+            id(tensor): index[self.weight_devices[name]]
+            for name, tensor in named_weights(self.model)
+        }
+        weights = {  # tied ones have several names
+            node.target: where[id(weight_of(self.model, node.target))]
+            for node in graph.nodes
+            if node.kind == "weight"
+        }
+        devices = devices_of(graph, weights, self._planned(exported))
+        order = list(range(len(graph.nodes)))
+        if self.full_mode == ORDER:
+            starts = self.tier2.starts
+
+            def start_of(node: Node) -> int | None:
+                return starts.get(node.key, starts.get(node.owner or ""))
+
+            def generator(node: Node) -> Any:
+                where = devices[node.index]
+                return None if where is None else self.devices[where].torch_device
+
+            order = planned_order(graph, start_of, generator)
+        schedule = scheduled(graph, devices, order, push=self.mode == "streams")
+        machine = Machine(self.model, self.devices, self.links, self.moved, self.watch)
+        homes = [devices[o] for o in graph.outputs]
+        return _Program(exported, compiled(graph, schedule, machine), homes)
+
+    def _run(self, program: _Program, tensors: list[torch.Tensor]) -> Any:
+        home = tensors[0].device if tensors else None
+        if home is None and self._moved:
+            home = self._moved[0][1]
+        self._pending.clear()
+        self._join(from_caller=True)
+        try:
+            outputs = program.run(tensors)
+            self._join(from_caller=False)
+            sent = []
+            for tensor, device in zip(outputs, program.homes, strict=True):
+                if device is not None:
+                    self._mark(tensor, self.devices[device])
+                sent.append(self._sent_home(tensor, home))
+            return program.exported.rebuild(sent)
+        finally:
+            self._join(from_caller=False)
+            self._copies.clear()

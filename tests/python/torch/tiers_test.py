@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tier 2: a placed model as one graph trains as the unplaced one does, or falls back to tier 1."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch.capture import call_arguments
+from placement_test import ALL, built, close, loss_of, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_models import CASES
+
+import baechi
+
+GRAPHS = [name for name in ALL if name != "turns"]
+
+
+@functools.cache
+def graph_of(name: str) -> Any:
+    """The graph of a model in training, traced once: it names weights and holds none."""
+    return baechi.torch.export(built(ALL[name]), ALL[name].inputs(2))
+
+
+def scattered(name: str, count: int = 3, seed: int = 1, **options: Any) -> Any:
+    """Place every operator somewhere; for tier 2."""
+    options.setdefault("devices", ["cpu"] * count)
+    return baechi.torch.place(
+        options.pop("model", None) or built(ALL[name]),
+        ALL[name].inputs(2),
+        f"{count}x1GiB",
+        method=options.pop("method", "random"),
+        seed=seed,
+        bounds=False,
+        tier=2,
+        exported=[graph_of(name)],
+        **options,
+    )
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
+    case = ALL[name]
+    batches = [case.inputs(n) for n in (2, 3, 2, 2, 3)]
+    expected = train(built(case), batches)
+    for seed, count, mode in ((1, 2, "streams"), (2, 4, "streams+order"), (3, 3, "plain")):
+        model = built(case)
+        weights = [id(p) for p in model.parameters()]
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        placed = scattered(name, count, seed, model=model, mode=mode)
+        close(expected, train(model, batches, optimizer))
+        assert (placed.tier, placed.tier_note) == (2, "")
+        assert placed.transfers > 0
+        assert [id(p) for p in model.parameters()] == weights
+        placed.restore()
+        assert not any("forward" in vars(m) for m in model.modules())
+
+
+@pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct"])
+@pytest.mark.parametrize("name", ["inception", "transformer"])
+def test_planned_placements_train_the_same(name: str, method: str) -> None:
+    case = CASES[name]
+    batches = [case.inputs(2), case.inputs(3)]
+    placed = scattered(name, 3, method=method, mode="streams+order")
+    close(train(built(case), batches), train(placed.model, batches))
+    assert placed.tier == 2
+
+
+def test_evaluation_has_a_graph_of_its_own() -> None:
+    case = CASES["resnet"]
+    plain = built(case)
+    placed = scattered("resnet")
+    train(plain, [case.inputs(3)])
+    train(placed.model, [case.inputs(3)])
+    plain.eval()
+    placed.model.eval()
+    with torch.no_grad():
+        found = placed.model(case.inputs(4))
+        torch.testing.assert_close(found, plain(case.inputs(4)), rtol=1e-4, atol=1e-5)
+    assert placed.tier == 2
+    assert not found.requires_grad
+    placed.model.train()
+    close(train(plain.train(), [case.inputs(2)]), train(placed.model, [case.inputs(2)]))
+    assert placed.tier == 2
+
+
+def test_a_checkpoint_goes_out_and_back() -> None:
+    case = CASES["lstm"]
+    placed = scattered("lstm")
+    before = list(built(case).state_dict())
+    train(placed.model, [case.inputs(2)])
+    assert list(placed.model.state_dict()) == before
+    file = io.BytesIO()
+    torch.save(placed.model.state_dict(), file)
+    file.seek(0)
+    plain = case.build()
+    plain.load_state_dict(torch.load(file, map_location="cpu"))
+    close(train(plain, [case.inputs(3)]), train(placed.model, [case.inputs(3)]))
+    placed.model.load_state_dict(built(case).state_dict())
+    close(train(built(case), [case.inputs(2)]), train(placed.model, [case.inputs(2)]))
+    assert placed.tier == 2
+
+
+def test_other_sizes_get_another_graph_until_they_vary_too_much() -> None:
+    case = CASES["unet"]
+    placed = scattered("unet")
+    for size in (16, 24, 32):
+        images = torch.randn(2, 3, size, size)
+        torch.testing.assert_close(placed.model(images), built(case)(images), rtol=1e-4, atol=1e-5)
+        assert placed.tier == 2
+    assert placed.graphs == 2  # the second leaves the size of the images open
+
+
+class Remembering(nn.Module):
+    """Leaves something in its attributes."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.zeros(4))
+        self.what, self.calls = what, 0
+        self.history: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.what == "calls":
+            self.calls += 1
+        elif self.what == "mean":
+            self.mean = self.mean / 2 + x.detach().mean(0)
+        else:
+            self.history.append(1)
+        return self.inner(x)
+
+
+class Clamp(torch.autograd.Function):
+    """Rounds, and lets gradients through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return gradients[0]
+
+
+class Doing(nn.Module):
+    """A model that does something special between two layers."""
+
+    def __init__(self, special: Any) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.special = special
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.special(self, self.first(x)))
+
+
+def _hooked(_: Any, x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(lambda g: g * 2)
+    return x
+
+
+REFUSED = {
+    "a backward of its own": (lambda _, x: Clamp.apply(x), "backward of its own"),
+    "hooks on tensors": (_hooked, "register_hook"),
+    "checkpointing": (lambda m, x: checkpoint(m.second, x, use_reentrant=False), "saved tensors"),
+    "reentrant checkpointing": (
+        lambda m, x: checkpoint(m.second, x, use_reentrant=True),
+        "backward of its own",
+    ),
+    "a turn": (lambda _, x: x + 1 if x.sum() > 0 else x - 1, "data-dependent"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_graph_would_forget_runs_in_tier_1(what: str) -> None:
+    special, reason = REFUSED[what]
+    inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(7)
+    plain = Doing(special)
+    model = copy.deepcopy(plain)
+    with pytest.raises(baechi.torch.NotExportedError, match=reason):
+        baechi.torch.export(model, inputs)
+    placed = baechi.torch.place(
+        model, inputs, "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2
+    )
+    close(train(plain, [inputs] * 2), train(model, [inputs] * 2))
+    assert placed.tier == 1
+    assert reason in placed.tier_note
+
+
+@pytest.mark.parametrize("what", ["calls", "mean", "history"])
+def test_what_a_forward_leaves_in_attributes_is_not_lost(what: str) -> None:
+    torch.manual_seed(7)
+    plain = Remembering(what)
+    model = copy.deepcopy(plain)
+    inputs = torch.ones(2, 4)
+    with pytest.raises(baechi.torch.NotExportedError, match="changes an attribute"):
+        baechi.torch.export(model, inputs)
+    assert (model.calls, model.history) == (0, [])
+    placed = baechi.torch.place(model, inputs, "2x1GiB", devices=["cpu"] * 2)
+    model.calls, model.history = 0, []  # the recorded step counted
+    close(train(plain, [inputs] * 2), train(model, [inputs] * 2))
+    assert placed.tier == 1
+    assert (model.calls, model.history) == (plain.calls, plain.history)
+    torch.testing.assert_close(model.mean, plain.mean)
+
+
+def test_tier_2_can_be_insisted_on() -> None:
+    case = CASES["turns"]
+    placed = baechi.torch.place(
+        built(case), case.inputs(2), "2x1GiB", method="random", devices=["cpu"] * 2, tier=2
+    )
+    with pytest.raises(baechi.InputError, match=r"cannot run in tier 2: .*data-dependent"):
+        placed.model(case.inputs(2))
+    with pytest.raises(baechi.InputError, match="tier is one of"):
+        scattered_with(tier=3)
+    with pytest.raises(baechi.InputError, match="mode needs tier 2"):
+        scattered_with(tier=1, mode="streams+order")
+
+
+def scattered_with(**options: Any) -> Any:
+    case = CASES["unet"]
+    return baechi.torch.place(
+        built(case), case.inputs(2), "2x1GiB", devices=["cpu"] * 2, bounds=False, **options
+    )
+
+
+def test_autocast_and_hooks_inside_run_in_tier_1_and_then_tier_2_again() -> None:
+    case = CASES["transformer"]
+    placed, plain = scattered("transformer"), built(case)
+
+    def losses(model: Any) -> list[float]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            first = loss_of(model, case.inputs(2)).item()
+        return [first, loss_of(model, case.inputs(2)).item()]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        placed.model(*case.inputs(2))
+    assert (placed.tier, "autocast" in placed.tier_note) == (1, True)
+    assert losses(placed.model) == pytest.approx(losses(plain), rel=1e-3)
+    assert placed.tier == 2
+    seen: list[Any] = []
+    hook = placed.model.core.register_forward_hook(lambda *_: seen.append(1))
+    placed.model(*case.inputs(2))
+    assert (placed.tier, len(seen)) == (1, 1)
+    hook.remove()
+    placed.model(*case.inputs(2))
+    assert placed.tier == 2
+    placed.model.register_forward_hook(lambda *_: seen.append(2))
+    placed.model(*case.inputs(2))
+    assert (placed.tier, seen) == (2, [1, 2])
+
+
+def test_gradient_scaling_and_frozen_weights() -> None:
+    case = CASES["inception"]
+
+    def steps(model: Any) -> tuple[list[float], list[Any]]:
+        model.head.weight.requires_grad_(False)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        losses = []
+        for size in (2, 3, 2):
+            optimizer.zero_grad()
+            loss = loss_of(model, case.inputs(size))
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return losses, [p.grad for p in model.parameters()]
+
+    placed = scattered("inception")
+    close(steps(built(case)), steps(placed.model))
+    assert placed.model.head.weight.grad is None
+    assert placed.tier == 2
+
+
+class Changing(nn.Module):
+    """Changes in place what others read, through views and after it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.readers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = torch.tanh(self.first(x)) * 1
+        early = self.readers[0](x)
+        view = x[:, :2]
+        with torch.no_grad():
+            self.seen += x.mean(0)
+        x = x.clone() + 0
+        late = x[:, 2:]
+        late.mul_(2)
+        x.add_(1)
+        middle = self.readers[1](x) + self.readers[2](x).relu_()
+        return {"all": early + middle + self.seen, "view": self.readers[3](x)[:, :2] + view}
+
+
+def changing() -> Any:
+    torch.manual_seed(7)
+    return Changing()
+
+
+@functools.cache
+def changing_graph() -> Any:
+    return baechi.torch.export(changing(), torch.randn(2, 4))
+
+
+def changing_placed(seed: int, **options: Any) -> Any:
+    options.setdefault("devices", ["cpu"] * 3)
+    return baechi.torch.place(
+        changing(),
+        torch.randn(2, 4),
+        "3x1GiB",
+        method="random",
+        seed=seed,
+        bounds=False,
+        tier=2,
+        exported=[changing_graph()],
+        **options,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["plain", "streams", "streams+order"])
+def test_changes_in_place_are_seen_by_those_who_read_later(seed: int, mode: str) -> None:
+    batches = [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in (2, 3, 2)]
+    plain, placed = changing(), changing_placed(seed, mode=mode)
+    close(train(plain, batches), train(placed.model, batches))
+    assert placed.tier == 2
+    torch.testing.assert_close(placed.model.seen.cpu(), plain.seen)
+
+
+def test_returned_objects_are_those_of_the_model() -> None:
+    if "gpt2" not in ALL:
+        pytest.skip("transformers is not installed")
+    case = ALL["gpt2"]
+    args, kwargs = call_arguments(case.inputs(2))
+    plain, placed = built(case), scattered("gpt2")
+    expected, found = plain(*args, **kwargs), placed.model(*args, **kwargs)
+    assert placed.tier == 2
+    assert type(found) is type(expected)
+    assert list(found) == list(expected)
+    assert found.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length()
+    torch.testing.assert_close(
+        found.past_key_values.layers[1].keys, expected.past_key_values.layers[1].keys
+    )
