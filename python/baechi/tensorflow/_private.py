@@ -12,7 +12,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import kernels, ops
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+from tensorflow.python.ops import (
+    gen_resource_variable_ops,
+    handle_data_util,
+    resource_variable_ops,
+)
 
 from baechi._core import InputError
 
@@ -39,6 +43,39 @@ def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:
 def graph_being_traced() -> Any:
     """Return the graph that is being traced, or None when operations run at once."""
     return None if context.executing_eagerly() else ops.get_default_graph()
+
+
+def with_sizes(graph: Any, size: int) -> Any:
+    """Return the GraphDef of a FuncGraph, shapes added, as if its arguments' open sizes were known.
+
+    The shapes that tracing left open, a rank even, follow from those of the arguments.
+    """
+    definition = graph.as_graph_def()
+    names = {tensor.op.name for tensor in graph.inputs}
+    kept = [node for node in definition.node if node.name not in names]
+    del definition.node[:]
+    definition.node.extend(kept)
+    known = tf.Graph()
+    renamed = {}
+    with known.as_default():
+        inputs = {}
+        for index, tensor in enumerate(graph.inputs):
+            shape = tensor.shape
+            if shape.rank is not None:
+                shape = tf.TensorShape([size if one is None else one for one in shape])
+            # Their own names would be taken as scopes, and operations be renamed.
+            made = tf.compat.v1.placeholder(tensor.dtype, shape, f"baechi.argument.{index}")
+            handle_data_util.copy_handle_data(tensor, made)
+            inputs[tensor.name] = made
+            renamed[made.op.name] = tensor.op.name
+        tf.graph_util.import_graph_def(definition, input_map=inputs, name="")
+        result = known.as_graph_def(add_shapes=True)
+    for node in result.node:
+        node.name = renamed.get(node.name, node.name)
+        for index, source in enumerate(node.input):
+            if source.lstrip("^") in renamed:
+                node.input[index] = source.replace(source.lstrip("^"), renamed[source.lstrip("^")])
+    return result
 
 
 def has_kernel(operation: Any, device_type: str) -> bool:

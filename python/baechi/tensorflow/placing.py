@@ -80,8 +80,10 @@ class Placed:
 
 def graph_of(traced: Any, costs: str, batch: int | None) -> Graph:
     """Return the ML graph of a traced function or of a TensorFlow 1 graph."""
-    graph = getattr(traced, "graph", traced)
-    definition = graph.as_graph_def(add_shapes=True)
+    if _private.is_concrete(traced) and batch is not None:
+        definition = _private.with_sizes(traced.graph, batch)
+    else:
+        definition = getattr(traced, "graph", traced).as_graph_def(add_shapes=True)
     return Graph.from_graph_def(definition.SerializeToString(), costs=costs, batch=batch)
 
 

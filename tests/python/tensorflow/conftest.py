@@ -11,6 +11,7 @@ import pytest
 
 if importlib.util.find_spec("tensorflow") is not None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # it fuses what shares a device, and rounds otherwise
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
