@@ -206,7 +206,7 @@ def assign(
     logical = logical_devices(names, list(devices.values()))
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
-    starts = {} if plan is None else dict(zip(plan.device_of, plan.starts, strict=True))
+    starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
     wanted = Tier2(tier == 2, list(exported), starts, None, units)
     return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
 

@@ -302,8 +302,10 @@ class Changing(nn.Module):
         with torch.no_grad():
             self.seen += x.mean(0)
         x = x.clone() + 0
+        early = early + x.sum(1, keepdim=True)
         late = x[:, 2:]
         late.mul_(2)
+        early = early + x.sum(1, keepdim=True)
         x.add_(1)
         middle = self.readers[1](x) + self.readers[2](x).relu_()
         return {"all": early + middle + self.seen, "view": self.readers[3](x)[:, :2] + view}
