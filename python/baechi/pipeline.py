@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baechi import _core
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class DoesNotFit(Exception):
     """No plan fits the cluster; says which operator, how many bytes, and what would do."""
 
-    def __init__(self, answer: _core.Unplaceable) -> None:
+    def __init__(self, answer: _core.Unplaceable | Any) -> None:
         """Take over what the planner found."""
         super().__init__(str(answer))
         self.operator = answer.operator

@@ -35,6 +35,19 @@ def sequence_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
+def run_first(node: Any) -> None:
+    """Let an autograd node run as soon as its gradient is there, before all that waits already."""
+    node._set_sequence_nr(2**64 - 1)
+
+
+def one_backward_thread(wanted: bool) -> bool:
+    """Let the backward calls of this thread run in it, on all devices; returns what was before."""
+    before = not torch._C._is_multithreading_enabled()
+    if before != wanted:
+        torch._C._set_multithreading_enabled(not wanted)
+    return before
+
+
 def storage_address(tensor: torch.Tensor) -> int:
     """Return what identifies the storage of a tensor while the storage lives."""
     return int(tensor.untyped_storage()._cdata)

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.torch import _private
+from baechi.torch.autograd_graph import Node, NodeRecorder
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
 from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
@@ -64,6 +65,16 @@ class Tensor:
 
 
 @dataclass
+class Seen:
+    """A tensor as the model's own code holds it: of one storage there may be several."""
+
+    tensor: int
+    bytes: int
+    maker: int | None  # the operator that returned it
+    until: int | None = None  # events of the trace before the code let go of it; None: it did not
+
+
+@dataclass
 class Weight:
     """A parameter or a buffer; tied ones are one."""
 
@@ -89,6 +100,9 @@ class Op:
     backward: Work = field(default_factory=Work)
     arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
     feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
+    takes: list[int] = field(default_factory=list)  # its arguments, as numbers of Capture.seen
+    keepers: dict[int, list[int]] = field(default_factory=dict)  # autograd nodes of what it saved
+    end: int = 0  # events of the trace before its end
     shapes: str = ""
     grads: bool = False  # it has a backward
 
@@ -106,6 +120,7 @@ class Run:
     backward: bool
     reads: tuple[tuple[int, int], ...]  # tensor and the bytes of it that were read
     made: tuple[int, ...]
+    sums: bool = False  # two gradients, between the runs of two nodes
 
 
 @dataclass
@@ -119,6 +134,8 @@ class Capture:
     units: set[str]  # the paths of the units that were called
     entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
     trace: list[Run | int]  # what ran and, as a number, which tensor was freed, in order
+    nodes: list[Node]  # of autograd, in the order in which they ran
+    seen: list[Seen]
     training: bool
     dtype: str  # of the weights, as the presets name it
     name: str
@@ -155,8 +172,13 @@ class Recorder(Interceptor):
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
         self.trace: list[Run | int] = []
+        self.autograd = NodeRecorder(
+            self._op_of_number, self._weight_name, self._known_storage, lambda: len(self.trace)
+        )
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
+        self.seen: list[Seen] = []
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
         self._end_number = 0
         self._failed: str | None = None
         self._formulas = _private.flop_formulas()
@@ -239,6 +261,9 @@ class Recorder(Interceptor):
         self._op = index
         op.arrives = self._bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
+            number = self._see(tensor, None)
+            if number is not None and number not in op.takes:
+                op.takes.append(number)
             origin = self._origins.get(id(tensor))
             if origin is not None and origin[0]() is tensor:
                 self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
@@ -250,7 +275,27 @@ class Recorder(Interceptor):
             raise
         finally:
             self._close_segment(op.forward)
+            op.end = len(self.trace)
             self._op = None
+
+    def _see(self, tensor: torch.Tensor, maker: int | None) -> int | None:
+        """Return the number of a tensor that the model's code holds; None for weights."""
+        if _private.storage_address(tensor) in self._weight_of:
+            return None
+        version = _private.version_of(tensor)
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        number = len(self.seen)
+        size = rounded(tensor.numel() * tensor.element_size())
+        seen = Seen(self.tensor_of(tensor, None), size, maker)
+        self.seen.append(seen)
+
+        def gone(_: Any) -> None:
+            seen.until = len(self.trace)
+
+        self._seen[id(tensor)] = (weakref.ref(tensor, gone), version, number)
+        return number
 
     def _finish(self, out: Any, args: Any, kwargs: Any) -> Any:
         op = self.ops[self._op] if self._op is not None else None
@@ -260,6 +305,7 @@ class Recorder(Interceptor):
             )
         for position, tensor in enumerate(tensors_in(out)):
             if self._op is not None:
+                self._see(tensor, self._op)
                 self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
             if not tensor.requires_grad:
                 continue
@@ -347,9 +393,15 @@ class Recorder(Interceptor):
 
     def _backward_op(self) -> int | None:
         node = _private.current_autograd_node()
-        if node is None:
-            return None
-        number = _private.sequence_number(node)
+        return None if node is None else self._op_of_number(_private.sequence_number(node))
+
+    def _weight_name(self, tensor: torch.Tensor) -> str | None:
+        return self._weight_of.get(_private.storage_address(tensor))
+
+    def _known_storage(self, tensor: torch.Tensor) -> int | None:
+        return self._ids.get(_private.storage_address(tensor))
+
+    def _op_of_number(self, number: int) -> int | None:
         if number >= self._end_number:
             return None  # the accumulation of a leaf
         index = bisect_right(self._first_numbers, number) - 1
@@ -392,7 +444,8 @@ class Recorder(Interceptor):
         made = tuple(range(first_made, len(self.tensors)))
         reads = self._bytes_read(self._arguments(args, kwargs))
         known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
-        self.trace.append(Run(index, backward, known, made))
+        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
+        self.trace.append(Run(index, backward, known, made, sums))
         work = op.backward if backward else op.forward
         if func.is_view or (len(self.tensors) == first_made and not _writes(func)):
             return
@@ -446,13 +499,10 @@ class Recorder(Interceptor):
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
-        # The tensor itself would be a cycle when it is an output and no backward runs. Outside
-        # units the mode is on: this call is ours, not one of the model's functions.
-        paused, self._state.paused = self._state.paused, True
-        try:
-            return tensor.detach()
-        finally:
-            self._state.paused = paused
+                op.keepers.setdefault(number, []).append(_private.next_sequence_number() - 1)
+        # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
+        # would keep it from being let go of.
+        return tensor.data
 
 
 def _writes(func: Any) -> bool:
@@ -572,6 +622,8 @@ def capture(
         recorder.units,
         recorder.entries,
         recorder.trace,
+        recorder.autograd.finished(),
+        recorder.seen,
         training,
         _PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
         type(model).__name__,
@@ -623,10 +675,14 @@ def record_step(
             scope = Scope("loss", "loss")
             value = recorder.session(scope, loss, (outputs,), {})
         recorder.number_end()
+        recorder.autograd.watch(value)
         recorder.forwarded()
         with torch.autograd.set_multithreading_enabled(False):  # this thread is watched
             value.backward()
     recorder.finished()
+    places = recorder.autograd.places
+    for op in recorder.ops:
+        op.keepers = {t: [places[n] for n in ns if n in places] for t, ns in op.keepers.items()}
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch import native_build
+from baechi.torch import _private, native_build
 
 MODES = ("plain", "streams")
 
@@ -190,6 +190,8 @@ class Links:
         streams = source.has_streams and target.has_streams
         if self._mode != "streams" or not streams:
             copy = self._copied(tensor, source, target)
+            if copy.grad_fn is not None:
+                _private.run_first(copy.grad_fn)
             within = source.torch_device == target.torch_device
             sent = target.own_stream.record_event() if within and target.own_stream else None
             return Arrival(copy, None, None, sent)
@@ -201,6 +203,7 @@ class Links:
         elif tensor.requires_grad and torch.is_grad_enabled():
             with route[2]:
                 copy = _Transfer.apply(tensor, route)
+            _private.run_first(copy.grad_fn)
         else:
             copy = _hop(tensor, *route[:4])
         return Arrival(copy, route[2].record_event(), consumer, route[1].record_event())

@@ -8,13 +8,31 @@ operator that makes it, and a copy of it on every other device that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from baechi.torch.capture import Capture, Run
+from baechi.torch.autograd_graph import Node
+from baechi.torch.capture import Capture, Run, Seen
+from baechi.torch.gradient_memory import TICKS, Gradients
 from baechi.torch.profiler import OPTIMIZERS, kept_ops
 
 LOSS = "loss/"
+
+# Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
+# as it does by default on accelerators (`foreach`).
+UPDATES = {"rmsprop": 1, "adam": 1, "adamw": 1}
+
+
+UPDATE = "the optimizer's update"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes that a device holds, and what runs then."""
+
+    bytes: int
+    operator: str
 
 
 class _Step:
@@ -23,6 +41,7 @@ class _Step:
     def __init__(self, captured: Capture, device_of: Mapping[str, str], home: str | None) -> None:
         self._captured = captured
         self._home = home
+        self._weight_device = weight_devices(captured, device_of)
         self._end = len(captured.trace)
         stands = kept_ops(captured)
         self._device: list[str | None] = []
@@ -34,141 +53,140 @@ class _Step:
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._changes: dict[str, list[tuple[int, int]]] = {}
         self._forward_end = self._end
-        self._backward_end: dict[int, int] = {}
+        self._begins = [op.end for op in captured.ops]
         for at, event in enumerate(captured.trace):
             if isinstance(event, Run) and event.backward:
                 self._forward_end = min(self._forward_end, at)
-                self._backward_end[event.op] = at
-        self._next_op = [self._end] * (self._end + 1)  # where another operator runs
-        following: int | None = None
-        first = self._end
-        for at in range(self._end - 1, -1, -1):
-            event = captured.trace[at]
-            self._next_op[at] = self._next_op[at + 1]
-            if isinstance(event, Run):
-                if following is not None and event.op != following:
-                    self._next_op[at] = first
-                following, first = event.op, at
+            elif isinstance(event, Run):
+                self._begins[event.op] = min(self._begins[event.op], at)
         self._savers: dict[int, list[int]] = {}
         for index, op in enumerate(captured.ops):
             for tensor in op.saved:
                 self._savers.setdefault(tensor, []).append(index)
+        self._objects: dict[int, list[Seen]] = {}
+        for seen in captured.seen:
+            self._objects.setdefault(seen.tensor, []).append(seen)
 
-    def peaks(self, permanent: Mapping[str, int]) -> dict[str, int]:
-        """Return the most bytes that each device holds."""
+    def peaks(self, permanent: Mapping[str, int], update: Mapping[str, int]) -> dict[str, Peak]:
+        """Return the most bytes that each device holds; `update`: for the optimizer's work."""
         self._hold_tensors()
-        result = dict(permanent)
-        for device, changes in self._changes.items():
-            now = peak = 0
-            for _, change in sorted(changes, key=lambda c: (c[0], c[1] > 0)):
+        result = {}
+        for device, held in permanent.items():
+            now, peak, peak_at = 0, 0, 0
+            for at, change in sorted(self._changes.get(device, ()), key=lambda c: (c[0], c[1] > 0)):
+                if at >= self._end * TICKS:
+                    break  # the optimizer's update, with the gradients
                 now += change
-                peak = max(peak, now)
-            result[device] = result.get(device, 0) + peak
+                if now > peak:
+                    peak, peak_at = now, at
+            if now + update.get(device, 0) > peak:
+                peak, peak_at = now + update.get(device, 0), self._end * TICKS
+            result[device] = Peak(held + peak, self._running_at(peak_at // TICKS))
         return result
 
-    def _hold(
-        self, device: str | None, tensor: int, start: int, end: int, part: int | None = None
-    ) -> None:
+    def _running_at(self, at: int) -> str:
+        if at >= self._end and self._captured.training:
+            return UPDATE
+        for event in reversed(self._captured.trace[: at + 1]):
+            if isinstance(event, Run):
+                return self._captured.ops[event.op].key
+        return self._captured.ops[0].key if self._captured.ops else UPDATE
+
+    def _hold(self, device: str | None, tensor: int, start: int, end: int) -> None:
         size = self._captured.tensors[tensor].bytes
-        size = size if part is None else min(part, size)
-        if device is None or size == 0:
-            return
-        changes = self._changes.setdefault(device, [])
-        changes.append((start, size))
-        changes.append((max(end, start + 1), -size))
+        self._hold_bytes(device, size, start * TICKS, max(end, start + 1) * TICKS)
+
+    def _hold_bytes(self, device: str | None, size: int, start: int, end: int) -> None:
+        if device is not None:
+            changes = self._changes.setdefault(device, [])
+            changes.append((start, size))
+            changes.append((end, -size))
+
+    def _device_of_node(self, node: Node) -> str | None:
+        if node.weight is not None:
+            return self._weight_device.get(node.weight)
+        return self._home if node.op is None else self._device[node.op]
 
     def _hold_tensors(self) -> None:
-        made: dict[int, tuple[str | None, int, bool]] = {}
-        read: dict[int, dict[str | None, list[int]]] = {}
-        self._parts: dict[tuple[int, str | None], dict[int, int]] = {}
+        gradients = Gradients(self._captured, self._device_of_node, self._hold_bytes).replay()
+        made: dict[int, tuple[str | None, int]] = {}
         for at, event in enumerate(self._captured.trace):
-            if not isinstance(event, Run):
-                continue
-            device = self._device[event.op]
-            for tensor in event.made:
-                made.setdefault(tensor, (device, at, event.backward))
-            for tensor, size in event.reads:
-                read.setdefault(tensor, {}).setdefault(device, []).append(at)
-                if not event.backward:
-                    size = self._captured.ops[event.op].arrives.get(tensor, size)
-                parts = self._parts.setdefault((tensor, device), {})
-                parts[event.op] = max(parts.get(event.op, 0), size)
-        for tensor in {**made, **read}:
-            owner, start, backward = made.get(tensor, (None, 0, False))
-            readers = read.get(tensor, {})
-            if backward:
-                self._hold_gradient(tensor, owner, start, readers)
-            else:
-                self._hold_activation(tensor, owner, start, readers)
+            if isinstance(event, Run):
+                for tensor in event.made:
+                    made.setdefault(tensor, (self._device[event.op], at))
+        for tensor, (device, start) in made.items():
+            if tensor not in gradients:
+                self._hold(device, tensor, start, self._activation_end(tensor, device, start))
+        takers: dict[int, list[int]] = {}
+        for index, op in enumerate(self._captured.ops):
+            for number in op.takes:
+                takers.setdefault(number, []).append(index)
+        for number, ops in takers.items():
+            self._hold_copies(self._captured.seen[number], ops, made)
 
-    def _saved_until(self, tensor: int, device: str | None) -> int | None:
-        """Return when the last backward that was kept a tensor on a device for is over."""
-        savers = [s for s in self._savers.get(tensor, ()) if self._device[s] == device]
-        ends = [self._backward_end.get(s, self._freed.get(tensor, self._end)) for s in savers]
-        return max(ends) + 1 if ends else None
+    def _released(self, tensor: int, savers: Iterable[int]) -> int | None:
+        """Return when the backwards of operators let go of a tensor that they saved."""
+        ends = []
+        for index in savers:
+            keepers = self._captured.ops[index].keepers.get(tensor, [])
+            ends += [self._captured.nodes[n].at for n in keepers] or [self._end]
+        return max(ends, default=None)
 
-    def _released(self, saved: int, tensor: int, device: str | None) -> int:
-        """Return when a copy that was kept for the backward is freed: with its last node's run."""
-        if all(self._device[s] == device for s in self._savers[tensor]):
-            return min(saved, self._freed.get(tensor, saved))
-        return saved
+    def _savers_on(self, tensor: int, device: str | None) -> list[int]:
+        return [s for s in self._savers.get(tensor, ()) if self._device[s] == device]
 
-    def _hold_activation(
-        self, tensor: int, owner: str | None, start: int, readers: Mapping[Any, list[int]]
-    ) -> None:
+    def _activation_end(self, tensor: int, device: str | None, start: int) -> int:
+        """Return when the memory of what an operator made in the forward is freed on its device."""
         freed = self._freed.get(tensor, self._end)
-        forward_reads = [at for ats in readers.values() for at in ats if at < self._forward_end]
-        last_read = max(forward_reads, default=start) + 1
-        saved = self._saved_until(tensor, owner)
-        if saved is not None:
-            end = min(saved, freed)
-        elif tensor in self._savers or (self._captured.tensors[tensor].returned):
-            end = min(freed, last_read if tensor in self._savers else self._forward_end)
-        else:
-            end = freed
-        if self._captured.tensors[tensor].returned and owner == self._home:
-            end = max(end, freed)
-        self._hold(owner, tensor, start, end)
-        for device, ats in readers.items():
-            first = min(ats)
-            if device == owner or (first >= self._forward_end and tensor in self._savers):
-                continue
-            saved = self._saved_until(tensor, device)
-            until = min(self._forward_end, end if owner is not None else self._end)
-            if saved is not None:
-                until = self._released(saved, tensor, device)
-            self._hold(device, tensor, first, until, max(self._parts[tensor, device].values()))
+        if self._captured.tensors[tensor].returned and device == self._home:
+            return freed
+        saved = self._released(tensor, self._savers_on(tensor, device))
+        held = [
+            s.until if s.until is not None else self._end for s in self._objects.get(tensor, ())
+        ]
+        local = max(held, default=start if tensor in self._savers else freed)
+        if tensor in self._savers or self._captured.tensors[tensor].returned:
+            local = min(local, self._forward_end)
+        return min(max(local, saved or 0), freed)
 
-    def _hold_gradient(
-        self, tensor: int, owner: str | None, start: int, readers: Mapping[Any, list[int]]
-    ) -> None:
-        freed = self._freed.get(tensor, self._end)
-        elsewhere = {d: ats for d, ats in readers.items() if d != owner}
-        sent = self._next_op[start]
-        end = freed
-        if elsewhere and freed < self._end:
-            end = max([sent, *readers.get(owner, [])]) + 1
-        self._hold(owner, tensor, start, min(end, freed))
-        for device, ats in elsewhere.items():
-            parts = sum(self._parts[tensor, device].values())
-            self._hold(device, tensor, min(sent, min(ats)), max(freed, max(ats) + 1), parts)
+    def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
+        """Hold what is sent of a tensor to the devices of those who take it."""
+        owner = made[seen.tensor][0] if seen.tensor in made else None
+        kept = any(s != seen.maker for s in self._savers_on(seen.tensor, owner))
+        until = seen.until if seen.until is not None and not kept else self._forward_end
+        for device in {self._device[t] for t in takers} - {owner}:
+            mine = [t for t in takers if self._device[t] == device]
+            start = self._begins[mine[0]] * TICKS
+            if seen.maker is not None:  # it is sent before the maker's own arguments are let go of
+                start = min(start, self._captured.ops[seen.maker].end * TICKS - 1)
+            savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
+            end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
+            self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
+
+
+def weight_devices(captured: Capture, device_of: Mapping[str, str]) -> dict[str, str]:
+    """Return where every weight is: with its first user, or beside its neighbour."""
+    user: dict[str, str] = {}
+    for op in captured.ops:
+        for name in op.weights:
+            if op.key in device_of:
+                user.setdefault(name, device_of[op.key])
+    last = next(iter(user.values()), next(iter(device_of.values())))
+    result = {}
+    for name in captured.weights:
+        last = result[name] = user.get(name, last)
+    return result
 
 
 def permanent_memory(
     captured: Capture, device_of: Mapping[str, str], optimizer: str
 ) -> dict[str, int]:
     """Return the bytes of weights and optimizer state on each device."""
-    user: dict[str, str] = {}
-    for op in captured.ops:
-        for name in op.weights:
-            if op.key in device_of:
-                user.setdefault(name, device_of[op.key])
     state = OPTIMIZERS[optimizer] if captured.training else 0
     result = dict.fromkeys(device_of.values(), 0)
-    last = next(iter(user.values()), next(iter(device_of.values())))
-    for name, weight in captured.weights.items():
-        last = user.get(name, last)
-        result[last] += weight.bytes * (1 + (state if weight.trained else 0))
+    for name, device in weight_devices(captured, device_of).items():
+        weight = captured.weights[name]
+        result[device] += weight.bytes * (1 + (state if weight.trained else 0))
     return result
 
 
@@ -178,7 +196,7 @@ def peak_memory(
     *,
     optimizer: str = "adam",
     home: str | None = None,
-) -> dict[str, int]:
+) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step.
 
     Args:
@@ -188,5 +206,10 @@ def peak_memory(
         home: The device where the model is called and the loss is taken; None: not one of them.
 
     """
+    update: dict[str, int] = {}
+    devices = weight_devices(captured, device_of)
+    for name in {node.weight for node in captured.nodes if node.weight is not None}:
+        size = captured.weights[name].bytes * UPDATES.get(optimizer, 0)
+        update[devices[name]] = update.get(devices[name], 0) + size
     step = _Step(captured, device_of, home)
-    return step.peaks(permanent_memory(captured, device_of, optimizer))
+    return step.peaks(permanent_memory(captured, device_of, optimizer), update)

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.pipeline import place_graph
+from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
 from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
-from baechi.torch.memory import peak_memory
+from baechi.torch.memory import Peak, peak_memory
 from baechi.torch.nested import tensors_in
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
@@ -320,20 +320,57 @@ def _planned(
     """
     capacity = {device.name: device.capacity for device in cluster.devices}
     allowed = dict(capacity)
+    nearest: _ProgramOrder | None = None
     for _ in range(_ATTEMPTS):
-        plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
+        try:
+            plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
+        except DoesNotFit:
+            if nearest is None:
+                raise
+            break
         peaks = peak_memory(captured, plan.device_of, optimizer=memory.optimizer, home=memory.home)
-        over = {d: peaks[d] - capacity[d] for d in peaks if peaks[d] > capacity[d]}
+        over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
-            return plan, {device: peaks.get(device, 0) for device in capacity}
+            return plan, {d: peaks[d].bytes if d in peaks else 0 for d in capacity}
+        worst = max(over, key=lambda device: over[device])
+        found = _ProgramOrder(
+            worst, peaks[worst], over[worst], max(p.bytes for p in peaks.values())
+        )
+        if nearest is None or found.short_by < nearest.short_by:
+            nearest = found
         for device, excess in over.items():
             allowed[device] = min(allowed[device], plan.peaks[device]) - excess
-            if allowed[device] <= 0:
-                break
-    raise InputError(
-        "a plan fits only in an order other than the program's: "
-        + ", ".join(f"{d} is {n} bytes short" for d, n in sorted(over.items()))
-    )
+        if min(allowed.values()) <= 0:
+            break
+    assert nearest is not None  # the last plan was over
+    raise DoesNotFit(nearest)
+
+
+@dataclass(frozen=True)
+class _ProgramOrder:
+    """The plan that came nearest to fitting in the order of the program."""
+
+    device: str
+    peak: Peak
+    short_by: int
+    smallest_capacity: int  # at which it would have fitted
+    smallest_device_count: None = None
+    proved: bool = False
+
+    @property
+    def operator(self) -> str:
+        return self.peak.operator
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"in the order of the program {self.device!r} holds {self.peak.bytes:,} bytes at "
+            f"{self.operator!r}: {self.short_by:,} bytes short in the best plan found, which fits "
+            f"when every device has {self.smallest_capacity:,} bytes"
+        )
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def _with_capacities(cluster: Cluster, capacity: Mapping[str, int]) -> Cluster:

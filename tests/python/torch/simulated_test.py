@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch import communication, moving
-from placement_test import ALL, built, close, loss_of, train
+from placement_test import ALL, built, close, train
 from torch import nn
 from torch_models import CASES
 
@@ -114,34 +114,6 @@ def test_a_missing_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert right_runs(4) < 4
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
-def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
-    case = ALL[name]
-    sim.configure(asynchronous=False)
-    for method, count in (("single", 1), ("m-topo", 2)):
-        model = built(case)
-        placed = baechi.torch.place(
-            model,
-            case.inputs(32),
-            f"{count}x1GiB",
-            method=method,
-            devices=simulated(count),
-            optimizer="sgd",
-            bounds=False,
-            loss=lambda out: loss_like(out),
-        )
-        for _ in range(2):
-            model.zero_grad()
-            for device in range(count):
-                sim.reset_peak_memory_stats(device)
-            loss_of(model, case.inputs(32)).backward()
-        for device, predicted in enumerate(placed.peaks.values()):
-            measured = sim.max_memory_allocated(device)
-            assert predicted <= 1.10 * measured + 2048, (method, device)
-            assert predicted >= 0.97 * measured - 2048, (method, device)
-        placed.restore()
-
-
 def loss_like(out: Any) -> Any:
     """The loss of `loss_of`, from the output."""
     own = getattr(out, "loss", None)
@@ -150,51 +122,9 @@ def loss_like(out: Any) -> Any:
     return sum(t.square().mean() for t in baechi.torch.nested.tensors_in(out))
 
 
-def runs_out_of_memory(inputs: Any) -> bool:
-    """Whether the model trains on one device alone; what the attempt left is collected."""
-    try:
-        loss_of(deep().to("sim:0"), inputs.to("sim:0")).backward()
-    except torch.OutOfMemoryError:
-        return True
-    finally:
-        gc.collect()
-    return False
-
-
 def deep() -> Any:
     torch.manual_seed(7)
     return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(12)))
-
-
-@pytest.mark.parametrize("percent", [40, 30])
-def test_a_model_too_large_for_one_device_trains_on_four(percent: int) -> None:
-    inputs = torch.randn(64, 256)
-    sim.configure(asynchronous=False)
-    whole = baechi.torch.place(
-        deep(), inputs, "1x1GiB", method="single", devices=["sim:0"], optimizer="sgd"
-    )
-    need = whole.peaks["gpu:0"]
-    whole.restore()
-    cap = need * percent // 100
-    sim.configure(memory=cap)
-    assert runs_out_of_memory(inputs)
-    model = deep()
-    with pytest.raises(baechi.DoesNotFit):
-        baechi.torch.place(model, inputs, f"1x{cap}B", devices=["sim:0"], optimizer="sgd")
-    placed = baechi.torch.place(model, inputs, f"4x{cap}B", devices=simulated(4), optimizer="sgd")
-    expected: list[float] = []
-    found: list[float] = []
-    for net, losses in ((deep(), expected), (model, found)):
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = loss_of(net, inputs)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert all(peak <= cap for peak in placed.peaks.values())
-    placed.restore()
 
 
 def test_weights_that_share_a_storage_share_it_when_moved() -> None:

@@ -295,6 +295,55 @@ def _mixtral() -> nn.Module:
     )
 
 
+def _clip() -> nn.Module:
+    from transformers import CLIPConfig, CLIPModel
+
+    size = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    text = {**size, "vocab_size": 40, "max_position_embeddings": 16, "eos_token_id": 2}
+    vision = {**size, "image_size": 16, "patch_size": 8}
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+
+
+def _whisper() -> nn.Module:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    return WhisperForConditionalGeneration(
+        WhisperConfig(
+            vocab_size=40,
+            num_mel_bins=8,
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=24,
+            decoder_ffn_dim=24,
+            max_source_positions=8,
+            max_target_positions=16,
+            dropout=0.0,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        )
+    )
+
+
+def _sounds(batch: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    features = torch.randn(batch, 8, 16, generator=generator)
+    return {"input_features": features, "labels": tokens(batch, 6)}
+
+
+def _pictures_and_words(batch: int) -> dict[str, Any]:
+    return {"input_ids": tokens(batch, 8), "pixel_values": images(batch), "return_loss": True}
+
+
 def _classes(batch: int) -> dict[str, torch.Tensor]:
     return {"pixel_values": images(batch), "labels": tokens(batch, 1).flatten() % 4}
 
@@ -306,4 +355,6 @@ TRANSFORMERS = {
     "bert": Case(_bert, lambda n: {**_causal(n), "attention_mask": torch.ones(n, 8).long()}),
     "vit": Case(_vit, _classes),
     "mixtral": Case(_mixtral, _causal),
+    "clip": Case(_clip, _pictures_and_words),
+    "whisper": Case(_whisper, _sounds),
 }

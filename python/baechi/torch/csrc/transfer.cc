@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <cstdint>
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -96,7 +98,11 @@ at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
   if (!(at::GradMode::is_enabled() && tensor.requires_grad()))
     return hop(tensor, {route.producer, route.send, route.receive, route.consumer});
   const c10::StreamGuard guard(route.receive);
-  return Transfer::apply(tensor, numbers);
+  at::Tensor copy = Transfer::apply(tensor, numbers);
+  // Autograd runs what was made last first: a copy that was sent long before it was read would send
+  // its gradient long after that is ready.
+  copy.grad_fn()->set_sequence_nr(UINT64_MAX);
+  return copy;
 }
 
 }  // namespace

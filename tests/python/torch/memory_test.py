@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The predicted peaks are what the simulated devices' allocators see."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from placement_test import ALL, built, loss_of
+from simulated_test import deep, loss_like, simulated
+
+import baechi
+
+sim: Any = pytest.importorskip("baechi.torch.sim")
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda weights, rate: torch.optim.SGD(weights, rate, momentum=0.9),
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@pytest.fixture(autouse=True)
+def machine() -> Iterator[None]:
+    """Devices whose peaks are the same every time."""
+    gc.collect()
+    with sim.configured(devices=4, asynchronous=False, memory="1GiB"):
+        yield
+
+
+def placed_on(count: int, model: Any, inputs: Any, capacity: int | str = "1GiB", **how: Any) -> Any:
+    size = capacity if isinstance(capacity, str) else f"{capacity}B"
+    options = {"bounds": False, "budget": "50ms", "loss": loss_like, "optimizer": "sgd", **how}
+    return baechi.torch.place(model, inputs, f"{count}x{size}", devices=simulated(count), **options)
+
+
+def measured_peaks(model: Any, inputs: Any, optimizer: str, count: int) -> list[int]:
+    """Return what each device holds at most in a step, when the optimizer's state is there."""
+    step = OPTIMIZERS[optimizer](model.parameters(), 1e-3)
+    peaks: list[int] = []
+    for _ in range(2):
+        step.zero_grad()
+        for device in range(count):
+            sim.reset_peak_memory_stats(device)
+        loss_of(model, inputs).backward()
+        step.step()
+        peaks = [sim.max_memory_allocated(device) for device in range(count)]
+    return peaks
+
+
+def check(placed: Any, inputs: Any, optimizer: str) -> None:
+    measured = measured_peaks(placed.model, inputs, optimizer, len(placed.peaks))
+    for (device, predicted), found in zip(placed.peaks.items(), measured, strict=True):
+        assert predicted <= 1.10 * found + 2048, (device, predicted, measured)
+        assert predicted >= 0.97 * found - 512, (device, predicted, measured)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
+def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
+    inputs = ALL[name].inputs(16)
+    need = 0
+    for count, method, share, optimizer in (
+        (1, "single", None, "adam"),
+        (2, "m-etf", 0.8, "adam"),
+        (3, "m-sct", 0.7, "adam"),
+        (4, "auto", 0.65, "adam"),
+        (3, "random", None, "momentum"),
+        (4, "random", None, "rmsprop"),
+    ):
+        model = built(ALL[name])
+        size = "1GiB" if share is None else int(need * share)
+        placed = placed_on(
+            count, model, inputs, size, method=method, seed=count, optimizer=optimizer
+        )
+        need = need or placed.peaks["gpu:0"]
+        used = set(placed.plan.device_of.values())
+        assert len(used) > 1 or count == 1, method
+        check(placed, inputs, optimizer)
+        placed.restore()
+        del model, placed
+        gc.collect()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_update_of_the_weights_can_be_the_peak(optimizer: str) -> None:
+    inputs = torch.randn(1, 256)
+    model = deep()
+    placed = placed_on(3, model, inputs, method="random", seed=1, optimizer=optimizer)
+    check(placed, inputs, optimizer)
+    placed.restore()
+
+
+def runs_out_of_memory(inputs: Any) -> bool:
+    """Whether the model trains on one device alone; what the attempt left is collected."""
+    try:
+        loss_of(deep().to("sim:0"), inputs.to("sim:0")).backward()
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        gc.collect()
+    return False
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("percent", [40, 30])
+def test_a_model_too_large_for_one_device_trains_on_four(percent: int, optimizer: str) -> None:
+    inputs = torch.randn(64, 256)
+    whole = placed_on(1, deep(), inputs, method="single", optimizer=optimizer)
+    cap = whole.peaks["gpu:0"] * percent // 100
+    whole.restore()
+    sim.configure(memory=cap)
+    assert runs_out_of_memory(inputs)
+    model = deep()
+    with pytest.raises(baechi.DoesNotFit):
+        placed_on(1, model, inputs, cap, optimizer=optimizer)
+    placed = placed_on(4, model, inputs, cap, optimizer=optimizer)
+    losses: list[list[float]] = []
+    for net in (deep(), model):
+        step = OPTIMIZERS[optimizer](net.parameters(), 1e-3)
+        losses.append([])
+        for _ in range(3):
+            step.zero_grad()
+            loss = loss_of(net, inputs)
+            loss.backward()
+            step.step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert sum(peak > 0 for peak in placed.peaks.values()) >= 3
+    assert all(peak <= cap for peak in placed.peaks.values())
+    placed.restore()
+
+
+def test_no_plan_in_program_order_does_not_fit_and_says_where() -> None:
+    """The optimizer's update needs more than any step; the planner does not know of it."""
+    inputs = torch.randn(1, 256)
+    whole = placed_on(1, deep(), inputs, method="single", optimizer="sgd")
+    need = whole.peaks["gpu:0"]
+    whole.restore()
+    with pytest.raises(
+        baechi.DoesNotFit, match="in the order of the program 'gpu:0' holds"
+    ) as said:
+        placed_on(1, deep(), inputs, int(need * 2.3), optimizer="adam")
+    assert said.value.operator == "the optimizer's update"
+    assert said.value.short_by > 0
+    assert said.value.smallest_capacity == int(need * 2.3) + said.value.short_by
