@@ -25,6 +25,7 @@ extern const Command kExportCommand;       // export.cc
 extern const Command kInfoCommand;         // info.cc
 extern const Command kConvertCommand;      // convert.cc
 extern const Command kCheckCommand;        // check.cc
+extern const Command kCalibrateCommand;    // calibrate.cc
 extern const Command kCompletionCommand;   // completion.cc
 
 std::span<const Command> all_commands() {
@@ -49,6 +50,7 @@ std::span<const Command> all_commands() {
       kInfoCommand,
       kConvertCommand,
       kCheckCommand,
+      kCalibrateCommand,
       kCompletionCommand,
       // clang-format on
   };

@@ -196,6 +196,18 @@ def peak_memory(
     *,
     optimizer: str = "adam",
     home: str | None = None,
+) -> dict[str, int]:
+    """Return the most bytes of `peaks_of`."""
+    found = peaks_of(captured, device_of, optimizer=optimizer, home=home)
+    return {device: peak.bytes for device, peak in found.items()}
+
+
+def peaks_of(
+    captured: Capture,
+    device_of: Mapping[str, str],
+    *,
+    optimizer: str = "adam",
+    home: str | None = None,
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step.
 

@@ -17,7 +17,7 @@ from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
 from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
-from baechi.torch.memory import Peak, peak_memory
+from baechi.torch.memory import Peak, peaks_of
 from baechi.torch.nested import tensors_in
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
@@ -328,7 +328,7 @@ def _planned(
             if nearest is None:
                 raise
             break
-        peaks = peak_memory(captured, plan.device_of, optimizer=memory.optimizer, home=memory.home)
+        peaks = peaks_of(captured, plan.device_of, optimizer=memory.optimizer, home=memory.home)
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
             return plan, {d: peaks[d].bytes if d in peaks else 0 for d in capacity}

@@ -39,7 +39,14 @@ def machine() -> Iterator[None]:
 
 def placed_on(count: int, model: Any, inputs: Any, capacity: int | str = "1GiB", **how: Any) -> Any:
     size = capacity if isinstance(capacity, str) else f"{capacity}B"
-    options = {"bounds": False, "budget": "50ms", "loss": loss_like, "optimizer": "sgd", **how}
+    options = {
+        "bounds": False,
+        "budget": "50ms",
+        "loss": loss_like,
+        "optimizer": "sgd",
+        "tier": 1,
+        **how,
+    }
     return baechi.torch.place(model, inputs, f"{count}x{size}", devices=simulated(count), **options)
 
 
