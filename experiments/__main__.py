@@ -20,6 +20,7 @@ TABLES = {
     "insufficient_memory": "Table 6 and Figure 6: step time and peaks when memory is short",
     "optimizations": "Table 7: what the Graph Optimizer brings",
     "sensitivity": "Figure 8: what profiles that are wrong cost",
+    "pytorch_models": "Table 5 on recorded PyTorch models, costs (a) and (b)",
 }
 # Placed models run in these; in `all` where PyTorch is installed.
 WITH_TORCH = {

@@ -2,8 +2,8 @@
 """Profiles of the models in models/pytorch: measured on this machine's CPU, or estimated.
 
 ``python -m experiments.profile_models`` measures all models on one core and writes
-experiments/profiles; ``--estimate rtx2080`` writes the full-size models' graphs instead, with costs
-from a roofline. `load` reads either back.
+experiments/profiles; with ``--estimate`` it writes the full-size models' graphs instead, with costs
+from a roofline of the devices that they would be trained on. `load` reads either back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parent / "profiles"
 LIST = "profiles.json"
+DEVICES = {  # presets with room for a training step
+    "inception-v3": "rtx2080",
+    "gnmt": "rtx2080",
+    "transformer": "rtx2080",
+    "llama": "h100",
+    "mixtral": "h200",
+    "vit": "rtx3090",
+    "two-tower": "rtx3090",
+    "unet": "rtx3090",
+}
+KINDS = {"rtx2080": "gpu"}  # as the preset "paper" calls it; others are called as they are
 
 
 def write(folder: Path, name: str, graph: baechi.Graph) -> Path:
@@ -59,18 +70,19 @@ def measure_all(folder: Path, workloads: dict[str, TorchWorkload], repeats: int)
     return rows
 
 
-def estimate_all(folder: Path, names: list[str], preset: str) -> dict[str, Any]:
-    """Estimate the full-size models' costs on a device; write their graphs."""
+def estimate_all(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Estimate the full-size models' costs on DEVICES; write their graphs."""
     from experiments.torch_workloads import estimated_graph
     from models.pytorch import MODELS
 
     rows = {}
     for name in names:
+        preset = DEVICES[name]
         for batch in MODELS[name].batches:
-            graph, _ = estimated_graph(name, batch, {"gpu": preset})
-            key = f"{name}-{batch}-{preset}"
+            graph, _ = estimated_graph(name, batch, {KINDS.get(preset, preset): preset})
+            key = f"{name}-{batch}"
             write(folder, key, graph)
-            rows[key] = _row(graph, sizes=f"batch {batch}", costs=f"estimated, gpu={preset}")
+            rows[key] = _row(graph, sizes=f"batch {batch}", costs=f"estimated, {preset}")
             print(key, rows[key], flush=True)
     return rows
 
@@ -81,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="MODEL", help="default: all models")
-    parser.add_argument("--estimate", metavar="DEVICE", help="a preset: estimate, do not measure")
+    parser.add_argument("--estimate", action="store_true", help="full size; do not measure")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the profiles")
     parser.add_argument("--repeats", type=int, default=3, help="steps to take the median of")
     chosen = parser.parse_args(arguments)
@@ -90,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = chosen.names or list(PROFILED)
     chosen.output.mkdir(parents=True, exist_ok=True)
     if chosen.estimate:
-        rows = estimate_all(chosen.output, names, chosen.estimate)
+        rows = estimate_all(chosen.output, names)
     else:
         rows = measure_all(chosen.output, {n: PROFILED[n] for n in names}, chosen.repeats)
     listing = chosen.output / LIST
