@@ -161,15 +161,28 @@ class Placement:
         found = peak_memory(self.recorded.captured, self.plan.device_of, optimizer="none")
         return [found.get(device, 0) for device in self.devices]
 
-    def run(self, mode: str = "streams", *, steps: int = 1) -> Step:
-        """Train for real: the shortest of `steps` steps after one that does not count."""
+    def run(self, mode: str = "streams", *, tier: int = 1, steps: int = 1) -> Step:
+        """Train for real: the shortest of `steps` steps after one that does not count.
+
+        Args:
+            mode: Of communication, as `baechi.torch.assign` has them.
+            tier: 1 runs the model's own code, 2 the graph that torch.export makes of it.
+            steps: How many to choose from.
+
+        """
         workload = self.recorded.workload
         count = len(self.devices)
         names = {name: f"sim:{i}" for i, name in enumerate(self.devices)}
         with self.machine.running(count):
             model, inputs = workload.model(), workload.inputs()
             placed = baechi.torch.assign(
-                model, self.recorded.captured, self.plan.device_of, names, mode=mode, plan=self.plan
+                model,
+                self.recorded.captured,
+                self.plan.device_of,
+                names,
+                mode=mode,
+                plan=self.plan,
+                tier=tier,
             )
             try:
                 runs = [_step(model, inputs, self.machine.clock, count) for _ in range(1 + steps)]

@@ -67,7 +67,8 @@ def test_the_protocol_hides_copies_and_says_how_much() -> None:
     machine = dataclasses.replace(protocol.MACHINE, link="200us,6GB/s")
     recorded = placed_step.record(TINY["mixtral"], machine)
     placement = placed_step.Placement.planned(recorded, machine, 4, "random", seed=2, bounds=False)
-    row = protocol.row(placement)
+    row = protocol.row(placement, ["plain", "streams", "streams+order"])
+    assert row["streams+order"] > 0
     assert row["free"] < row["streams"] < 0.9 * row["plain"]
     assert row["plain"] == row["plain forward"] + row["plain backward"]
     assert 0.1 < row["streams hidden forward"] <= 1
