@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.framework import kernels, ops
+from tensorflow.python.framework import function_def_to_graph, kernels, ops
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import (
     gen_resource_variable_ops,
     handle_data_util,
@@ -38,6 +39,76 @@ def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:
     made.set_external_captures(list(captures))
     made._baechi_variables = list(graph.variables)  # the graph itself holds them weakly
     return made
+
+
+def bodies_of(definition: Any) -> dict[str, tuple[Any, dict[str, str]]]:
+    """Return every function of a GraphDef's library as a GraphDef, arguments as placeholders.
+
+    With each, how its graph names the tensors that the function has names for.
+    """
+    library = tf.compat.v1.GraphDef(library=definition.library, versions=definition.versions)
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(library, name="")
+        return {
+            function.signature.name: function_def_to_graph.function_def_to_graph_def(function)
+            for function in library.library.function
+        }
+
+
+def rebuilt(function: Any, definition: Any, outputs: Sequence[str], last: Sequence[str]) -> Any:
+    """Make a function of another GraphDef, with the signature and the variables of `function`.
+
+    Args:
+        function: The function that the GraphDef was made from.
+        definition: It has the function's arguments as placeholders of their names.
+        outputs: The tensors that stand for the function's outputs.
+        last: The operations that must have run when it returns.
+
+    """
+    old = function.graph
+    arguments = {tensor.op.name for tensor in old.inputs}
+    body = tf.compat.v1.GraphDef(library=definition.library, versions=definition.versions)
+    body.node.extend(node for node in definition.node if node.name not in arguments)
+    for node in body.node:  # arguments are there before anything runs
+        if any(text[0] == "^" and text[1:] in arguments for text in node.input):
+            kept = [text for text in node.input if text[0] != "^" or text[1:] not in arguments]
+            del node.input[:]
+            node.input.extend(kept)
+    graph = FuncGraph(old.name)
+    with graph.as_default():
+        inputs = {}
+        for index, tensor in enumerate(old.inputs):
+            # A name of its own: those of the arguments would be taken as scopes, and what is in
+            # these be renamed. What is known of a resource must be there before it is used.
+            made = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, f"baechi.argument.{index}")
+            handle_data_util.copy_handle_data(tensor, made)
+            inputs[tensor.name] = made
+        tf.graph_util.import_graph_def(body, input_map=inputs, name="")
+        found = [
+            inputs[name] if name in inputs else graph.get_tensor_by_name(name) for name in outputs
+        ]
+    graph.inputs = list(inputs.values())
+    graph.outputs = found
+    graph.control_outputs = [
+        graph.get_operation_by_name(name) for name in last if name not in arguments
+    ]
+    graph.structured_input_signature = old.structured_input_signature
+    graph.structured_outputs = _with_tensors(old.structured_outputs, found)
+    graph.variables = old.variables
+    made = function_of(graph, function.function_type, function.captured_inputs)
+    made._baechi_source = function  # what keeps its variables alive
+    return made
+
+
+def _with_tensors(structure: Any, tensors: Sequence[Any]) -> Any:
+    """Put tensors where a structure of outputs has its own."""
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    places = [i for i, o in enumerate(flat) if isinstance(o, tf.Tensor | tf.TensorSpec)]
+    if len(places) != len(tensors):
+        return list(tensors)
+    for place, tensor in zip(places, tensors, strict=True):
+        flat[place] = tensor
+    return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
 
 def graph_being_traced() -> Any:
@@ -184,6 +255,20 @@ def without_rewriting() -> Iterator[None]:
     finally:
         restored = {"disable_meta_optimizer": False, **before}
         tf.config.optimizer.set_experimental_options(restored)
+
+
+def session_config() -> Any:
+    """Return the configuration of a session that runs a graph as it is, on this process' devices.
+
+    Constants are not folded, equal operations not merged and one operation runs at a time, so that
+    each has a time of its own.
+    """
+    config = tf.compat.v1.ConfigProto()
+    config.CopyFrom(context.context().config)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+    config.inter_op_parallelism_threads = 1
+    return config
 
 
 # Keras

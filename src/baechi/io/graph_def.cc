@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -58,6 +59,8 @@ bool is_free(std::string_view op) {
                                                          "VariableV2"};
   return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
 }
+
+constexpr std::string_view kSymbolicGradient = "_grad";
 
 // TensorFlow names what a tape or tf.gradients() adds after what it is the gradient of: where the
 // mark of such a name is, and how long.
@@ -129,6 +132,7 @@ class GraphDefReader {
     std::vector<Input> inputs;
     std::vector<Shape> shapes;  // of the outputs
     bool backward = false;
+    std::optional<OpId> forward;
     std::int64_t flops = 0;
   };
 
@@ -159,15 +163,24 @@ class GraphDefReader {
   Bytes variable_size(OpId op) const;
   void connect(OpId op);
   void colocate();
+  void find_consumers();
   void mark_backward();
   void pair_gradients();
+  void pair_by_neighbours(std::vector<OpId> unnamed);
+  std::span<const OpId> consumers(OpId op) const {
+    return std::span<const OpId>(consumers_)
+        .subspan(first_consumer_[op.index()],
+                 first_consumer_[op.index() + 1] - first_consumer_[op.index()]);
+  }
 
   std::string_view bytes_;
   const std::string& place_;
   const ModelCosts& costs_;
   OpGraphBuilder builder_;
   IdVector<OpId, Operator> operators_;
-  std::vector<OpId> gradients_;     // by their names
+  std::vector<OpId> gradients_;  // by their names
+  std::vector<std::uint32_t> first_consumer_;
+  std::vector<OpId> consumers_;
   IdVector<OpId, Bytes> variable_;  // what readers and writers say of a captured variable
   std::optional<std::int64_t> batch_;
   std::unordered_map<std::string_view, const OperatorProfile*> measured_;
@@ -376,7 +389,8 @@ void GraphDefReader::set_costs(OpId id) {
   op.flops = is_free(op.node.op) ? 0 : flops(op);
   const Work work{.flops = op.flops, .bytes = moved, .kernel = !is_free(op.node.op)};
   for (const CostedKind& kind : costs_.kinds)
-    builder_.set_time(id, kind.kind, roofline_time(*kind.preset, work));
+    builder_.set_time(id, kind.kind,
+                      op.node.op == "NoOp" ? Time(0) : roofline_time(*kind.preset, work));
   for (const std::string& kind : unestimated_) builder_.set_time(id, kind, Time(0));
 }
 
@@ -419,20 +433,25 @@ void GraphDefReader::colocate() {
   }
 }
 
+// Consumers of data, one row per operator.
+void GraphDefReader::find_consumers() {
+  first_consumer_.assign(operators_.size() + 1, 0);
+  for (const Operator& op : operators_)
+    for (const Input& input : op.inputs)
+      if (!input.control) ++first_consumer_[input.from.index() + 1];
+  for (std::size_t i = 1; i < first_consumer_.size(); ++i)
+    first_consumer_[i] += first_consumer_[i - 1];
+  consumers_.assign(first_consumer_.back(), OpId(0));
+  std::vector<std::uint32_t> next(first_consumer_.begin(), first_consumer_.end() - 1);
+  for (const OpId op : ops())
+    for (const Input& input : operators_[op].inputs)
+      if (!input.control) consumers_[next[input.from.index()]++] = op;
+}
+
 // What a tape added, and everything that uses its results: the optimizer too.
 void GraphDefReader::mark_backward() {
   if (gradients_.empty()) return;
-  std::vector<std::uint32_t> first(operators_.size() + 1, 0);  // of the consumers of each
-  for (const Operator& op : operators_)
-    for (const Input& input : op.inputs)
-      if (!input.control) ++first[input.from.index() + 1];
-  for (std::size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
-  std::vector<OpId> consumers(first.back(), OpId(0));
-  std::vector<std::uint32_t> next(first.begin(), first.end() - 1);
-  for (const OpId op : ops())
-    for (const Input& input : operators_[op].inputs)
-      if (!input.control) consumers[next[input.from.index()]++] = op;
-
+  find_consumers();
   std::vector<OpId> open;
   const auto mark = [&](OpId op) {
     if (std::exchange(operators_[op].backward, true)) return;
@@ -443,7 +462,7 @@ void GraphDefReader::mark_backward() {
   while (!open.empty()) {
     const OpId op = open.back();
     open.pop_back();
-    for (std::uint32_t i = first[op.index()]; i < first[op.index() + 1]; ++i) mark(consumers[i]);
+    for (const OpId consumer : consumers(op)) mark(consumer);
   }
 }
 
@@ -460,20 +479,45 @@ void GraphDefReader::pair_gradients() {
       if (!added && operators_[at->second].flops < operators_[op].flops) at->second = op;
     }
   }
+  const auto named = [&](std::string_view name) -> std::optional<OpId> {
+    const std::optional<OpId> exact = builder_.find(name);
+    if (exact.has_value() && !operators_[*exact].backward) return exact;
+    const auto scope = heaviest.find(name);
+    return scope == heaviest.end() ? std::nullopt : std::optional(scope->second);
+  };
+  std::vector<OpId> unnamed;
   for (const OpId op : gradients_) {
     const std::string name = gradient_of(operators_[op].node.name);
-    for (std::string_view of = name; !of.empty(); of = parent(of)) {
-      const std::optional<OpId> exact = builder_.find(of);
-      const auto scope = heaviest.find(of);
-      if (exact.has_value() && !operators_[*exact].backward) {
-        builder_.set_forward(op, *exact);
-        break;
-      }
-      if (scope != heaviest.end()) {
-        builder_.set_forward(op, scope->second);
-        break;
-      }
+    for (std::string_view of = name; !of.empty() && !operators_[op].forward; of = parent(of)) {
+      if (of.ends_with(kSymbolicGradient))  // tf.gradients() says "MatMul_grad" for MatMul's
+        operators_[op].forward = named(of.substr(0, of.size() - kSymbolicGradient.size()));
+      if (!operators_[op].forward) operators_[op].forward = named(of);
     }
+    if (!operators_[op].forward) unnamed.push_back(op);
+  }
+  for (const OpId op : ops())
+    if (operators_[op].backward && operators_[op].node.op == "AddN") unnamed.push_back(op);
+  pair_by_neighbours(unnamed);
+  for (const OpId op : ops())
+    if (operators_[op].forward) builder_.set_forward(op, *operators_[op].forward);
+}
+
+// Sums of gradients, and the few gradients whose names tell nothing, go with what uses them, else
+// with what they use.
+void GraphDefReader::pair_by_neighbours(std::vector<OpId> unnamed) {
+  const auto of_neighbour = [&](OpId op) -> std::optional<OpId> {
+    for (const OpId consumer : consumers(op))
+      if (operators_[consumer].forward) return operators_[consumer].forward;
+    for (const Input& input : operators_[op].inputs)
+      if (!input.control && operators_[input.from].forward) return operators_[input.from].forward;
+    return std::nullopt;
+  };
+  for (std::size_t before = unnamed.size() + 1; unnamed.size() < before;) {
+    before = unnamed.size();
+    std::erase_if(unnamed, [&](OpId op) {
+      operators_[op].forward = of_neighbour(op);
+      return operators_[op].forward.has_value();
+    });
   }
 }
 

@@ -192,6 +192,36 @@ TEST_CASE("graph_def: operators of a variable, and of a _class, are one group") 
   CHECK(!graph[*graph.find("free")].group.has_value());
 }
 
+// x -> d/MatMul -> d/Relu -> loss, and back as tf.gradients() names it. The two gradients of x's
+// users are summed for what made x; "gradients/Fill" is named after nothing.
+TEST_CASE("graph_def: gradients find their forward operators, sums of them those they go to") {
+  const auto op = [](const char* name, const char* kind, const std::vector<std::string>& inputs) {
+    return floats(name, kind, inputs, {4, 4});
+  };
+  const OpGraph graph =
+      read(op("x", "Square", {"in"}) + op("in", "Placeholder", {}) +
+           op("d/MatMul", "MatMul", {"x", "in"}) + op("d/Relu", "Relu", {"d/MatMul"}) +
+           op("loss", "AddV2", {"d/Relu", "x"}) + op("gradients/Fill", "Identity", {"loss"}) +
+           op("gradients/loss_grad/Neg", "Neg", {"gradients/Fill"}) +
+           op("gradients/d/Relu_grad/ReluGrad", "ReluGrad", {"gradients/loss_grad/Neg", "d/Relu"}) +
+           op("gradients/d/MatMul_grad/MatMul_1", "MatMul", {"gradients/d/Relu_grad/ReluGrad"}) +
+           op("AddN", "AddN", {"gradients/d/MatMul_grad/MatMul_1", "gradients/loss_grad/Neg"}) +
+           op("gradients/x_grad/Mul", "Mul", {"AddN", "in"}) + op("AddN_1", "AddN", {"in"}) +
+           node("sink", "NoOp", {"^AddN"}));
+  const auto forward = [&](const char* name) {
+    const std::optional<OpId> found = graph[*graph.find(name)].forward;
+    return found.has_value() ? std::string(graph[*found].name) : "none";
+  };
+  CHECK(forward("gradients/d/MatMul_grad/MatMul_1") == "d/MatMul");
+  CHECK(forward("gradients/d/Relu_grad/ReluGrad") == "d/Relu");
+  CHECK(forward("gradients/x_grad/Mul") == "x");
+  CHECK(forward("gradients/loss_grad/Neg") == "loss");
+  CHECK(forward("gradients/Fill") == "loss");
+  CHECK(forward("AddN") == "x");
+  CHECK(forward("AddN_1") == "none");  // not of gradients
+  CHECK(graph.times(KindId(0))[*graph.find("sink")] == Time(0));
+}
+
 TEST_CASE("graph_def: what cannot be right is refused by node and reason") {
   const std::string x = floats("x", "Placeholder", {}, {4});
   CHECK(complaint("") == "m.pb: the GraphDef has no nodes");
