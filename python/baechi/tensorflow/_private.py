@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.framework import function_def_to_graph, kernels, ops
+from tensorflow.python.framework import function_def_to_graph, kernels, meta_graph, ops
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import (
     gen_resource_variable_ops,
@@ -109,6 +109,11 @@ def _with_tensors(structure: Any, tensors: Sequence[Any]) -> Any:
     for place, tensor in zip(places, tensors, strict=True):
         flat[place] = tensor
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def import_meta_graph(proto: Any) -> None:
+    """Add a MetaGraphDef to the default graph: operations, collections, and nothing more."""
+    meta_graph.import_scoped_meta_graph(proto)
 
 
 def graph_being_traced() -> Any:

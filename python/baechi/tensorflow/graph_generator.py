@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graph Generator of TensorFlow: the ML graph of a training step (Paper 4.1).
 
-A step comes from a function, a SavedModel or a TensorFlow 1 graph; what is captured is one flat graph
-whose operators are those of the ML graph, name by name.
+A step comes from a function, a SavedModel or a TensorFlow 1 graph; what is captured is one flat
+graph whose operators are those of the ML graph, name by name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -57,13 +58,13 @@ class Captured:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the GraphDef, for `baechi place`."""
-        with open(path, "wb") as file:
-            file.write(self.graph_def)
+        Path(path).write_bytes(self.graph_def)
 
 
 def capture(
     target: Any,
     *inputs: Any,
+    fetches: Any = None,
     share_scalars: bool = False,
     batch: int | None = None,
     **keywords: Any,
@@ -77,6 +78,9 @@ def capture(
         target: A Python function, a tf.function, a ConcreteFunction (a SavedModel's signature, for
             one), or a tf.Graph or MetaGraphDef of TensorFlow 1.
         inputs: Example arguments or TensorSpecs of a function that has not been traced.
+        fetches: What a step of a TensorFlow 1 graph runs, as tensors and operations, or their
+            names. Operators that are not needed for it, such as those that save the weights, then
+            move nothing.
         share_scalars: Make equal reads of variables, and equal scalars, one operator: fewer
             transfers of learning rates and step counts, for a few seconds with a large graph.
         batch: The size that stands for what shapes leave open; by default that of the inputs.
@@ -91,7 +95,9 @@ def capture(
     if isinstance(target, tf.Graph):
         if inputs or keywords:
             raise InputError("a graph has its inputs: give the values to the profiler")
-        return _captured_graph(target, batch)
+        return _captured_graph(target, fetches, batch)
+    if fetches is not None:
+        raise InputError("fetches are for a TensorFlow 1 graph: a function has its results")
     traced = trace(target, *inputs, **keywords)
     return captured_function(
         flattened(traced, share=share_scalars), batch or batch_size_of((inputs, keywords))
@@ -127,7 +133,7 @@ def captured_function(function: Any, batch: int | None = None) -> Captured:
     return _finished(Captured(b"", graph, function, variables, batch=batch))
 
 
-def _captured_graph(graph: Any, batch: int | None) -> Captured:
+def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
     definition = graph.as_graph_def()
     if barriers := barriers_in(definition):
         warnings.warn(
@@ -148,21 +154,43 @@ def _captured_graph(graph: Any, batch: int | None) -> Captured:
         for operation in graph.get_operations()
         if operation.type in _TF1_VARIABLES
     }
-    return _finished(Captured(b"", graph, None, variables, batch=batch))
+    captured = _finished(Captured(b"", graph, None, variables, batch=batch))
+    if fetches is not None:
+        captured.graph_def = _only_needed(graph, tf.nest.flatten(fetches))
+    return captured
+
+
+def _only_needed(graph: Any, fetches: list[Any]) -> bytes:
+    """Return the GraphDef with no outputs to speak of where the fetches need no operation."""
+    elements = [graph.as_graph_element(fetch) for fetch in fetches]
+    pending = [getattr(element, "op", element) for element in elements]
+    needed = {operation.name for operation in pending}
+    while pending:
+        operation = pending.pop()
+        for source in [*(t.op for t in operation.inputs), *operation.control_inputs]:
+            if source.name not in needed:
+                needed.add(source.name)
+                pending.append(source)
+    definition = graph.as_graph_def(add_shapes=True)
+    for node in definition.node:
+        if node.name not in needed and "_output_shapes" in node.attr:
+            for shape in node.attr["_output_shapes"].list.shape:
+                shape.CopyFrom(tf.TensorShape([0]).as_proto())
+    return bytes(definition.SerializeToString())
 
 
 def _imported(meta_graph: Any) -> Any:
     graph = tf.Graph()
     with graph.as_default():
-        tf.compat.v1.train.import_meta_graph(meta_graph, clear_devices=False)
+        _private.import_meta_graph(meta_graph)
     return graph
 
 
 def without_barriers(graph: Any) -> Any:
     """Return a TensorFlow 1 graph in which each gradient passes Keras' barrier on its own."""
     definition, _ = split_barriers(graph.as_graph_def())
-    meta_graph = tf.compat.v1.train.export_meta_graph(graph=graph, clear_extraneous_savers=True)
-    meta_graph.graph_def.CopyFrom(definition)
+    with graph.as_default():
+        meta_graph = tf.compat.v1.train.export_meta_graph(graph_def=definition, graph=graph)
     return _imported(meta_graph)
 
 
@@ -203,11 +231,4 @@ def graph_of(
 
     """
     size = batch or captured.batch
-    definition = captured.graph_def
-    if size is not None and captured.function is not None and _has_open_sizes(captured):
-        definition = _private.with_sizes(captured.graph, size).SerializeToString()
-    return Graph.from_graph_def(definition, costs=costs, batch=size)
-
-
-def _has_open_sizes(captured: Captured) -> bool:
-    return any(not tensor.shape.is_fully_defined() for tensor in captured.graph.inputs)
+    return Graph.from_graph_def(captured.graph_def, costs=costs, batch=size)

@@ -2,12 +2,13 @@
 """Puts the bodies of called functions into the GraphDef that calls them (Paper 4.1).
 
 Operators of a body are named after the call, as in "StatefulPartitionedCall/dense/MatMul"; those of
-the gradient of a call as a tape names them, "gradient_tape/StatefulPartitionedCall/dense/MatMul", so
-that backward operators find their forward ones. Loops and branches stay as they are.
+the gradient of a call as a tape names them, "gradient_tape/StatefulPartitionedCall/dense/MatMul",
+so that backward operators find their forward ones. Loops and branches stay as they are.
 """
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class _Inliner:
     def __init__(self, definition: Any) -> None:
         self._functions = {f.signature.name: f for f in definition.library.function}
         self._bodies = _private.bodies_of(definition)
+        self._gradients: dict[str, bool] = {}  # by function
         self._taken: set[str] = set()
         self._result = tf.compat.v1.GraphDef(
             library=definition.library, versions=definition.versions
@@ -120,13 +122,29 @@ class _Inliner:
         return called
 
     def _prefix(self, scope: _Scope, node: Any, function: str) -> str:
-        forward = self._functions[function].attr["forward_function_name"].s.decode()
+        """Name a body after its call, or after the call that it is the gradient of.
+
+        That one is where most of its arguments come from: what the forward body kept.
+        """
+        if not self._is_gradient(function):
+            return f"{scope.prefix}{node.name}/"
         by_name = {n.name: n for n in scope.nodes}
-        for text in node.input if forward else ():
-            source = by_name.get(split_input(text)[0])
-            if source is not None and self._called(source) == forward:
-                return f"{scope.prefix}gradient_tape/{source.name}/"
-        return f"{scope.prefix}{node.name}/"
+        kept = collections.Counter(
+            name
+            for name in (split_input(text)[0] for text in node.input if text[0] != "^")
+            if name in by_name
+            and (called := self._called(by_name[name])) is not None
+            and not self._is_gradient(called)
+        )
+        if not kept:
+            return f"{scope.prefix}{node.name}/"
+        return f"{scope.prefix}gradient_tape/{kept.most_common(1)[0][0]}/"
+
+    def _is_gradient(self, function: str) -> bool:
+        if function not in self._gradients:
+            body, _ = self._bodies[function]
+            self._gradients[function] = any(n.name.startswith("gradients/") for n in body.node)
+        return self._gradients[function]
 
     # Then the nodes.
 

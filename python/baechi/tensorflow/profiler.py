@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiler of TensorFlow: what every operator costs, measured or estimated (Paper 4.1).
 
-A step is replayed in a session, which traces every operator as it ran; a function's variables become
-variables of the session with the values they have, and keep these.
+A step is replayed in a session, which traces every operator as it ran. The variables of a function
+are copied into the session: training them there changes nothing outside.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes graphs of training steps easier to place, without changing what they compute (Paper 4.1)."""
+"""Makes graphs of training steps easier to place; what they compute stays (Paper 4.1)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from baechi.tensorflow.inlining import calls_in, inline, split_input
 
 _BARRIER = "IdentityN"
 # Without side effects, and the same result for the same inputs.
-_PURE = frozenset(
-    "AddV2 Cast Const Identity Maximum Minimum Mul Neg Pow RealDiv Rsqrt Sqrt Square Sub".split()
-)
+_ARITHMETIC = ("AddV2", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sqrt")
+_PURE = frozenset([*_ARITHMETIC, "Cast", "Const", "Identity", "Square", "Sub"])
 _NOT_THE_VALUE = frozenset(["_output_shapes", "_class", "_has_manual_control_dependencies"])
 
 
