@@ -8,17 +8,27 @@
 
 from baechi.tensorflow.assigner import Landing, NotAsPlanned
 from baechi.tensorflow.devices import detected_cluster, devices_for
+from baechi.tensorflow.graph_generator import (
+    Captured,
+    capture,
+    capture_saved_model,
+    without_barriers,
+)
 from baechi.tensorflow.placing import Placed, assign, graph_of, place
 from baechi.tensorflow.tracing import trace
 
 __all__ = [
+    "Captured",
     "Landing",
     "NotAsPlanned",
     "Placed",
     "assign",
+    "capture",
+    "capture_saved_model",
     "detected_cluster",
     "devices_for",
     "graph_of",
     "place",
     "trace",
+    "without_barriers",
 ]

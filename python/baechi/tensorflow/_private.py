@@ -344,6 +344,13 @@ def self_test() -> list[str]:
         return tf.square(weight) + x
 
     traced = step.get_concrete_function(tf.TensorSpec((1,), tf.float32))
+    definition = traced.graph.as_graph_def()
+    outputs = [tensor.name for tensor in traced.graph.outputs]
+    if (
+        bodies_of(definition)
+        or float(rebuilt(traced, definition, outputs, [])(tf.constant([1.0]))[0]) != 5
+    ):
+        wrong.append("a function made of its own GraphDef gives another result")
     identity = id(weight)
     before = [o.name for o in traced.graph.get_operations()]
     target = tf.DeviceSpec.from_string(devices[-1])

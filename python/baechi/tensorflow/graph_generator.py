@@ -83,7 +83,8 @@ def capture(
             move nothing.
         share_scalars: Make equal reads of variables, and equal scalars, one operator: fewer
             transfers of learning rates and step counts, for a few seconds with a large graph.
-        batch: The size that stands for what shapes leave open; by default that of the inputs.
+        batch: The size that stands for what shapes leave open; by default the first size of the
+            first input.
         keywords: Arguments by name.
 
     Raises:
@@ -130,7 +131,8 @@ def captured_function(function: Any, batch: int | None = None) -> Captured:
         for handle, inner in zip(outer, graph.inputs[len(graph.inputs) - len(outer) :], strict=True)
         if id(handle) in by_handle
     }
-    return _finished(Captured(b"", graph, function, variables, batch=batch))
+    size = batch or batch_size_of(function.structured_input_signature)
+    return _finished(Captured(b"", graph, function, variables, batch=size))
 
 
 def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
@@ -220,7 +222,7 @@ def graph_of(
     costs: str | os.PathLike[str] | Profile | list[str | os.PathLike[str] | Profile],
     batch: int | None = None,
 ) -> Graph:
-    """Return the ML graph; its operators have the names of the operations, in the same order.
+    """Return the ML graph; its operators have the names of the operations.
 
     Args:
         captured: The training step.
@@ -231,4 +233,11 @@ def graph_of(
 
     """
     size = batch or captured.batch
-    return Graph.from_graph_def(captured.graph_def, costs=costs, batch=size)
+    definition = captured.graph_def
+    if size is not None and captured.function is not None and _has_open_sizes(captured):
+        definition = _private.with_sizes(captured.graph, size).SerializeToString()
+    return Graph.from_graph_def(definition, costs=costs, batch=size)
+
+
+def _has_open_sizes(captured: Captured) -> bool:
+    return any(not tensor.shape.is_fully_defined() for tensor in captured.graph.inputs)

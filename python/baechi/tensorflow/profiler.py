@@ -21,6 +21,7 @@ from baechi.tensorflow.devices import full_name
 from baechi.tensorflow.graph_generator import Captured, graph_of
 from baechi.tensorflow.inlining import split_input
 from baechi.tensorflow.step_stats import Measured, bytes_of, give_back_fused, measured_steps
+from baechi.tensorflow.tracing import batch_size_of
 
 
 def measure(
@@ -81,7 +82,7 @@ def measure(
     }
     for step in found:
         give_back_fused(step, operators, lambda name: sources[name])
-    batch = captured.batch or _batch_size((inputs, keywords), feed_dict)
+    batch = _batch_size((inputs, keywords), feed_dict) or captured.batch
     source = f"TensorFlow {tf.__version__}, median of {steps} replayed steps"
     return _profile(captured, found, kinds or {}, source=source, batch=batch)
 
@@ -268,19 +269,15 @@ def _permanent(operation: Any, variables: Mapping[str, Any]) -> int:
     if operation.name not in variables:
         return 0
     variable = variables[operation.name]
-    dtype, shape = (
-        (operation.get_attr("dtype"), tf.TensorShape(operation.get_attr("shape")))
-        if variable is None
-        else (variable.dtype.base_dtype, variable.shape)
-    )
+    if variable is None:
+        dtype, shape = operation.get_attr("dtype"), tf.TensorShape(operation.get_attr("shape"))
+    else:
+        dtype, shape = variable.dtype.base_dtype, variable.shape
     if not shape.is_fully_defined():
         return 0
     return bytes_of(dtype.as_datatype_enum, shape.as_list())
 
 
 def _batch_size(arguments: Any, feed_dict: Mapping[Any, Any] | None) -> int | None:
-    for leaf in [*tf.nest.flatten(arguments), *(feed_dict or {}).values()]:
-        shape = getattr(leaf, "shape", ())
-        if len(shape):
-            return int(shape[0])
-    return None
+    fed = batch_size_of(list((feed_dict or {}).values()))
+    return fed if arguments == ((), {}) else batch_size_of(arguments)

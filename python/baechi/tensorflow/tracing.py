@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from baechi._core import InputError
 from baechi.tensorflow import _private
+from baechi.tensorflow.rewriting import flattened
 
 
 @contextlib.contextmanager
@@ -49,10 +50,11 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
             "jit_compile=False to place it"
         )
     if _private.is_concrete(function):
-        return function
+        return flattened(function)
     python = getattr(function, "python_function", function)
     with _inlined(), _private.no_gradient_barrier():
-        return tf.function(python).get_concrete_function(*inputs, **keywords)
+        traced = tf.function(python).get_concrete_function(*inputs, **keywords)
+    return flattened(traced)  # what was traced before, as in a SavedModel, still is called
 
 
 def spec_of(value: Any, dynamic_batch: bool) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,17 @@ from baechi.tensorflow.devices import full_name
 from baechi.tensorflow.graph_generator import (
     capture,
     capture_saved_model,
+    captured_function,
     graph_of,
     without_barriers,
 )
 from baechi.tensorflow.inlining import calls_in, split_input
+from baechi.tensorflow.keras_model import trace_training
 from baechi.tensorflow.rewriting import barriers_in, flattened, split_barriers
+from baechi.tensorflow.tracing import spec_of
 
 import baechi
+from models.tensorflow import MODELS
 
 GPU = "gpu=rtx3090"
 pytestmark = pytest.mark.usefixtures("exact")
@@ -134,6 +139,32 @@ def test_operators_are_the_operations_by_name_and_variables_are_permanent() -> N
     reader = next(n for n in graph.names if n.endswith("dense_1/Cast/ReadVariableOp"))
     handle = graph[reader].inputs[0][0]
     assert set(graph[reader].colocate) & set(graph[handle].colocate)
+
+
+SMALLER: dict[str, dict[str, Any]] = {  # than the models' small sizes: tracing takes long
+    "inception-v3": {"middle": (), "fine": 0},
+    "gnmt": {"layers": 2, "length": 2},
+    "transformer": {},
+}
+
+
+@pytest.mark.parametrize("name", sorted(SMALLER))
+def test_every_gradient_has_a_forward_operator(name: str) -> None:
+    entry = MODELS[name]
+    config = dataclasses.replace(entry.small(), **SMALLER[name])
+    model = entry.compiled(config, optimizer="sgd")
+    x, y = entry.inputs(config, 2)
+    spec = spec_of(keras.utils.pack_x_y_sample_weight(x, y), dynamic_batch=False)
+    captured = captured_function(trace_training(model, spec))
+    assert captured.loops == []
+    graph = graph_of(captured, GPU)
+    assert graph.names == captured.names
+    assert unpaired(graph) == []
+    sums = [graph[n] for n in graph.names if graph[n].kind == "AddN" and graph[n].backward]
+    assert all(operator.forward is not None for operator in sums)
+    assert not any(graph[o.forward].backward for o in sums if o.forward is not None)
+    products = [graph[n] for n in graph.names if graph[n].kind in ("MatMul", "Conv2D")]
+    assert len([o for o in products if o.forward is None]) >= 2
 
 
 def test_calls_are_inlined_and_train_the_same() -> None:
