@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import communication, moving
+from baechi.torch import communication, memory, moving
+from baechi.torch.capture import capture_on
 from placement_test import ALL, built, close, train
 from torch import nn
 from torch_models import CASES
@@ -107,11 +110,67 @@ def right_runs(runs: int) -> int:
     return right
 
 
-def test_a_missing_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def without(function: Any, line: str) -> Any:
+    """Return a function of `communication` that lacks one of its lines."""
+    source = textwrap.dedent(inspect.getsource(function)).removeprefix("@staticmethod\n")
+    assert source.count(line) == 1
+    names: dict[str, Any] = {}
+    exec(source.replace(line, "pass"), vars(communication), names)
+    return names[function.__name__]
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (communication._hop, "send.wait_event(producer.record_event())"),
+        (communication._hop, "tensor.record_stream(send)"),
+        (communication._hop, "copy.record_stream(consumer)"),
+        (
+            communication._Transfer.backward,
+            "receive.wait_event(gradient_receive.record_event())",
+        ),
+        (communication.Arrival.wait, "self._reader.wait_event(self._event)"),
+    ],
+    ids=["wait for the producer", "hold the source", "hold the copy", "gradient", "reader"],
+)
+def test_a_missing_line_of_the_protocol_is_noticed(
+    function: Any, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The machine is able to catch what these tests are about."""
-    assert right_runs(2) == 2
-    monkeypatch.setattr(communication.Arrival, "wait", lambda self: self.tensor)
-    assert right_runs(4) < 4
+    monkeypatch.setattr(communication, "native_transfer", lambda: None)
+    assert right_runs(1) == 1
+    planted = without(function, line)
+    if function is communication._Transfer.backward:
+        monkeypatch.setattr(communication._Transfer, "backward", staticmethod(planted))
+    elif function is communication.Arrival.wait:
+        monkeypatch.setattr(communication.Arrival, "wait", planted)
+    else:
+        monkeypatch.setattr(communication, function.__name__, planted)
+    assert right_runs(3) < 3
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
+def test_planned_placements_train_the_same(name: str) -> None:
+    case = ALL[name]
+    batches = [case.inputs(2), case.inputs(3), case.inputs(2), case.inputs(2), case.inputs(3)]
+    expected = train(built(case), batches)
+    model = built(case)
+    device = torch.device("sim:0")
+    captured = capture_on(device, model, case.inputs(2), loss=loss_like)
+    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
+    graph = baechi.torch.graph_of(captured, costs).graph
+    need = memory.peak_memory(captured, dict.fromkeys(graph.names, "gpu:0"))["gpu:0"]
+    for count, method, share in ((2, "m-etf", 0.8), (3, "m-sct", 0.75), (4, "auto", 0.75)):
+        cluster = f"{count}x{int(share * need)}B"
+        plan = baechi.place_graph(graph, cluster, method=method, budget="50ms", bounds=False)
+        assert len(set(plan.device_of.values())) > 1
+        physical = dict(zip([d.name for d in plan.cluster.devices], simulated(count), strict=True))
+        placed = baechi.torch.assign(model, captured, plan.device_of, physical, plan=plan, tier=1)
+        close(expected, train(model, batches))
+        assert placed.transfers > 0
+        placed.restore()
+        model.load_state_dict(built(case).state_dict())
+        model.zero_grad()
 
 
 def loss_like(out: Any) -> Any:
