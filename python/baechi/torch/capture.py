@@ -572,6 +572,13 @@ def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
     return chooses
 
 
+def recorder_of(model: nn.Module, units: Any) -> Recorder:
+    """Return what records a step of a model whose operators `units` names."""
+    own = getattr(units, "recorder", None)
+    recorder: Recorder = Recorder(model, unit_test(units)) if own is None else own(model)
+    return recorder
+
+
 def capture(
     model: nn.Module,
     example_inputs: Any,
@@ -588,7 +595,8 @@ def capture(
         example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
         loss: From the model's output to a scalar; by default the output's own `loss`, else a sum.
         training: Record the backward too; by default, when the model is in training mode.
-        units: Modules that become one operator: "leaf", classes, names or a predicate.
+        units: Modules that become one operator: "leaf", classes, names or a predicate; or a graph
+            by `export`, whose calls are the operators.
         abstract: Compute nothing, only shapes. By default for models on the meta device.
 
     """
@@ -597,7 +605,7 @@ def capture(
     on_meta = any(p.is_meta for p in model.parameters())
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
-    recorder = Recorder(model, unit_test(units))
+    recorder = recorder_of(model, units)
     args, kwargs = call_arguments(example_inputs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model))

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from baechi.torch import _private
-from baechi.torch.capture import call_arguments, unit_test
+from baechi.torch.capture import Recorder, call_arguments, unit_test
 from baechi.torch.exported_graph import (
     ANNOTATION,
     ExportedGraph,
@@ -94,6 +94,12 @@ class Exported:
     modes: tuple[bool, ...]  # that it was traced in, as `modes_of` tells them
     example: list[tuple[int, ...]]  # the shapes that it was traced with
     _accepted: set[Any] = field(default_factory=set)
+
+    def recorder(self, model: nn.Module) -> Recorder:
+        """Return what records a step of `model` with the calls of this graph as operators."""
+        from baechi.torch.operators import OperatorRecorder
+
+        return OperatorRecorder(model, self)
 
     def accepts(self, tensors: list[torch.Tensor]) -> bool:
         """Whether the graph is right for tensors of these shapes."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
-from baechi.torch.exported import Exported
+from baechi.torch.exported import Exported, export
+from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.memory import Peak, peaks_of
 from baechi.torch.nested import tensors_in
+from baechi.torch.operators import kept_together, module_devices
 from baechi.torch.profiler import Costs, estimate, measure
-from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
+from baechi.torch.tiers import MODES, ORDER, TIERS, Operators, Tier2, TieredAssigner
 from baechi.torch.verification import (
     Trail,
     Verification,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = 8
+LEVELS = ("module", "operator")
 
 
 class Placed:
@@ -198,6 +202,7 @@ def assign(
         raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
     names = list(devices)
     index = {name: i for i, name in enumerate(names)}
+    operators, device_of = _operators_of(captured, device_of, exported, index)
     keys = {op.key for op in captured.ops}
     for name, device in device_of.items():
         if device not in index:
@@ -207,12 +212,33 @@ def assign(
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
-    wanted = Tier2(tier == 2, list(exported), starts, None, units)
+    wanted = Tier2(tier == 2, list(exported), starts, operators, units)
     return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
 
 
+def _operators_of(
+    captured: Capture,
+    device_of: Mapping[str, str],
+    exported: Sequence[Exported],
+    index: Mapping[str, int],
+) -> tuple[Operators | None, Mapping[str, str]]:
+    """Return the placement of a graph's own calls, if it is one, and what it means for modules."""
+    for graph in exported:
+        keys = {node.key for node in graph.graph.nodes}
+        own = {key: device for key, device in device_of.items() if key in keys}
+        if len(own) > sum(op.key in device_of for op in captured.ops):
+            places = {key: index[device] for key, device in own.items() if device in index}
+            return Operators(places, graph), module_devices(graph, captured, own)
+    return None, device_of
+
+
 def costs_of(
-    model: nn.Module, example_inputs: Any, captured: Capture, cluster: Cluster, costs: Any
+    model: nn.Module,
+    example_inputs: Any,
+    captured: Capture,
+    cluster: Cluster,
+    costs: Any,
+    units: Any = "leaf",
 ) -> Costs:
     """Return costs that were given, or find them as `costs` says: "estimate" or "measure"."""
     if isinstance(costs, Costs):
@@ -220,8 +246,18 @@ def costs_of(
     if costs == "estimate":
         return estimate(captured, cluster)
     if costs == "measure":
-        return measure(model, example_inputs, captured)
+        return measure(model, example_inputs, captured, units=units)
     raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+
+
+def _exported(model: nn.Module, example_inputs: Any, units: Any) -> list[Exported]:
+    """Return the graph of a model, if it can be had; says so if not."""
+    try:
+        return [export(model, example_inputs, units=units)]
+    except NotExportedError as reason:
+        name = type(model).__name__
+        warnings.warn(f"{name} is planned by modules: {reason}", stacklevel=3)
+        return []
 
 
 def place(
@@ -238,6 +274,7 @@ def place(
     units: Any = "leaf",
     mode: str = "streams",
     tier: str | int = "auto",
+    level: str = "module",
     exported: Sequence[Exported] = (),
     **options: Any,
 ) -> Placed:
@@ -258,6 +295,8 @@ def place(
             operators in the order of the plan, in tier 2.
         tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
             where there is one.
+        level: "module" plans module calls and the functions between them, "operator" the calls
+            of the exported graph; where there is no such graph, modules.
         exported: Graphs of the model that are there already; others are made when wanted.
         options: More for `baechi.place_graph`.
 
@@ -265,6 +304,8 @@ def place(
         DoesNotFit: No plan fits the cluster.
 
     """
+    if level not in LEVELS:
+        raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     if cluster == "auto":
         found, physical = detected_cluster()
         devices = devices or physical
@@ -276,13 +317,19 @@ def place(
         raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
     physical_of = dict(zip(names, chosen, strict=True))
     captured = capture_on(chosen[0], model, example_inputs, loss=loss, units=units)
-    graph = graph_of(
-        captured, costs_of(model, example_inputs, captured, found, costs), optimizer=optimizer
-    )
+    planned, together, what = captured, [], units
+    if level == "operator":
+        exported = exported or _exported(model, example_inputs, units)
+        if exported:
+            what = exported[0]
+            planned = capture_on(chosen[0], model, example_inputs, loss=loss, units=what)
+            together = kept_together(what, planned)
+    found_costs = costs_of(model, example_inputs, planned, found, costs, what)
+    graph = graph_of(planned, found_costs, optimizer=optimizer, together=together)
     home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
     plan, peaks = _planned(
         graph.graph,
-        captured,
+        planned,
         found,
         _Memory(optimizer, next((n for n, d in physical_of.items() if d == home), None)),
         {"method": method, "budget": budget, **options},

@@ -32,9 +32,9 @@ from baechi.torch.capture import (
     Work,
     call_arguments,
     record_step,
+    recorder_of,
     sum_of,
     unchanged,
-    unit_test,
 )
 from baechi.torch.nested import tensors_in
 
@@ -307,7 +307,7 @@ def measure(
     with unchanged(model):
         for step in range(warm_up + repeats):
             model.zero_grad()
-            recorder = Recorder(model, unit_test(units))
+            recorder = recorder_of(model, units)
             recorder.know_weights(lambda tensor: tensor)
             watch = _Stopwatch(recorder, clock)
             recorder.install()

@@ -18,17 +18,11 @@ from baechi.torch.capture import call_arguments
 from placement_test import ALL, built, close, loss_of, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_models import CASES
+from torch_models import CASES, exported
 
 import baechi
 
 GRAPHS = [name for name in ALL if name != "turns"]
-
-
-@functools.cache
-def graph_of(name: str) -> Any:
-    """The graph of a model in training, traced once: it names weights and holds none."""
-    return baechi.torch.export(built(ALL[name]), ALL[name].inputs(2))
 
 
 def scattered(name: str, count: int = 3, seed: int = 1, **options: Any) -> Any:
@@ -42,7 +36,7 @@ def scattered(name: str, count: int = 3, seed: int = 1, **options: Any) -> Any:
         seed=seed,
         bounds=False,
         tier=2,
-        exported=[graph_of(name)],
+        exported=[exported(name)],
         **options,
     )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -346,6 +347,16 @@ def _pictures_and_words(batch: int) -> dict[str, Any]:
 
 def _classes(batch: int) -> dict[str, torch.Tensor]:
     return {"pixel_values": images(batch), "labels": tokens(batch, 1).flatten() % 4}
+
+
+@functools.cache
+def exported(name: str) -> Any:
+    """Return the graph of a model in training, traced once: it names weights and holds none."""
+    import baechi.torch
+
+    case = CASES.get(name) or TRANSFORMERS[name]
+    torch.manual_seed(7)
+    return baechi.torch.export(case.build(), case.inputs(2))
 
 
 TRANSFORMERS = {

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ML graph of single aten calls: an exported model's own operators (Paper 3.2, 4.1).
+
+The exported graph is run call by call under the recorder of eager models, so operators, their
+backward, what it keeps, and the memory over a step are found as they are for modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError
+from baechi.torch.capture import Capture, Op, Recorder
+from baechi.torch.executor import interpreted, weight_of
+from baechi.torch.exported import Exported, structure_of
+from baechi.torch.exported_graph import Node, NotExportedError, Region
+
+
+def kind_of(node: Node) -> str:
+    """Return what a call is, without namespace and overload."""
+    if isinstance(node.target, Region):
+        return "region"
+    name = getattr(node.target, "_opname", None) or getattr(node.target, "__name__", "call")
+    return str(name)
+
+
+class OperatorRecorder(Recorder):
+    """Records a step of a model with the calls of its graph as operators."""
+
+    def __init__(self, model: nn.Module, exported: Exported) -> None:
+        super().__init__(model, lambda _path, _module: False)
+        self._exported = exported
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the graph in the place of the model's code."""
+        del forward
+        self.entered(self.root, args, kwargs)
+        self._state.paused = True  # every call is an operator already
+        try:
+            return self._run(args, kwargs)
+        finally:
+            self._state.paused = False
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        inputs: list[torch.Tensor] = []
+        try:
+            fits = structure_of((args, kwargs), inputs) == self._exported.structure
+        except NotExportedError:
+            fits = False
+        if not (fits and self._exported.accepts(inputs)):
+            raise InputError("the graph was exported for other arguments than it is run with")
+        weights = {
+            node.target: weight_of(self.model, node.target)
+            for node in self._exported.graph.nodes
+            if node.kind == "weight"
+        }
+        device = next((t.device for t in (*weights.values(), *inputs)), torch.device("cpu"))
+        outputs = interpreted(self._exported.graph, weights, device, inputs, self._call)
+        return self._exported.rebuild(outputs)
+
+    def _call(
+        self, node: Node, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        with self._running(Op(node.key, kind_of(node), None), args, kwargs):
+            return self._finish(target(*args, **kwargs), args, kwargs)
+
+
+def kept_together(exported: Exported, captured: Capture) -> list[list[str]]:
+    """Return the operators that use the weights of one module call: it may also run as a whole."""
+    owner = {node.key: node.owner for node in exported.graph.nodes}
+    groups: dict[str, list[str]] = {}
+    for op in captured.ops:
+        of = owner.get(op.key)
+        if op.weights and of is not None:
+            groups.setdefault(of, []).append(op.key)
+    return [keys for keys in groups.values() if len(keys) > 1]
+
+
+def module_devices(
+    exported: Exported, captured: Capture, device_of: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the devices of module calls and functions that follow from those of single calls.
+
+    A module with weights is where its weights are, another where most of its calls are.
+    """
+    nodes = exported.graph.nodes
+    votes: dict[str, Counter[str]] = {}
+    held: dict[str, str] = {}
+    for node in nodes:
+        device = device_of.get(node.key)
+        if node.owner is None or device is None:
+            continue
+        votes.setdefault(node.owner, Counter())[device] += 1
+        if any(nodes[read].kind == "weight" for read in node.reads):
+            held.setdefault(node.owner, device)
+    return {
+        op.key: held.get(op.key) or votes[op.key].most_common(1)[0][0]
+        for op in captured.ops
+        if op.key in votes
+    }
