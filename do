@@ -47,6 +47,12 @@ hash_of() {
     sha256sum | cut -d' ' -f1
 }
 
+# Other placers, and the CPU build of PyTorch, on which one of them runs.
+install_peers() {
+  pip_install -r tools/requirements-torch.txt
+  pip_install --no-deps -r tools/requirements-peers.txt
+}
+
 find_python() {
   local candidate
   for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
@@ -182,6 +188,10 @@ case $command in
   experiments)
     setup
     once experiment-packages "$(hash_of pyproject.toml)" install_extra experiments
+    if [[ " $* " =~ \ (peers|all)\  ]]; then
+      (once peer-packages "$(hash_of tools/requirements-{torch,peers}.txt)" install_peers) ||
+        echo "do: peers are skipped" >&2
+    fi
     exec "$python" -m experiments "$@"
     ;;
   format)

@@ -58,12 +58,17 @@ def replayed(
     name: str,
     graph: baechi.Graph,
     cluster: baechi.Cluster,
-    place: Callable[[], Mapping[str, str]],
+    place: Callable[[], Mapping[str, str] | None],
 ) -> Outcome:
-    """Let someone else place; simulate it. Each device runs what becomes ready first."""
+    """Let someone else place; simulate it. Each device runs what becomes ready first.
+
+    Someone who finds no placement returns None.
+    """
     start = time.process_time()
     device_of = place()
     seconds = time.process_time() - start
+    if device_of is None:
+        return Outcome(name, None, seconds)
     plan = baechi.simulate(graph, cluster, device_of)
     return Outcome(name, plan.makespan_ns if plan.fits else None, seconds, plan.peaks)
 

@@ -92,3 +92,28 @@ def equal_layers(graph: baechi.Graph, devices: Sequence[str], pattern: str) -> d
         return number[match.group()] if match else None
 
     return _place(graph, devices, index_of)
+
+
+def by_module(
+    graph: baechi.Graph,
+    devices: Sequence[str],
+    module_of: Mapping[str, str],
+    device_map: Mapping[str, int],
+) -> dict[str, str]:
+    """A Hugging Face device map (device index by module) as a placement of operators.
+
+    ``module_of`` has the modules of the operators with weights; others are in the module that
+    their scope names, if the map has it or one around it.
+    """
+
+    def lookup(path: str) -> int | None:
+        while path:
+            if path in device_map:
+                return device_map[path]
+            path = path.rpartition(".")[0]
+        return device_map.get("")
+
+    def index_of(name: str) -> int | None:
+        return lookup(module_of.get(name, name.replace("/", ".")))
+
+    return _place(graph, devices, index_of)

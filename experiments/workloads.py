@@ -16,8 +16,14 @@ class ByHand:
 
     layers: str  # finds the layer in an operator's name
     scope: str = r"[^/]+/[^/]+|[^/]+"  # finds what a learner places as one
+    whole: str | None = None  # finds modules that must not be split; none: layers
     expert: dict[str, int] = field(default_factory=dict)  # rules of scopes.by_rules; none: layers
     expert_is: str = "equal layers"
+
+    @property
+    def block(self) -> str:
+        """Finds the modules that nobody would split."""
+        return self.layers if self.whole is None else self.whole
 
 
 @dataclass(frozen=True)
@@ -49,27 +55,33 @@ class Workload:
 # Paper 5, after the experts of earlier work: Inception-V3 is best on one GPU; GNMT has one layer
 # per GPU, embeddings with the first layer, attention and projection with the last; Transformer has
 # the encoder on one GPU and the decoder on another.
-INCEPTION = ByHand(r"(?:Conv2d|Mixed)_\w+", r"[^/]+/Branch_\d/[^/]+|[^/]+", {"": 0}, "one device")
+INCEPTION = ByHand(
+    r"(?:Conv2d|Mixed)_\w+",
+    r"[^/]+/Branch_\d/[^/]+|[^/]+",
+    expert={"": 0},
+    expert_is="one device",
+)
 GNMT = ByHand(
     r"(?:enc|dec)/cell_\d+",
     r"(?:(?:enc|dec)/cell_\d+|attention|projection)/t\d+|[^/]+/[^/]+|[^/]+",
-    {
+    expert={
         **{rf"(?:enc|dec)/cell_{layer}\b": layer for layer in range(4)},
         "enc/|dec/|source|target": 0,
         "attention|projection": -1,
     },
-    "a layer per device",
+    expert_is="a layer per device",
 )
 TRANSFORMER = ByHand(
     r"(?:en|de)coder/layer_\d+",
     r"[^/]+/layer_\d+/[^/]+/(?:query|key|value|output)|[^/]+/layer_\d+/[^/]+|[^/]+/[^/]+|[^/]+",
-    {"embedding|source|encoder|memory": 0, "target|decoder|loss": 1},
-    "encoder, decoder",
+    expert={"embedding|source|encoder|memory": 0, "target|decoder|loss": 1},
+    expert_is="encoder, decoder",
 )
 DECODER_ONLY = ByHand(r"layers/\d+")
 UNET = ByHand(r"(?:down|up)/\d+")
 TWO_TOWER = ByHand(
     r"user|item",
+    whole="",
     expert={"user": 0, "item|scores|loss": 1},
     expert_is="a tower per device",
 )

@@ -14,6 +14,7 @@ from experiments import __main__ as command
 from experiments import (
     insufficient_memory,
     optimizations,
+    peer_placers,
     placement_time,
     policy_gradient,
     scopes,
@@ -213,6 +214,26 @@ def test_wrong_profiles_are_held_against_known_ones(graph: baechi.Graph) -> None
     exact = sensitivity.measure(TINY, "m-etf", 0.0, samples=2)
     assert exact["min"] == exact["max"] == 1
     assert sensitivity.figure([row], 0.2).count("<rect") == 2  # the page, and the box
+
+
+def test_colocated_follows_most_of_the_work() -> None:
+    builder = baechi.GraphBuilder("pair")
+    builder.add("a", {"gpu": 10}, colocate=["g"])
+    builder.add("b", {"gpu": 30}, colocate=["g"])
+    builder.add("c", {"gpu": 5})
+    graph = builder.build()
+    device_of = peer_placers.colocated(graph, ["x", "y"], {"a": "x", "b": "y", "c": "x"})
+    assert device_of == {"a": "y", "b": "y", "c": "x"}
+
+
+def test_a_device_map_places_what_is_in_a_module_and_what_follows_it(
+    graph: baechi.Graph,
+) -> None:
+    of_module = {"enc": 0, "dec": 1, "dec.cell_3": 2}
+    device_of = scopes.by_module(graph, ["x", "y", "z"], {}, of_module)
+    assert device_of["enc/cell_2/kernel"] == "x"
+    assert device_of["dec/cell_2/kernel"] == device_of["clip/dec/cell_2/kernel/mul"] == "y"
+    assert device_of["dec/cell_3/kernel"] == "z"
 
 
 def test_axes_put_values_where_they_belong() -> None:

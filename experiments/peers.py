@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Side by side with what others offer, on the same graphs and in the same simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import baechi
+from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
+from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
+from experiments.peer_placers import accelerate_placement, require, saga_placement
+from experiments.scopes import equal_layers
+from experiments.workloads import CURRENT, PAPER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.workloads import Workload
+
+METHODS = (*PAPER_METHODS, "auto")
+SAGA_OPERATORS = 2_000  # its schedulers look every task up by a scan
+CHOSEN = (0, 2, 6)  # of PAPER
+
+
+def on_fused(graph: baechi.Graph, cluster: baechi.Cluster, scheduler: str) -> dict[str, str]:
+    """SAGA on the Graph Optimizer's graph, each original operator where its stand-in is."""
+    optimized = baechi.optimize_graph(graph, cluster)
+    plan = saga_placement(optimized.graph, cluster, scheduler)
+    return {
+        name: plan[fused] for fused in optimized.graph.names for name in optimized.members(fused)
+    }
+
+
+def others(workload: Workload, graph: baechi.Graph, cluster: baechi.Cluster) -> list[Outcome]:
+    """What the peers reach."""
+    names = [device.name for device in cluster.devices]
+    result = [planned(graph, cluster, "single", bounds=False)]
+    for kind in ("auto", "sequential"):
+        device_map = partial(accelerate_placement, graph, cluster, workload.hand.block, kind)
+        found = replayed(f'accelerate, "{kind}"', graph, cluster, device_map)
+        if not found.peaks:
+            found = replace(found, fallbacks=("offloads to the CPU",))
+        result.append(found)
+    layers = partial(equal_layers, graph, names, workload.hand.layers)
+    result.append(replayed("equal layers", graph, cluster, layers))
+    small = len(graph) <= SAGA_OPERATORS
+    for scheduler in ("HEFT", "ETF"):
+        name = f"SAGA {scheduler}" if small else f"SAGA {scheduler}, fused graph"
+        place = partial(saga_placement if small else on_fused, graph, cluster, scheduler)
+        result.append(replayed(name, graph, cluster, place))
+    return result
+
+
+def rows(workload: Workload) -> list[dict[str, Any]]:
+    """One row per placer."""
+    graph, cluster = workload.graph(), workload.devices()
+    outcomes = others(workload, graph, cluster)
+    outcomes += [planned(graph, cluster, method, bounds=False) for method in METHODS]
+    best = outcomes[-1]
+    return [
+        {
+            "workload": workload.name,
+            "operators": len(graph),
+            "placer": outcome.method,
+            "step": outcome.step_ns,
+            "over auto": ratio(outcome, best),
+            "peak": max(outcome.peaks.values()) if outcome.peaks else None,
+            "capacity": max(device.capacity for device in cluster.devices),
+            "seconds": outcome.seconds,
+            "note": ", ".join(outcome.fallbacks) or None,
+        }
+        for outcome in outcomes
+    ]
+
+
+def table(workloads: Sequence[Workload]) -> Table:
+    """All rows."""
+    columns = [
+        Column("workload", "workload"),
+        Column("operators", "operators", count),
+        Column("placer", "placed by"),
+        Column("step", "step", milliseconds, "OOM"),
+        Column("over auto", "of auto's step", times),
+        Column("peak", "fullest device, GiB", gibibytes),
+        Column("capacity", "of", gibibytes),
+        Column("seconds", "placed in", cpu_time),
+        Column("note", "took", none=""),
+    ]
+    found = [row for workload in workloads for row in rows(workload)]
+    notes = (
+        "Milliseconds per step; OOM: some device holds more than it has (its peak is shown), or "
+        "the placer found no placement. Placed in: CPU time; ours include optimising, simulating "
+        "and verifying.\n\n"
+        "- *accelerate*: the `device_map` of Hugging Face, by its published code "
+        "(`infer_auto_device_map`, for *auto* after `get_balanced_memory`), on a tree of modules "
+        "with the graph's scopes and permanent bytes, no layer split. It sees weights, neither "
+        "activations nor time; what it offloads to the CPU does not fit.\n"
+        "- *equal layers*: as many layers on each device as on any other.\n"
+        "- *SAGA*: HEFT and ETF of the package anrg-saga, as published. They know neither memory "
+        "nor queues nor colocation; a colocation group goes where most of its work went. Their "
+        f"code scans all tasks for each, so graphs of more than {SAGA_OPERATORS:,} operators are "
+        "given to them as our Graph Optimizer fused them."
+    )
+    return Table("Peers", columns, found, notes)
+
+
+def run() -> Page:
+    """The page of peers."""
+    require()
+    return Page(
+        "peers",
+        "Side by side with other placers",
+        "Step times and peaks of all placements are simulated by our Execution Simulator: one "
+        "transfer at a time per device, received copies counted in memory, each device running "
+        "what becomes ready first where the placer gives no order. Nothing was run on "
+        "accelerators.",
+        "a",
+        [table([*(PAPER[k] for k in CHOSEN), *CURRENT])],
+    )
