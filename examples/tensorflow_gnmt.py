@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import baechi.tensorflow
 import tensorflow as tf
 
 import baechi
@@ -40,7 +41,6 @@ def main() -> None:
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
-    import baechi.tensorflow  # after the devices were configured
 
     entry = MODELS["gnmt"]
     small = {"vocabulary": 500, "hidden": 64, "length": 6}
@@ -50,14 +50,14 @@ def main() -> None:
 
     need = baechi.tensorflow.plan(model, x, y, cluster="1x1TiB", method="single").peaks["gpu:0"]
     print(f"one device would need {need / 2**20:.0f} MiB")
-    cluster = options.cluster or f"4x{need // 3}B"
+    cluster = options.cluster or f"4x{need // 3 // 2**20 + 1}MiB"
     start = time.perf_counter()
     placed = baechi.tensorflow.place(model, x, y, cluster=cluster)
     assert placed.plan is not None
     print(f"traced, planned, placed and read back in {time.perf_counter() - start:.1f} s")
     print(f"{placed}; {placed.check()}")
     for device, peak in placed.plan.peaks.items():
-        print(f"  {device}: at most {peak / 2**20:.0f} MiB of {cluster}")
+        print(f"  {device}: at most {peak / 2**20:.1f} MiB of {cluster}")
     print(f"a step on such GPUs: {placed.plan.makespan_ns / 1e6:.1f} ms ({placed.plan.method})")
 
     model.fit(x, y, batch_size=options.batch, epochs=options.steps, verbose=2)

@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import baechi.tensorflow
 import tensorflow as tf
 
 import baechi
@@ -105,7 +106,7 @@ def without_gpus(model: Any, batch: tuple[Any, Any], cluster: str, one: str) -> 
         except baechi.DoesNotFit as error:
             print(f"  {method} on {devices}: {error}")
             continue
-        peaks = ", ".join(f"{peak >> 20}" for peak in plan.peaks.values())
+        peaks = ", ".join(f"{peak / 2**20:.1f}" for peak in plan.peaks.values())
         print(f"  {method} on {devices}: {plan.makespan_ns / 1e6:.0f} ms, peaks of {peaks} MiB")
 
 
@@ -115,12 +116,13 @@ def main() -> None:
     parser.add_argument("model", nargs="?", choices=MODELS, default="inception-v3")
     parser.add_argument("--batch", type=int, help="default: the paper's")
     parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--memory", type=int, default=2400, help="MiB of each (30%% of the paper's)")
+    parser.add_argument(
+        "--memory", type=int, default=2400, help="MiB of each (30%% of the paper's)"
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--small", action="store_true", help="a tiny model, to try the script")
     options = parser.parse_args()
     devices = limit_gpus(options.devices, options.memory)
-    import baechi.tensorflow  # after the devices were configured
 
     entry = MODELS[options.model]
     config = entry.small() if options.small else entry.config()

@@ -12,9 +12,11 @@ from baechi.tensorflow.graph_generator import (
     Captured,
     capture,
     capture_saved_model,
+    graph_of,
     without_barriers,
 )
-from baechi.tensorflow.placing import Placed, assign, graph_of, place
+from baechi.tensorflow.placing import Placed, assign, place, plan
+from baechi.tensorflow.profiler import estimate, measure
 from baechi.tensorflow.tracing import trace
 
 __all__ = [
@@ -27,8 +29,11 @@ __all__ = [
     "capture_saved_model",
     "detected_cluster",
     "devices_for",
+    "estimate",
     "graph_of",
+    "measure",
     "place",
+    "plan",
     "trace",
     "without_barriers",
 ]

@@ -141,7 +141,7 @@ class PlacedFunction:
         if call := next((o for o in traced.graph.get_operations() if o.type in _CALLS), None):
             raise InputError(
                 f"{call.name!r} calls another function, whose operations have no plan: trace with "
-                "baechi.tensorflow.trace, which inlines them"
+                "baechi.tensorflow.capture, which inlines them"
             )
         self.traced = traced
         self.device_of = dict(device_of)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from baechi._core import Cluster, Graph, InputError, Plan
+from baechi._core import Cluster, InputError, Plan, Profile
 from baechi.pipeline import cluster_of, place_graph
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import (
@@ -20,11 +20,20 @@ from baechi.tensorflow.assigner import (
     planned_devices,
 )
 from baechi.tensorflow.devices import detected_cluster, devices_for, presets_of
+from baechi.tensorflow.graph_generator import Captured, capture, captured_function, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras, trace_training
-from baechi.tensorflow.tracing import batch_size_of, spec_of, trace
+from baechi.tensorflow.profiler import measure
+from baechi.tensorflow.tracing import batch_size_of, spec_of
 
 if TYPE_CHECKING:
+    import os
+    from typing import TypeAlias
+
     from baechi.pipeline import ClusterLike
+
+    ProfileLike: TypeAlias = (
+        str | os.PathLike[str] | Profile | list[str | os.PathLike[str] | Profile]
+    )
 
 
 class Placed:
@@ -78,17 +87,8 @@ class Placed:
         return f"<Placed {len(self.device_of)} operations on {devices} devices>"
 
 
-def graph_of(traced: Any, costs: str, batch: int | None) -> Graph:
-    """Return the ML graph of a traced function or of a TensorFlow 1 graph."""
-    if _private.is_concrete(traced) and batch is not None:
-        definition = _private.with_sizes(traced.graph, batch)
-    else:
-        definition = getattr(traced, "graph", traced).as_graph_def(add_shapes=True)
-    return Graph.from_graph_def(definition.SerializeToString(), costs=costs, batch=batch)
-
-
 def assign(
-    traced: Any,
+    captured: Any,
     device_of: Mapping[str, str],
     devices: Mapping[str, str],
     *,
@@ -98,7 +98,7 @@ def assign(
     """Make a function or a graph run as a placement says.
 
     Args:
-        traced: A ConcreteFunction of `trace`, or a tf.Graph of TensorFlow 1.
+        captured: What `capture` or `trace` returned, or a tf.Graph of TensorFlow 1.
         device_of: The device of every operation, by name.
         devices: The TensorFlow device of every device that the placement names.
         check: Read back where the runtime puts each operation of a function, and raise
@@ -106,6 +106,9 @@ def assign(
         plan: What the placement comes from.
 
     """
+    traced = captured
+    if isinstance(captured, Captured):
+        traced = captured.graph if captured.function is None else captured.function
     graph = getattr(traced, "graph", traced)
     planned = planned_devices(graph, device_of, devices)
     if not _private.is_concrete(traced):
@@ -117,33 +120,61 @@ def assign(
     return Placed(assigned, None, plan)
 
 
+def plan(
+    target: Any,
+    *inputs: Any,
+    cluster: ClusterLike = "auto",
+    profile: ProfileLike = "estimate",
+    batch: int | None = None,
+    method: str = "auto",
+    budget: str | float = "1s",
+    devices: Sequence[str] | None = None,
+    fetches: Any = None,
+    feed_dict: Any = None,
+    **options: Any,
+) -> Plan:
+    """Plan where each operation of a training step would run; arguments are those of `place`.
+
+    The cluster need not be of devices that this process has.
+    """
+    step = _Step(target, inputs, batch, fetches, feed_dict)
+    found, names = _cluster(cluster, devices, needed=profile == "measure")
+    return step.plan(found, names, profile, {"method": method, "budget": budget, **options})
+
+
 def place(
     target: Any,
     *inputs: Any,
     cluster: ClusterLike = "auto",
-    profile: str = "estimate",
+    profile: ProfileLike = "estimate",
     batch: int | None = None,
     dynamic_batch: bool = True,
     method: str = "auto",
     budget: str | float = "1s",
     devices: Sequence[str] | None = None,
     check: bool = True,
+    fetches: Any = None,
+    feed_dict: Any = None,
     **options: Any,
 ) -> Placed:
     """Plan where each operation of a training step runs, and make it run so.
 
     Args:
-        target: A compiled Keras model, a tf.function, a ConcreteFunction, or a TensorFlow 1 graph.
+        target: A compiled Keras model, a function, a tf.function, a ConcreteFunction, what
+            `capture` returned, or a TensorFlow 1 graph.
         inputs: For a model: x and y (and sample weights) of a batch, or a dataset of batches. For
             a function: its arguments. Tensors, arrays or TensorSpecs; nothing for the others.
         cluster: "auto" for the logical devices of this process, or what `baechi.place_graph` takes.
-        profile: "estimate" by a roofline, or presets by device kind such as "gpu=rtx3090".
+        profile: "estimate" by a roofline, "measure" by running a few steps on copies of the weights
+            (needs inputs with values), a Profile or its file, or presets such as "gpu=rtx3090".
         batch: Size to plan for where shapes leave one open; by default that of the inputs.
         dynamic_batch: Trace a model with an open batch size, so that a last batch may be smaller.
         method: One of `baechi.methods()`.
         budget: How long to search for the plan.
         devices: The TensorFlow device of each of the cluster's, such as "GPU:0".
         check: Read back where each operation is put; NotAsPlanned if not where it was planned.
+        fetches: What a session runs of a TensorFlow 1 graph.
+        feed_dict: What that is fed, to measure it.
         options: More for `baechi.place_graph`.
 
     Raises:
@@ -152,44 +183,98 @@ def place(
         NotAsPlanned: The runtime put operations elsewhere.
 
     """
-    _private.require_tested()
-    if cluster == "auto":
-        found, physical = detected_cluster()
-        names = devices_for(found, devices or physical)
-    else:
-        found = cluster_of(cluster)
-        names = devices_for(found, devices)
-    is_model = isinstance(target, keras.Model)
-    if is_model:
-        example = _batch_of(inputs)
-        traced = trace_training(target, spec_of(example, dynamic_batch))
-    else:
-        example = inputs
-        traced = target if isinstance(target, tf.Graph) else trace(target, *inputs)
-    graph = graph_of(traced, _costs(profile, found), batch or batch_size_of(example))
-    plan = place_graph(graph, found, method=method, budget=budget, **options)
-    placed = assign(traced, plan.device_of, names, check=check, plan=plan)
-    if is_model:
-        spec = spec_of(example, dynamic_batch)
-        placed._keras = PlacedKeras(target, spec, placed.function, placed.device_of)
+    step = _Step(target, inputs, batch, fetches, feed_dict, dynamic_batch=dynamic_batch)
+    found, names = _cluster(cluster, devices, needed=True)
+    made = step.plan(found, names, profile, {"method": method, "budget": budget, **options})
+    placed = assign(step.captured, made.device_of, names, check=check, plan=made)
+    if step.spec is not None:
+        placed._keras = PlacedKeras(target, step.spec, placed.function, placed.device_of)
     return placed
 
 
-def _costs(profile: str, cluster: Cluster) -> str:
-    if profile != "estimate":
-        return profile
-    return ",".join(f"{kind}={preset}" for kind, preset in presets_of(cluster).items())
+class _Step:
+    """A captured training step and the values to run it with."""
+
+    def __init__(
+        self,
+        target: Any,
+        inputs: Any,
+        batch: int | None,
+        fetches: Any,
+        feed_dict: Any,
+        *,
+        dynamic_batch: bool = True,
+    ) -> None:
+        _private.require_tested()
+        self.spec: Any = None  # of a Keras model's batch
+        self._run = {"fetches": fetches, "feed_dict": feed_dict}
+        self._values = inputs
+        if isinstance(target, Captured):
+            self.captured = target
+        elif isinstance(target, keras.Model):
+            example, self._values = _batch_of(inputs)
+            self.spec = spec_of(example, dynamic_batch)
+            size = batch or batch_size_of(example)
+            self.captured = captured_function(trace_training(target, self.spec), size)
+        elif isinstance(target, tf.Graph):
+            self.captured = capture(target, fetches=fetches, batch=batch)
+        elif _private.is_concrete(target):
+            self.captured = capture(target, batch=batch)
+        else:
+            self.captured = capture(target, *inputs, batch=batch)
+
+    def plan(
+        self, cluster: Cluster, devices: Mapping[str, str], profile: ProfileLike, options: Any
+    ) -> Plan:
+        costs: Any = profile
+        if isinstance(profile, str) and profile == "estimate":
+            kinds = presets_of(cluster).items()
+            costs = ",".join(f"{kind}={preset}" for kind, preset in kinds)
+        elif isinstance(profile, str) and profile == "measure":
+            costs = self._measured(cluster, devices)
+        return place_graph(graph_of(self.captured, costs), cluster, **options)
+
+    def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
+        flat = tf.nest.flatten(self._values)
+        if any(isinstance(value, tf.TensorSpec) for value in flat):
+            raise InputError("a step is measured by running it: give inputs with values, not specs")
+        kinds: dict[str, str] = {}
+        for device in cluster.devices:
+            ours = devices[device.name].split("/device:")[-1].split(":")[0]
+            if kinds.setdefault(ours, device.kind) != device.kind:
+                raise InputError(
+                    f"devices of kinds {kinds[ours]!r} and {device.kind!r} cannot be told apart "
+                    "here: measure on each and give both, profile=[...]"
+                )
+        if self.captured.function is None:
+            return measure(self.captured, kinds=kinds, **self._run)
+        return measure(self.captured, *self._values, kinds=kinds)
 
 
-def _batch_of(inputs: tuple[Any, ...]) -> Any:
-    """Return x, y and sample weights as Keras hands them to a training step."""
+def _cluster(
+    cluster: ClusterLike, devices: Sequence[str] | None, *, needed: bool
+) -> tuple[Cluster, dict[str, str]]:
+    """Return a cluster, and the TensorFlow devices of its own if these are needed."""
+    if cluster == "auto":
+        found, physical = detected_cluster()
+        return found, devices_for(found, devices or physical)
+    found = cluster_of(cluster)
+    return found, devices_for(found, devices) if needed else {}
+
+
+def _batch_of(inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the x, y and sample weights of a batch as Keras hands them to a training step.
+
+    And the arguments of that step: the same with values.
+    """
     if not inputs:
         raise InputError(
             "a model is placed for batches of some shape: give one, place(model, x, y), or the "
             "dataset that fit gets"
         )
     if len(inputs) == 1 and isinstance(inputs[0], tf.data.Dataset):
-        return inputs[0].element_spec
+        return inputs[0].element_spec, (next(iter(inputs[0].take(1)), inputs[0].element_spec),)
     if len(inputs) == 1 and isinstance(inputs[0], tuple):
-        return inputs[0]
-    return keras.utils.pack_x_y_sample_weight(*inputs)
+        return inputs[0], (inputs[0],)
+    batch = keras.utils.pack_x_y_sample_weight(*inputs)
+    return batch, (batch,)

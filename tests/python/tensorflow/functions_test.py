@@ -64,7 +64,8 @@ class Linear(tf.Module):
 
 def scattered(traced: Any, seed: int) -> dict[str, str]:
     """Place every colocation group somewhere."""
-    graph = baechi.tensorflow.graph_of(traced, "gpu=rtx3090", 2)
+    captured = baechi.tensorflow.capture(traced, batch=2)
+    graph = baechi.tensorflow.graph_of(captured, "gpu=rtx3090")
     plan = baechi.place_graph(graph, "4x1GiB", "random", seed=seed, optimize="none", bounds=False)
     return plan.device_of
 
@@ -217,7 +218,9 @@ def test_loops_stay_whole_on_their_device() -> None:
     traced = baechi.tensorflow.trace(step, SPEC)
     kinds = {o.type for o in traced.graph.get_operations()}
     assert kinds & {"While", "StatelessWhile"}
-    placed = baechi.tensorflow.assign(traced, scattered(traced, 2), DEVICES)
+    with pytest.warns(UserWarning, match="placed as one operator each: unroll"):
+        device_of = scattered(traced, 2)
+    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
     assert placed(X).numpy() == pytest.approx(X.numpy().sum())
     assert placed.check()
 
@@ -353,3 +356,27 @@ def test_an_unknown_version_is_used_if_its_self_test_passes(
 def test_a_version_whose_stale_functions_go_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_private, "_empty", lambda *_: None)
     assert _private.self_test() == ["a function traced before a move goes on with old weights"]
+
+
+def test_a_step_is_measured_and_its_profile_used_again(tmp_path: Any) -> None:
+    module = Linear()
+    before = module.w.numpy()
+    captured = baechi.tensorflow.capture(module.step, X)
+    profile = baechi.tensorflow.measure(captured, X, steps=2, warmup=1, kinds={"CPU": "gpu"})
+    profile.save(tmp_path / "profile.json")
+    assert (module.w.numpy() == before).all()
+    again = baechi.tensorflow.plan(
+        captured, cluster="4x1GiB", profile=tmp_path / "profile.json", method="m-etf"
+    )
+    placed = baechi.tensorflow.place(captured, cluster="4x1GiB", profile=profile, method="m-etf")
+    assert placed.plan is not None
+    assert again.device_of == placed.plan.device_of
+    measured = baechi.tensorflow.place(Linear().step, X, cluster="2x1GiB", profile="measure")
+    assert measured.check()
+    with pytest.raises(baechi.InputError, match="with values, not specs"):
+        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", profile="measure", batch=2)
+
+
+def test_a_plan_needs_no_devices() -> None:
+    plan = baechi.tensorflow.plan(Linear().step, X, cluster="16xv100")
+    assert plan.fits
