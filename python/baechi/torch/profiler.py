@@ -285,8 +285,8 @@ def measure(
     *,
     kind: str = "*",
     units: Any = "leaf",
-    repeats: int = 5,
-    warm_up: int = 1,
+    repeats: int = 20,
+    warm_up: int = 2,
     loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> Costs:
     """Measure each operator in whole steps, forward and backward, where the model is now.

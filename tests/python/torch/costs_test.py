@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import _private
-from baechi.torch.capture import call_arguments, sum_of
+from baechi.torch import _private, profiler
+from baechi.torch.capture import call_arguments, record_step, sum_of
 from baechi.torch.nested import map_tensors
 from placement_test import built
 from torch import nn
@@ -139,6 +140,69 @@ def test_measured_costs_add_up_to_the_step(sim: Any, name: str) -> None:
     found = sum(sum(c.forward.values()) + sum(c.backward.values()) for c in costs.ops.values())
     first_gradient = 51e-6  # backward() makes a one, which is no operator's
     assert step - first_gradient <= found / 1e9 <= step
+
+
+def test_medians_are_over_the_steps_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = Chain(), torch.randn(64, 256)
+    captured = baechi.torch.capture(model, inputs)
+    steps: Iterator[int] = iter([])
+
+    class Scripted:
+        """A clock on which every kernel of a step takes as long as the script says."""
+
+        now = 0
+        calls = 0
+
+        def __init__(self, device: Any) -> None:
+            pass
+
+        def measure(self, call: Any) -> tuple[Any, int]:
+            Scripted.calls += 1
+            return call(), Scripted.now
+
+    def stepped(*arguments: Any) -> Any:
+        Scripted.now = next(steps)
+        return record_step(*arguments)
+
+    monkeypatch.setattr(profiler, "_Clock", Scripted)
+    monkeypatch.setattr(profiler, "record_step", stepped)
+    steps = iter([10**9, 10**8, 7, 1, 10**7, 3, 5])
+    costs = baechi.torch.measure(model, inputs, captured, repeats=5, warm_up=2).ops
+    assert costs["first"].forward["*"] == 5
+    assert costs["second"].backward["*"] == 2 * 5  # two matrix products
+    steps = iter([2] * 22)
+    assert baechi.torch.measure(model, inputs, captured).ops["first"].forward["*"] == 2
+    assert next(steps, None) is None  # 20 steps after two
+
+
+def test_inference_has_no_backward_and_is_measured_by_the_events_of_a_device(
+    sim: Any, tmp_path: Path
+) -> None:
+    sim.configure(clock="virtual", operator_time="10us")
+    model = Chain().to("sim:0").eval()
+    inputs = torch.randn(64, 256, device="sim:0")
+    captured = baechi.torch.capture(model, inputs)
+    costs = baechi.torch.measure(model, inputs, captured, kind="gpu")
+    assert {key: cost.forward["gpu"] for key, cost in costs.ops.items()} == dict.fromkeys(
+        ("first", "relu", "second"), 10_000
+    )
+    assert all(cost.backward["gpu"] == cost.gradients == 0 for cost in costs.ops.values())
+    costs.save(tmp_path / "costs.json")
+    assert baechi.torch.Costs.load(tmp_path / "costs.json") == costs
+    graph = baechi.torch.graph_of(captured, costs, optimizer="adam").graph
+    assert not any(name.endswith(":backward") for name in graph.names)
+    assert graph["first"].permanent == 256 * 512 * FLOAT  # no gradient, no moments
+    plan = baechi.place_graph(graph, "2x1GiB", bounds=False)
+    assert plan.makespan_ns == 30_000
+
+
+def test_real_events_tell_long_kernels_from_short_ones(sim: Any) -> None:
+    sim.configure(clock="real", asynchronous=True, operator_time="1ms")
+    model, inputs = Chain().to("sim:0"), torch.randn(64, 256, device="sim:0")
+    captured = baechi.torch.capture(model, inputs)
+    costs = baechi.torch.measure(model, inputs, captured, repeats=3).ops
+    assert 10**6 <= costs["first"].forward["*"] < 50 * 10**6
+    assert costs["second"].backward["*"] >= 2 * 10**6
 
 
 def test_a_model_larger_than_the_memory_is_planned_on_the_meta_device() -> None:

@@ -97,6 +97,25 @@ def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
         gc.collect()
 
 
+@pytest.mark.parametrize("name", ["resnet", "inception", "lstm", "gpt2", "t5"])
+def test_predicted_peaks_of_inference(name: str) -> None:
+    if name not in ALL:
+        pytest.skip("transformers is not installed")
+    inputs = ALL[name].inputs(16)
+    for count, method in ((1, "single"), (3, "random")):
+        model = built(ALL[name]).eval()
+        placed = placed_on(count, model, inputs, method=method, seed=count)
+        for device in range(count):
+            sim.reset_peak_memory_stats(device)
+        with torch.no_grad():
+            loss_of(model, inputs)
+        measured = [sim.max_memory_allocated(device) for device in range(count)]
+        for predicted, found in zip(placed.peaks.values(), measured, strict=True):
+            assert predicted <= 1.10 * found + 2048, (placed.peaks, measured)
+            assert predicted >= 0.97 * found - 512, (placed.peaks, measured)
+        placed.restore()
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_update_of_the_weights_can_be_the_peak(optimizer: str) -> None:
     inputs = torch.randn(1, 256)
