@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -195,144 +196,45 @@ def _causal(batch: int) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens(batch, 8), "labels": tokens(batch, 8)}
 
 
-def _gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=40,
-        n_positions=16,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def _llama() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=40,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=16,
-        )
-    )
+_BLOCKS = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_WORDS = {**_BLOCKS, "vocab_size": 40, "max_position_embeddings": 16}
+_PICTURES = {**_BLOCKS, "image_size": 16, "patch_size": 8}
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_GPT2 = {"vocab_size": 40, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+_T5 = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+_WHISPER = {
+    "vocab_size": 40,
+    "num_mel_bins": 8,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_source_positions": 8,
+    "max_target_positions": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 
 
-def _t5() -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
+def _configured(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
+    """Return what builds a model of transformers from a configuration."""
 
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=40,
-            d_model=16,
-            d_kv=8,
-            d_ff=24,
-            num_layers=2,
-            num_heads=2,
-            dropout_rate=0.0,
-            decoder_start_token_id=0,
-        )
-    )
+    def build() -> nn.Module:
+        transformers = importlib.import_module("transformers")
+        built: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**settings))
+        return built
 
-
-def _bert() -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=40,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
-            max_position_embeddings=16,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
-
-
-def _vit() -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
-            image_size=16,
-            patch_size=8,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            num_labels=4,
-        )
-    )
-
-
-def _mixtral() -> nn.Module:
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    return MixtralForCausalLM(
-        MixtralConfig(
-            vocab_size=40,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            num_local_experts=3,
-            max_position_embeddings=16,
-        )
-    )
-
-
-def _clip() -> nn.Module:
-    from transformers import CLIPConfig, CLIPModel
-
-    size = {
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
-    text = {**size, "vocab_size": 40, "max_position_embeddings": 16, "eos_token_id": 2}
-    vision = {**size, "image_size": 16, "patch_size": 8}
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
-
-
-def _whisper() -> nn.Module:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    return WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=40,
-            num_mel_bins=8,
-            d_model=16,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=24,
-            decoder_ffn_dim=24,
-            max_source_positions=8,
-            max_target_positions=16,
-            dropout=0.0,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=1,
-        )
-    )
+    return build
 
 
 def _sounds(batch: int) -> dict[str, torch.Tensor]:
@@ -360,12 +262,62 @@ def exported(name: str) -> Any:
 
 
 TRANSFORMERS = {
-    "gpt2": Case(_gpt2, _causal),
-    "llama": Case(_llama, _causal),
-    "t5": Case(_t5, _causal),
-    "bert": Case(_bert, lambda n: {**_causal(n), "attention_mask": torch.ones(n, 8).long()}),
-    "vit": Case(_vit, _classes),
-    "mixtral": Case(_mixtral, _causal),
-    "clip": Case(_clip, _pictures_and_words),
-    "whisper": Case(_whisper, _sounds),
+    "gpt2": Case(
+        _configured(
+            "GPT2LMHeadModel",
+            "GPT2Config",
+            **_GPT2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        ),
+        _causal,
+    ),
+    "llama": Case(
+        _configured("LlamaForCausalLM", "LlamaConfig", **_WORDS, num_key_value_heads=1), _causal
+    ),
+    "t5": Case(
+        _configured(
+            "T5ForConditionalGeneration",
+            "T5Config",
+            **_T5,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        ),
+        _causal,
+    ),
+    "bert": Case(
+        _configured("BertForMaskedLM", "BertConfig", **_WORDS, **_NO_DROPOUT),
+        lambda n: {**_causal(n), "attention_mask": torch.ones(n, 8).long()},
+    ),
+    "vit": Case(
+        _configured(
+            "ViTForImageClassification", "ViTConfig", **_PICTURES, **_NO_DROPOUT, num_labels=4
+        ),
+        _classes,
+    ),
+    "mixtral": Case(
+        _configured(
+            "MixtralForCausalLM",
+            "MixtralConfig",
+            **_WORDS,
+            num_key_value_heads=1,
+            num_local_experts=3,
+        ),
+        _causal,
+    ),
+    "clip": Case(
+        _configured(
+            "CLIPModel",
+            "CLIPConfig",
+            text_config={**_WORDS, "eos_token_id": 2},
+            vision_config=_PICTURES,
+            projection_dim=8,
+        ),
+        _pictures_and_words,
+    ),
+    "whisper": Case(
+        _configured("WhisperForConditionalGeneration", "WhisperConfig", **_WHISPER, dropout=0.0),
+        _sounds,
+    ),
 }
