@@ -185,6 +185,39 @@ def test_calls_are_inlined_and_train_the_same() -> None:
     assert unpaired(graph) == []
 
 
+def test_calls_keep_their_order_and_their_results_apart() -> None:
+    state = tf.Variable(1.0)
+
+    @tf.function
+    def both() -> Any:
+        return state + 0.0, state * 10.0
+
+    @tf.function
+    def step() -> Any:
+        before = both()
+        state.assign(5.0)
+        return before, both()
+
+    traced = step.get_concrete_function()
+    assert len(calls_in(traced.graph.as_graph_def())) == 2
+    made = flattened(traced)
+    before, after = tf.nest.map_structure(float, made())
+    assert (before, after) == ((1.0, 10.0), (5.0, 50.0))
+    # Not by luck: the write waits for the reads before it, those after it for the write.
+    nodes = {node.name: node for node in made.graph.as_graph_def().node}
+
+    def waits_for(name: str) -> set[str]:
+        sources = {split_input(text)[0] for text in nodes[name].input}
+        return sources.union(*(waits_for(source) for source in sources))
+
+    (write,) = [n for n, node in nodes.items() if node.op == "AssignVariableOp"]
+    reads = [n for n, node in nodes.items() if node.op == "ReadVariableOp"]
+    early = [read for read in reads if write not in waits_for(read)]
+    assert len(reads) == 4
+    assert len(early) == 2
+    assert set(early) <= waits_for(write)
+
+
 def test_a_loaded_step_is_flat_and_trains_the_same(tmp_path: Path) -> None:
     net = Net()
     expected = losses(net, net.step)
