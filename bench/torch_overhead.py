@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs the host that a PyTorch model is placed.
 
-Two figures, each a median of ratios taken in turns in one run: the step time of a 12-layer
-Transformer placed on one device against the same model unplaced, and the time that one module call
-takes more when neighbouring modules are on different logical devices of the CPU, copies left out.
+Medians of ratios taken in turns in one run: the step time of a 12-layer Transformer placed on one
+device against the same model unplaced, by tier; the time that one module call takes more when
+neighbouring modules are on different logical devices of the CPU; and the forward of the models in
+`models/pytorch` at their small sizes, every operator on one of two logical devices at random, by
+tier. In the last two the copies are left out.
 
     python bench/torch_overhead.py
 """
@@ -12,14 +14,20 @@ takes more when neighbouring modules are on different logical devices of the CPU
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import baechi.torch
 import torch
 from baechi.torch.communication import Arrival, Links
 from torch import nn
+
+from models.pytorch import MODELS
 
 
 def cpu_time(call: Callable[[], Any]) -> float:
@@ -35,12 +43,12 @@ def step(model: nn.Module, inputs: torch.Tensor) -> None:
     model(inputs).square().mean().backward()
 
 
-def one_device(rounds: int) -> float:
+def one_device(rounds: int, tier: int) -> float:
     """Return the step time of the placed model as a multiple of the unplaced one's."""
     layer = nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True)
     plain, placed = nn.TransformerEncoder(layer, 12), nn.TransformerEncoder(layer, 12)
     inputs = torch.randn(4, 64, 128)
-    baechi.torch.place(placed, inputs, "1x64GiB", devices=["cpu"])
+    baechi.torch.place(placed, inputs, "1x64GiB", devices=["cpu"], tier=tier)
     step(plain, inputs)
     step(placed, inputs)
     pairs = [
@@ -61,8 +69,7 @@ def per_call(rounds: int, calls: int = 200) -> float:
     inputs = torch.randn(1)
     captured = baechi.torch.capture(placed, inputs, training=False)
     device_of = {op.key: f"d{int(op.key) // 2 % 2}" for op in captured.ops}
-    Links.send = _stay  # type: ignore[method-assign]
-    baechi.torch.assign(placed, captured, device_of, {"d0": "cpu", "d1": "cpu"})
+    baechi.torch.assign(placed, captured, device_of, {"d0": "cpu", "d1": "cpu"}, tier=1)
     with torch.no_grad():
         pairs = [
             (cpu_time(lambda: placed(inputs)), cpu_time(lambda: plain(inputs)))
@@ -71,12 +78,47 @@ def per_call(rounds: int, calls: int = 200) -> float:
     return statistics.median((a - b) / calls for a, b in pairs) * 1e6
 
 
+def per_model(entry: Any, rounds: int) -> tuple[float, float, int]:
+    """Return the forward's time in tier 1 and 2 as multiples of eager code's, and the calls."""
+    config = entry.small()
+    inputs = entry.inputs(config, 2)
+    torch.manual_seed(1)
+    nets = [entry.build(config) for _ in range(3)]
+    graph = baechi.torch.export(nets[0], inputs)
+    for tier in (1, 2):
+        baechi.torch.place(
+            nets[tier],
+            inputs,
+            "2x64GiB",
+            method="random",
+            bounds=False,
+            devices=["cpu"] * 2,
+            tier=tier,
+            exported=[graph] if tier == 2 else [],
+        )
+    times: list[list[float]] = []
+    for _ in range(rounds + 2):
+        times.append([cpu_time(lambda net=net: net(**inputs)) for net in nets])
+    ratios = [statistics.median(t[tier] / t[0] for t in times[2:]) for tier in (1, 2)]
+    calls = sum(node.kind == "call" for node in graph.graph.nodes)
+    return ratios[0], ratios[1], calls
+
+
 def main() -> None:
-    """Print both figures."""
+    """Print all figures."""
     torch.set_num_threads(1)
-    ratio = one_device(15)
-    print(f"12-layer Transformer on one device: {100 * (ratio - 1):+.1f}% step time")
+    for tier in (1, 2):
+        ratio = one_device(15, tier)
+        print(
+            f"12-layer Transformer on one device, tier {tier}: {100 * (ratio - 1):+.1f}% step time"
+        )
+    Links.send = _stay  # type: ignore[method-assign]
     print(f"interception of a module call: {per_call(30):.1f} us")
+    for name, entry in MODELS.items():
+        first, second, calls = per_model(entry, 15)
+        print(
+            f"{name}, {calls} calls: forward {first:.2f} times eager in tier 1, {second:.2f} in 2"
+        )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,11 @@ def only_autograd_holds(tensor: torch.Tensor) -> bool:
     return tensor._base is None and tensor._use_count() <= 4 and storage <= 2
 
 
+def without_python(call: Any) -> Any:
+    """Return an aten operator without the Python around it, anything else as it is."""
+    return getattr(call, "_op", call) if isinstance(call, torch._ops.OpOverload) else call
+
+
 def flop_formulas() -> dict[Any, Any]:
     """Return the functions that count the FLOPs of an aten operator, by overload packet."""
     return flop_counter.flop_registry

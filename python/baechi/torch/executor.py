@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.torch import _private
 from baechi.torch.communication import Arrival, Links, LogicalDevice
 from baechi.torch.exported_graph import ExportedGraph, Node, Ref, Region, refs_in
 from baechi.torch.exported_schedule import Bring, Run, Schedule, Send, Wait, is_everywhere
@@ -122,6 +123,7 @@ def _call(source: _Source, node: Node, local: Any, device: torch.device | None) 
     if isinstance(target, Region):
         where = device or torch.device("cpu")
         target = _region(target, where)
+    target = _private.without_python(target)
     arguments = [source.text(a, local, device) for a in node.args]
     for name, value in node.kwargs.items():
         if name == "pin_memory":

@@ -19,6 +19,7 @@ from baechi.torch.capture import Capture, Op, Recorder
 from baechi.torch.executor import interpreted, weight_of
 from baechi.torch.exported import Exported, structure_of
 from baechi.torch.exported_graph import Node, NotExportedError, Region
+from baechi.torch.interception import Interceptor
 
 
 def kind_of(node: Node) -> str:
@@ -27,6 +28,21 @@ def kind_of(node: Node) -> str:
         return "region"
     name = getattr(node.target, "_opname", None) or getattr(node.target, "__name__", "call")
     return str(name)
+
+
+def run_graph(model: nn.Module, exported: Exported, args: Any, kwargs: Any, call: Any) -> Any:
+    """Run the graph in the place of the model's code, where the weights are."""
+    inputs: list[torch.Tensor] = []
+    try:
+        fits = structure_of((args, kwargs), inputs) == exported.structure
+    except NotExportedError:
+        fits = False
+    if not (fits and exported.accepts(inputs)):
+        raise InputError("the graph was exported for other arguments than it is run with")
+    nodes = exported.graph.nodes
+    weights = {n.target: weight_of(model, n.target) for n in nodes if n.kind == "weight"}
+    device = next((t.device for t in (*weights.values(), *inputs)), torch.device("cpu"))
+    return exported.rebuild(interpreted(exported.graph, weights, device, inputs, call))
 
 
 class OperatorRecorder(Recorder):
@@ -42,32 +58,42 @@ class OperatorRecorder(Recorder):
         self.entered(self.root, args, kwargs)
         self._state.paused = True  # every call is an operator already
         try:
-            return self._run(args, kwargs)
+            return run_graph(self.model, self._exported, args, kwargs, self._call)
         finally:
             self._state.paused = False
-
-    def _run(self, args: Any, kwargs: Any) -> Any:
-        inputs: list[torch.Tensor] = []
-        try:
-            fits = structure_of((args, kwargs), inputs) == self._exported.structure
-        except NotExportedError:
-            fits = False
-        if not (fits and self._exported.accepts(inputs)):
-            raise InputError("the graph was exported for other arguments than it is run with")
-        weights = {
-            node.target: weight_of(self.model, node.target)
-            for node in self._exported.graph.nodes
-            if node.kind == "weight"
-        }
-        device = next((t.device for t in (*weights.values(), *inputs)), torch.device("cpu"))
-        outputs = interpreted(self._exported.graph, weights, device, inputs, self._call)
-        return self._exported.rebuild(outputs)
 
     def _call(
         self, node: Node, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         with self._running(Op(node.key, kind_of(node), None), args, kwargs):
             return self._finish(target(*args, **kwargs), args, kwargs)
+
+
+class OperatorWatcher(Interceptor):
+    """Runs the graph in the place of the model's code and shows what each call makes."""
+
+    def __init__(
+        self, model: nn.Module, exported: Exported, watch: Callable[[str, Any], None]
+    ) -> None:
+        super().__init__(model, lambda _path, _module: False)
+        self._exported = exported
+        self._watch = watch
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the graph."""
+        del forward
+        self._state.paused = True
+        try:
+            return run_graph(self.model, self._exported, args, kwargs, self._call)
+        finally:
+            self._state.paused = False
+
+    def _call(
+        self, node: Node, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        out = target(*args, **kwargs)
+        self._watch(node.key, out)
+        return out
 
 
 def kept_together(exported: Exported, captured: Capture) -> list[list[str]]:

@@ -21,7 +21,7 @@ from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.memory import Peak, peaks_of
 from baechi.torch.nested import tensors_in
-from baechi.torch.operators import kept_together, module_devices
+from baechi.torch.operators import OperatorWatcher, kept_together, module_devices
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.tiers import MODES, ORDER, TIERS, Operators, Tier2, TieredAssigner
 from baechi.torch.verification import (
@@ -93,9 +93,36 @@ class Placed:
                 found.run(self.model, inputs, loss)
             finally:
                 fine.remove()
+        result = compared(expected, found, tolerance)
+        if result and isinstance(mine, TieredAssigner):
+            graph = self._verified_graph(mine, inputs, loss, tolerance)
+            result = result if graph is None else graph
         if was_active:
             mine.install()
             self._active = True
+        return result
+
+    def _verified_graph(
+        self, mine: TieredAssigner, inputs: Any, loss: Any, tolerance: float | None
+    ) -> Verification | None:
+        """Compare the exported graph on one device and placed; None where there is none."""
+        with no_dropout(self.model):
+            try:
+                graph = export(self.model, inputs, units=mine.tier2.units)
+            except NotExportedError:
+                return None
+            expected, found = Trail(), Trail()
+            sides = (
+                (OperatorWatcher(self.model, graph, expected.watch), expected),
+                (mine.watched(graph, found.watch), found),
+            )
+            for runner, trail in sides:
+                with unchanged(self.model):
+                    runner.install()
+                    try:
+                        trail.run(self.model, inputs, loss)
+                    finally:
+                        runner.remove()
         return compared(expected, found, tolerance)
 
     @property

@@ -121,6 +121,15 @@ class TieredAssigner(Assigner):
         """How many graphs there are."""
         return sum(map(len, self._programs.values()))
 
+    def watched(self, graph: Exported, watch: Callable[[str, Any], None]) -> TieredAssigner:
+        """Return an assigner of the same placement that shows what each call of `graph` makes."""
+        tier2 = Tier2(True, [graph], self.tier2.starts, self.tier2.operators, self.tier2.units)
+        other = TieredAssigner(
+            self.model, self.captured, self.placement, self.devices, self.full_mode, tier2
+        )
+        other.watch = watch
+        return other
+
     # Which tier
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -184,6 +193,7 @@ class TieredAssigner(Assigner):
             raise NotExportedError("its graph does not take the arguments it was made for")
         program = self._program(exported)
         self._programs.setdefault(key, []).append(program)
+        self.tier2.exported.append(exported)  # for the time after restore()
         return program
 
     # Programs

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch import executor
 from baechi.torch.communication import Links
 from placement_test import built
 from torch_models import CASES
@@ -98,4 +99,33 @@ def test_a_link_that_changes_bytes_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Links, "_copied", spoiled)
     verification = placed.verify(CASES["resnet"].inputs(2))
     assert (verification.what, verification.where) == ("copy", "gpu:2 -> gpu:0")
+    placed.restore()
+
+
+def test_the_call_of_a_graph_behind_a_wrong_copy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tier 2 is compared call by call; what is wrong there only is found."""
+    placed = placed_model("inception")
+    assert placed.verify(CASES["inception"].inputs(2)).compared > 50
+    right = executor._sender
+    wrong: list[str] = []
+
+    def spoiled(links: Any) -> Any:
+        send = right(links)
+
+        def spoil(value: Any, source: Any, target: Any) -> Any:
+            arrival = send(value, source, target)
+            if value.dim() == 4 and not wrong:
+                wrong.append("")
+                arrival.tensor = arrival.tensor * 1.01
+            return arrival
+
+        return spoil
+
+    monkeypatch.setattr(executor, "_sender", spoiled)
+    verification = placed.verify(CASES["inception"].inputs(2))
+    assert not verification
+    assert verification.what == "output"
+    assert ":" in str(verification.where)  # a call, not a module
+    assert verification.error == pytest.approx(0.01, rel=0.5)
+    monkeypatch.undo()
     placed.restore()
