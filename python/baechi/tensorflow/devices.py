@@ -82,7 +82,7 @@ def detected_cluster() -> tuple[Cluster, list[str]]:
     """
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
-        memory = _gpu_memory()
+        memory = gpu_memory()
         line = "+".join(f"1x{capacity}B" for capacity in memory)
         return Cluster(line), [d.name for d in gpus]
     cpus = tf.config.list_logical_devices("CPU")
@@ -95,7 +95,7 @@ def detected_cluster() -> tuple[Cluster, list[str]]:
     return Cluster(f"{len(cpus)}x{total // len(cpus)}B"), [d.name for d in cpus]
 
 
-def _gpu_memory() -> list[int]:
+def gpu_memory() -> list[int]:
     """Return the capacity of every logical GPU, in their order: that of the physical ones."""
     capacities = []
     for index, physical in enumerate(tf.config.list_physical_devices("GPU")):
