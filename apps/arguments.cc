@@ -70,8 +70,8 @@ std::string check_path(const std::string& path) {
 
 void add_graph_argument(CLI::App& app, GraphArgument& argument) {
   app.add_option("graph", argument.path,
-                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model or "
-                 "TensorFlow GraphDef (.pb); - is standard input")
+                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model, "
+                 "TensorFlow GraphDef (.pb) or Chakra trace (.et); - is standard input")
       ->required()
       ->check(check_path)
       ->type_name("GRAPH");

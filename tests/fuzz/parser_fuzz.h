@@ -12,8 +12,10 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/chakra.h"
 #include "baechi/io/dnn_partitioning.h"
 #include "baechi/io/onnx.h"
+#include "baechi/io/onnx_runtime_profile.h"
 #include "baechi/io/placement_file.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/io/profile_file.h"
@@ -181,11 +183,23 @@ inline void onnx(std::string_view input) {
   });
 }
 
+inline void chakra(std::string_view input) {
+  refuse_in_one_line([&] { graph_round_trip(parse_chakra(input, "input")); });
+}
+
+inline void onnx_runtime_profile(std::string_view input) {
+  refuse_in_one_line([&] {
+    const Profile profile = parse_onnx_runtime_profile(input, "input");
+    require(parse_profile(profile_to_json(profile), "again") == profile,
+            "a profile survives its file");
+  });
+}
+
 struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 11> kParserBodies{{{"graph_json", graph_json},
+inline constexpr std::array<Body, 13> kParserBodies{{{"graph_json", graph_json},
                                                      {"dnn_partitioning", dnn_partitioning},
                                                      {"pipedream", pipedream},
                                                      {"cluster_json", cluster_json},
@@ -195,6 +209,8 @@ inline constexpr std::array<Body, 11> kParserBodies{{{"graph_json", graph_json},
                                                      {"profile_json", profile_json},
                                                      {"graph_def", graph_def},
                                                      {"onnx", onnx},
+                                                     {"onnx_runtime_profile", onnx_runtime_profile},
+                                                     {"chakra", chakra},
                                                      {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

@@ -13,6 +13,8 @@ from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import ModelGraph, graph_of
 from baechi.torch.placing import Placed, assign, place
 from baechi.torch.profiler import Costs, OpCost, estimate, measure
+from baechi.torch.pt2 import graph_of_program, load_pt2
+from baechi.torch.split_spec import split_spec
 from baechi.torch.verification import Verification
 
 __all__ = [
@@ -30,6 +32,9 @@ __all__ = [
     "estimate",
     "export",
     "graph_of",
+    "graph_of_program",
+    "load_pt2",
     "measure",
     "place",
+    "split_spec",
 ]

@@ -11,6 +11,7 @@
 #include "baechi/io/json_reader.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/io/onnx_runtime_profile.h"
 #include "baechi/io/text_file.h"
 
 namespace baechi {
@@ -162,6 +163,7 @@ void write_operator(JsonWriter& json, const OperatorProfile& op) {
 }  // namespace
 
 Profile parse_profile(std::string_view text, const std::string& place) {
+  if (looks_like_onnx_runtime_profile(text)) return parse_onnx_runtime_profile(text, place);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin != text.npos && text[begin] == '{')
     if (const DocumentKind kind = document_kind(text, place);

@@ -3,6 +3,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/json_values.h"
+#include "baechi/io/onnx_runtime_profile.h"
 #include "baechi/io/read_graph.h"
 
 namespace baechi {
@@ -20,6 +21,7 @@ DocumentType detect_document(std::string_view text, const std::string& place) {
                        "the \"format\" is neither \"baechi-graph\", \"baechi-cluster\", "
                        "\"baechi-plan\", \"baechi-placement\" nor \"baechi-profile\"");
   }
+  if (looks_like_onnx_runtime_profile(text)) return DocumentType::kProfile;
   detect_graph_format(text, place);
   return DocumentType::kGraph;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "baechi/base/error.h"
+#include "baechi/io/chakra.h"
 #include "baechi/io/dnn_partitioning.h"
 #include "baechi/io/graph_def.h"
 #include "baechi/io/graph_json.h"
@@ -18,7 +19,8 @@ namespace {
 
 constexpr const char* kKnownFormats =
     "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
-    "dnn-partitioning JSON, PipeDream's graph.txt, an ONNX model or a TensorFlow GraphDef";
+    "dnn-partitioning JSON, PipeDream's graph.txt, an ONNX model, a TensorFlow GraphDef or a "
+    "Chakra trace";
 
 }  // namespace
 
@@ -26,6 +28,7 @@ GraphFormat detect_graph_format(std::string_view text, const std::string& place)
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (looks_like_graph_def(text)) return GraphFormat::kGraphDef;
   if (looks_like_onnx(text)) return GraphFormat::kOnnx;
+  if (looks_like_chakra(text)) return GraphFormat::kChakra;
   if (begin == text.npos) throw InputError(place, "the file is empty");
   // Byte order marks and compressed files are JsonReader's to explain.
   if (static_cast<unsigned char>(text[begin]) < 0x80 && text[begin] != 0x1F && text[begin] != '{') {
@@ -59,6 +62,8 @@ OpGraph parse_any(std::string_view text, const std::string& place, const ReadOpt
       return parse_graph_def(text, place, {}, options.costs);
     case GraphFormat::kOnnx:
       return parse_onnx(text, place, {}, options.costs);
+    case GraphFormat::kChakra:
+      return parse_chakra(text, place);
     case GraphFormat::kDnnPartitioning:
       break;
   }

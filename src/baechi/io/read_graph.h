@@ -13,7 +13,14 @@
 
 namespace baechi {
 
-enum class GraphFormat : std::uint8_t { kBaechi, kDnnPartitioning, kPipeDream, kGraphDef, kOnnx };
+enum class GraphFormat : std::uint8_t {
+  kBaechi,
+  kDnnPartitioning,
+  kPipeDream,
+  kGraphDef,
+  kOnnx,
+  kChakra
+};
 
 // Tells the format by the content, not by the file's name. Throws InputError when it is none.
 GraphFormat detect_graph_format(std::string_view text, const std::string& place);

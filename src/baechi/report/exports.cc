@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
@@ -14,6 +15,7 @@
 #include "baechi/io/write_onnx.h"
 #include "baechi/report/csv_field.h"
 #include "baechi/report/plan_dot.h"
+#include "baechi/report/plan_svg.h"
 
 namespace baechi {
 namespace {
@@ -150,6 +152,7 @@ std::string to_device_map(const OpGraph& graph, const Plan& plan) {
 struct LayerPlace {  // in a name: whose layer, and which
   std::string family;
   std::size_t number = 0;
+  std::string module;  // the layer as a module: "layers.3"
 };
 
 // Absent when it is no number, or a very long one.
@@ -165,14 +168,16 @@ std::optional<std::size_t> number_of(std::string_view digits) {
 
 // The first numbered part: "layers/3" or "layer_3".
 std::optional<LayerPlace> layer_of(std::string_view name) {
-  std::string before;
+  std::string before, module;
   for (const std::string_view part : parts_of(name)) {
+    if (!module.empty()) module += ".";
+    module += part;
     if (const auto number = number_of(part); number.has_value() && !before.empty())
-      return LayerPlace{before, *number};
+      return LayerPlace{before, *number, module};
     const std::size_t line = part.rfind('_');
     if (line != std::string_view::npos)
       if (const auto number = number_of(part.substr(line + 1)); number.has_value())
-        return LayerPlace{before + "/" + std::string(part.substr(0, line)), *number};
+        return LayerPlace{before + "/" + std::string(part.substr(0, line)), *number, module};
     before += "/" + std::string(part);
   }
   return std::nullopt;
@@ -183,6 +188,7 @@ struct Layer {
   OpId example{0};
 };
 struct Family {
+  std::string name;
   Bytes permanent;
   std::map<std::size_t, Layer> layers;
   std::optional<std::pair<OpId, OpId>> split;  // two operators of one layer on two devices
@@ -195,6 +201,7 @@ Family largest_family(const OpGraph& graph, const Plan& plan) {
     const std::optional<LayerPlace> place = layer_of(graph[op].name);
     if (!place.has_value()) continue;
     Family& family = families[place->family];
+    family.name = place->family;
     family.permanent += graph[op].permanent;
     Layer& layer = family.layers[place->number];
     if (!layer.device.has_value())
@@ -229,21 +236,70 @@ std::string to_llama_cpp(const OpGraph& graph, const Plan& plan) {
          "\n";
 }
 
+// What runs before the first layer is the first stage's, and what runs after the last is the last
+// one's: a split lies in front of a layer.
+void check_ends(const OpGraph& graph, const Plan& plan, const Family& family) {
+  std::set<OpId> in_layers;
+  const Layer &first = family.layers.begin()->second, &last = family.layers.rbegin()->second;
+  Time begins = plan.schedule.slots[first.example].start;
+  for (const OpId op : graph.ops()) {
+    if (graph[op].permanent == Bytes(0) || graph[op].backward) continue;
+    const std::optional<LayerPlace> place = layer_of(graph[op].name);
+    if (place.has_value() && place->family == family.name) {
+      in_layers.insert(op);
+      begins = std::min(begins, plan.schedule.slots[op].start);
+    }
+  }
+  for (const OpId op : graph.ops()) {
+    if (graph[op].permanent == Bytes(0) || graph[op].backward || in_layers.contains(op)) continue;
+    const bool before = plan.schedule.slots[op].start < begins;
+    const Layer& end = before ? first : last;
+    if (device_of(plan, op) != *end.device)
+      throw InputError(graph.name(), "the plan is not a pipeline: " + in_quotes(graph[op].name) +
+                                         ", which runs " + (before ? "before" : "after") +
+                                         " the layers, is on " +
+                                         spec_of(plan, device_of(plan, op)).name + ", the " +
+                                         (before ? "first" : "last") + " layer on " +
+                                         spec_of(plan, *end.device).name);
+  }
+}
+
+std::string to_split_spec(const OpGraph& graph, const Plan& plan) {
+  layers_per_device(graph, plan);  // refuses what is not layer-wise
+  const Family family = largest_family(graph, plan);
+  check_ends(graph, plan, family);
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  std::optional<DeviceId> last;
+  for (const auto& [number, layer] : family.layers) {
+    if (last.has_value() && layer.device != last)
+      json.field(layer_of(graph[layer.example].name)->module, "beginning");
+    last = layer.device;
+  }
+  json.end_object();
+  json.finish();
+  return text;
+}
+
 std::string to_dot(const OpGraph& graph, const Plan& plan) { return plan_dot(graph, plan); }
+std::string to_svg(const OpGraph& graph, const Plan& plan) { return plan_svg(graph, plan); }
 
 std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   static_cast<void>(graph);
   return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
 }
 
-constexpr std::array<ExportFormat, 7> kFormats{{
+constexpr std::array<ExportFormat, 9> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
+    {"svg", "a picture: a lane per device, data flowing down, at most 300 nodes", to_svg},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
      to_device_map},
     {"tensorflow", "TensorFlow device string per node", to_tensorflow},
     {"onnxruntime", "ONNX Runtime session option: which annotation of --to onnx runs where",
      to_onnx_runtime},
+    {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec},
     {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm},
     {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp},
 }};

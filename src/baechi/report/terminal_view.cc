@@ -44,10 +44,10 @@ class Picture {
  public:
   Picture(const OpGraph& graph, const Plan& plan, const TerminalStyle& style)
       : graph_(graph), plan_(plan), style_(style) {
-    const std::size_t width = std::max(style.width, kLeastWidth);
+    width_ = std::max(style.width, kLeastWidth);
     // In a narrow terminal the picture keeps its room and the values go.
-    values_ = width >= kLabel + kValues + 30;
-    columns_ = width - kLabel - 2 - (values_ ? kValues : 0);
+    values_ = width_ >= kLabel + kValues + 30;
+    columns_ = width_ - kLabel - 2 - (values_ ? kValues : 0);
   }
 
   std::string text() {
@@ -156,16 +156,29 @@ class Picture {
                short_text(path.total(CriticalUse::kCompute)) + " computing");
   }
 
+  // Between words, so that no line is wider than the picture may be.
   std::string legend() const {
-    return "height: share of the time, or of the capacity; critical: the number of the device that "
-           "the critical path is on, > in transfers\n";
+    constexpr std::string_view kWords =
+        "height: share of the time, or of the capacity; critical: the number of the device that "
+        "the critical path is on, > in transfers";
+    std::string text, line;
+    for (std::string_view rest = kWords; !rest.empty();) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (!line.empty() && line.size() + 1 + end > width_) {
+        text += line + "\n";
+        line.clear();
+      }
+      line += (line.empty() ? "" : " ") + std::string(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return text + line + "\n";
   }
 
   const OpGraph& graph_;
   const Plan& plan_;
   TerminalStyle style_;
   bool values_ = true;
-  std::size_t columns_ = 1;
+  std::size_t width_ = kLeastWidth, columns_ = 1;
 };
 
 }  // namespace

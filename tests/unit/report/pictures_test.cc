@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,10 @@
 #include "baechi/io/write_graph_def.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/exports.h"
+#include "baechi/report/picture_layout.h"
 #include "baechi/report/plan_dot.h"
+#include "baechi/report/plan_picture.h"
+#include "baechi/report/plan_svg.h"
 #include "baechi/report/terminal_view.h"
 #include "baechi/report/time_columns.h"
 #include "baechi/report/trace_events.h"
@@ -81,7 +85,7 @@ TEST_CASE("terminal view: it keeps to its width, and colours and Unicode are as 
     CAPTURE(width);
     const std::vector<std::string> lines =
         lines_of(terminal_view(graph, plan, {.width = width, .color = false, .ascii = true}));
-    for (std::size_t i = 2; i + 1 < lines.size(); ++i)  // between axis and legend
+    for (std::size_t i = 2; i < lines.size(); ++i)  // behind headline and axis
       CHECK_MESSAGE(columns_of(lines[i]) <= width, lines[i]);
   }
   const std::string plain = terminal_view(graph, plan, {.width = 80});
@@ -212,6 +216,92 @@ TEST_CASE("exports: a device map of very deep names takes no more than their len
   std::ranges::replace(dotted, '/', '.');
   CHECK(exported("device-map", modules({deep, deep + "/a/b", deep + "/c"}), {0, 1, 2}) ==
         "{\n \"" + dotted + "\": 0,\n \"" + dotted + ".a\": 1,\n \"" + dotted + ".c\": 2\n}\n");
+}
+
+// An embedding, layers of two operators, a head; the head runs last.
+OpGraph language_model(std::size_t layers) {
+  OpGraphBuilder builder("lm");
+  std::optional<TensorId> before;
+  const auto add = [&](const std::string& name) {
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(10)});
+    builder.set_time(op, kAnyKind, Time(10));
+    if (before.has_value()) builder.connect(*before, op);
+    before = builder.add_output(op, Bytes(2048));
+  };
+  add("embed");
+  for (std::size_t i = 0; i < 2 * layers; ++i)
+    add("model.layers." + std::to_string(i / 2) + (i % 2 == 0 ? ".a" : ".b"));
+  add("head");
+  return std::move(builder).build();
+}
+
+TEST_CASE("split spec: a pipeline is split before the first layer of each further stage") {
+  const OpGraph graph = language_model(4);
+  CHECK(exported("split-spec", graph, {0, 0, 0, 0, 0, 1, 1, 2, 2, 2}) ==
+        "{\n \"model.layers.2\": \"beginning\",\n \"model.layers.3\": \"beginning\"\n}\n");
+  // Devices without a layer are no stages.
+  CHECK(exported("split-spec", graph, {0, 0, 0, 2, 2, 2, 2, 2, 2, 2}) ==
+        "{\n \"model.layers.1\": \"beginning\"\n}\n");
+  CHECK(exported("split-spec", graph, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}) == "{}\n");
+  CHECK_THROWS_WITH_AS(exported("split-spec", graph, {0, 0, 0, 0, 0, 1, 1, 1, 1, 0}),
+                       "lm: the plan is not a pipeline: 'head', which runs after the layers, is on "
+                       "gpu:0, the last layer on gpu:1",
+                       InputError);
+  CHECK_THROWS_WITH_AS(exported("split-spec", graph, {1, 0, 0, 0, 0, 1, 1, 1, 1, 1}),
+                       "lm: the plan is not a pipeline: 'embed', which runs before the layers, is "
+                       "on gpu:1, the first layer on gpu:0",
+                       InputError);
+  CHECK_THROWS_AS(exported("split-spec", graph, {0, 0, 1, 0, 0, 1, 1, 1, 1, 1}), InputError);
+}
+
+TEST_CASE("picture layout: data flows down, devices have lanes, and no two nodes share a place") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(seed);
+    const Cluster cluster = testing::unit_latency_cluster(3, Bytes(1'000'000));
+    Placement placement(graph.num_ops(), DeviceId(0));
+    for (const OpId op : graph.ops()) placement[op] = DeviceId((op.index() * 7 + seed) % 3);
+    const Plan plan = placed(graph, cluster, placement);
+    const PlanPicture picture = plan_picture(graph, plan, graph.num_ops());
+    const PictureLayout layout = layout_picture(picture, 3);
+    REQUIRE(layout.row.size() == graph.num_ops());
+    for (const PictureEdge& edge : picture.edges)
+      CHECK(layout.row[edge.from] < layout.row[edge.to]);
+    std::set<std::pair<std::size_t, std::size_t>> places;
+    for (std::size_t n = 0; n < picture.nodes.size(); ++n) {
+      const LaneExtent& lane = layout.lanes[picture.nodes[n].device];
+      CHECK(layout.column[n] >= lane.first);
+      CHECK(layout.column[n] < lane.first + lane.width);
+      CHECK(places.emplace(layout.row[n], layout.column[n]).second);
+    }
+  }
+}
+
+TEST_CASE("plan svg: operators one by one or in parts, transfers with their sizes, text escaped") {
+  const OpGraph graph = language_model(3);
+  const std::string whole = exported("svg", graph, {0, 0, 0, 0, 0, 1, 1, 1});
+  const auto count = [](const std::string& text, std::string_view what) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++found;
+    return found;
+  };
+  CHECK(count(whole, "<g>") == 8);
+  CHECK(count(whole, "class=\"e") == 7);
+  CHECK(count(whole, "class=\"e x\"") == 1);  // one tensor crosses
+  CHECK(count(whole, ">2.00 KiB</text>") == 1);
+  CHECK(count(whole, "class=\"d\"") == 2);  // lanes
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(10'000'000));
+  const Plan plan = placed(graph, cluster, Placement(graph.num_ops(), DeviceId(0)));
+  const std::string parts = plan_svg(graph, plan, 4);  // embed, head, model
+  CHECK(count(parts, "<g>") == 3);
+  CHECK(parts.find("6 operators, ") != std::string::npos);
+
+  OpGraphBuilder builder("a<b>&\"c\"");
+  builder.set_time(builder.add_operator({.name = "x<y&z>"}), kAnyKind, Time(1));
+  const OpGraph odd = std::move(builder).build();
+  const std::string escaped = exported("svg", odd, {0});
+  CHECK(escaped.find("x&lt;y&amp;z&gt;") != std::string::npos);
+  CHECK(escaped.find("<y") == std::string::npos);
 }
 
 TEST_CASE("plan dot: few operators are drawn one by one, many as the parts their names tell") {

@@ -53,13 +53,19 @@ function summaryTiles(data, plan) {
   );
 }
 
+// What a note says of how one method got to its plan is a remark in the table of methods; nobody has to act on it.
+function remarkOf(method, note) {
+  const name = `${method.method}: `;
+  return note.startsWith(name) ? note.slice(name.length) : null;
+}
+
 // What a reader should know before believing the numbers, and what the page leaves out.
 function warnings(plan) {
   const list = plan.broken.map((words) => `This plan breaks a rule: ${words}`);
   for (const d of plan.devices)
     if (d.peak > d.capacity) list.push(`${d.name} runs out of memory: ${bytesText(d.peak - d.capacity)} over its capacity.`);
   if (plan.fallbacks.length > 0) list.push(`The method alone ran out of room; what it took to fit: ${plan.fallbacks.join(", ")}.`);
-  list.push(...plan.notes);
+  list.push(...plan.notes.filter((note) => !plan.methods.some((m) => remarkOf(m, note))));
   const shown = plan.bars.count;
   if (shown < plan.all_operators) list.push(`The timeline shows ${countText(plan.all_operators)} operators as ${countText(shown)} bars: short neighbours share one, named after the longest; search finds the named ones.`);
   if (plan.path.length < plan.path_links) list.push(`Of the critical path, ${countText(plan.path_links)} links are shown as ${countText(plan.path.length)}; its sums are exact.`);
@@ -92,9 +98,11 @@ function methodsTable(plan) {
     plan.methods.map((m, i) => {
       if (m.makespan === undefined) return {cells: [m.method], words: `does not fit: ${m.reason}`};
       const color = i === winner ? "--accent" : "--other";
+      const remarks = [i === winner ? "this plan" : null, m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : null,
+        m.makespan > scale ? "bar cut off" : null, ...plan.notes.map((note) => remarkOf(m, note))].filter((words) => words !== null);
       return {best: i === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : `+${percentText(Math.round((m.makespan / plan.bound.value - 1) * 1000) / 1000)}`,
         stacked([[Math.min(m.makespan, scale), color, timeText(m.makespan)]], scale, mark),
-        bytesText(Math.max(0, ...m.peaks)), String(m.devices_used), `${i === winner ? "this plan. " : ""}${m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : ""}${m.makespan > scale ? "bar cut off" : ""}`]};
+        bytesText(Math.max(0, ...m.peaks)), String(m.devices_used), remarks.join("; ")]};
     }));
 }
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of torch.export become graphs with the sizes and work that PyTorch itself counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from baechi.torch import load_pt2
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import baechi
+
+COSTS = "gpu=rtx2080,cpu=cpu"
+
+
+class Model(nn.Module):
+    """Tied weights, a split, a convolution, a loop over layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(300, 64)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.conv = nn.Conv1d(64, 64, 3, padding=1)
+        self.register_buffer("scale", torch.ones(64))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids) * self.scale
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        a, b = self.conv(x.transpose(1, 2)).transpose(1, 2).split(32, dim=2)
+        out: torch.Tensor = torch.cat([a, b * 2], dim=2) @ self.embed.weight.t()
+        return out
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pt2") / "model.pt2"
+    batch = torch.export.Dim("batch", min=2, max=64)
+    ids = torch.zeros(4, 7, dtype=torch.long)
+    torch.export.save(torch.export.export(Model(), (ids,), dynamic_shapes=({0: batch},)), path)
+    return path
+
+
+def test_every_tensor_has_the_size_that_it_has_when_it_runs(saved: Path) -> None:
+    graph = load_pt2(saved, COSTS, dimensions=5)
+    assert graph["ids"].outputs == [5 * 7 * 8]
+    program = torch.export.load(saved)
+    ids = torch.zeros(5, 7, dtype=torch.long)
+    sizes: dict[str, list[int]] = {}
+
+    class Watch(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> object:
+            value = super().run_node(n)
+            made = value if isinstance(value, (tuple, list)) else [value]
+            sizes[n.name] = [t.numel() * t.element_size() for t in made if torch.is_tensor(t)]
+            return value
+
+    Watch(program.module()).run(ids)
+    compared = 0
+    for name in graph.names:
+        operator = graph[name]
+        if operator.kind != "input":
+            assert operator.outputs == sizes[name.rpartition("/")[2]], name
+            compared += 1
+    assert compared >= 12
+
+
+def test_weights_are_held_once_and_tied_ones_together(saved: Path) -> None:
+    graph = load_pt2(saved, COSTS, dimensions=5)
+    model = Model()
+    held = sum(graph[name].permanent for name in graph.names)
+    assert held == sum(
+        t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())
+    )
+    tied = [name for name in graph.names if graph[name].colocate == ["embed.weight"]]
+    assert len(tied) == 2
+    assert sum(graph[name].permanent for name in tied) == 300 * 64 * 4
+
+
+def test_work_is_what_pytorch_counts(saved: Path) -> None:
+    ids = torch.zeros(5, 7, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        Model()(ids)
+    graph = load_pt2(saved, "gpu=rtx2080", dimensions={"ids.0": 5})
+    from baechi.torch import pt2
+
+    program = torch.export.load(saved)
+    reader = pt2._Reader(program, "gpu=rtx2080", 5)
+    products = [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and pt2._operation(node) in ("linear", "matmul", "conv1d")
+    ]
+    assert len(products) == 4
+    assert sum(reader._flops(node) for node in products) == counter.get_total_flops()
+    assert all(time > 0 for name in graph.names for time in graph[name].times.values())
+
+
+def test_a_plan_of_it_fits(saved: Path) -> None:
+    graph = load_pt2(saved, COSTS, dimensions=5)
+    plan = baechi.place_graph(graph, "2xgpu:200KiB+1xcpu:1GiB", method="balanced")
+    assert len(set(plan.devices)) >= 2
+
+
+def test_what_cannot_be_read_is_told(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(baechi.InputError, match=r"dimension 'ids\.0' is open"):
+        load_pt2(saved, COSTS)
+    bad = tmp_path / "bad.pt2"
+    bad.write_bytes(b"not a zip")
+    with pytest.raises(baechi.InputError, match="no program of torch.export"):
+        load_pt2(bad, COSTS)
+    cut = tmp_path / "cut.pt2"
+    cut.write_bytes(saved.read_bytes()[:2000])
+    with pytest.raises(baechi.InputError, match="no program of torch.export"):
+        load_pt2(cut, COSTS)
+    with pytest.raises(baechi.InputError, match="cannot open"):
+        load_pt2(tmp_path / "none.pt2", COSTS)
+    with pytest.raises(baechi.InputError, match="KIND=PRESET"):
+        load_pt2(saved, "rtx2080", dimensions=5)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed.pipelining takes the split of a plan as it is, and computes the same."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from baechi.torch import split_spec
+from torch import nn
+from torch.distributed.pipelining import pipeline
+
+import baechi
+
+
+class Stack(nn.Module):
+    """An embedding, five layers, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def planned(devices: str) -> baechi.Plan:
+    builder = baechi.GraphBuilder("stack")
+    names = ["embed", *[f"layers.{i}" for i in range(5)], "head"]
+    for i, name in enumerate(names):
+        before = [(names[i - 1], 0)] if i > 0 else []
+        builder.add(name, {"gpu": 1000}, permanent=64, outputs=[256], inputs=before)
+    expert = {name: f"gpu:{device}" for name, device in zip(names, devices, strict=True)}
+    return baechi.place_graph(
+        builder.build(), "3xgpu:1GiB", method="expert", expert=expert, optimize="none"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch itself
+def test_the_stages_are_the_plan_s() -> None:
+    spec = split_spec(planned("0001122"))
+    assert list(spec) == ["layers.2", "layers.4"]
+    torch.manual_seed(0)
+    model = Stack().eval()
+    ids = torch.arange(6).reshape(2, 3)
+    pipe = pipeline(model, mb_args=(ids,), split_spec=spec)
+    assert pipe.num_stages == 3
+    stages = [pipe.get_stage_module(i) for i in range(3)]
+    held = [{name for name, _ in stage.named_parameters()} for stage in stages]
+    assert held[0] == {"embed.weight"} | {f"layers.{i}.{p}" for i in (0, 1) for p in PARTS}
+    assert held[1] == {f"layers.{i}.{p}" for i in (2, 3) for p in PARTS}
+    assert held[2] == {f"layers.4.{p}" for p in PARTS} | {f"head.{p}" for p in PARTS}
+    x = ids
+    for stage in stages:
+        x = stage(x)
+    assert torch.equal(x, model(ids))
+
+
+PARTS = ("weight", "bias")
+
+
+def test_a_plan_that_is_no_pipeline_is_refused() -> None:
+    with pytest.raises(baechi.InputError, match="'head', which runs after the layers, is on gpu:0"):
+        split_spec(planned("0001110"))
+    with pytest.raises(baechi.InputError, match="not layer-wise"):
+        split_spec(planned("0010122"))
