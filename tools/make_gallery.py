@@ -32,6 +32,11 @@ def make_pages(baechi: str, folder: Path) -> None:
     cluster = ["--cluster", "4x2GiB", *LINK]
     run("place", "inception.json", *cluster, "--method", "m-topo", "-o", "m-topo.plan.json")
     run("report", "inception.json", "inception.plan.json", "m-topo.plan.json", "-o", "two.html")
+    run("generate", "two-tower", "--batch", "2", "--inference", "-o", "tower.json")
+    cluster = ["--cluster", "3x2GiB", *LINK]
+    run("place", "tower.json", *cluster, "--method", "balanced", "-o", "tower.plan.json")
+    picture = ["--to", "svg", "-o", str(IMAGES / "picture_two_tower.svg")]
+    run("export", "tower.json", "tower.plan.json", *picture)
 
 
 def take_pictures(browser: Any, folder: Path) -> None:

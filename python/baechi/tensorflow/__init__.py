@@ -17,6 +17,7 @@ from baechi.tensorflow.graph_generator import (
 )
 from baechi.tensorflow.placing import Placed, assign, place, plan
 from baechi.tensorflow.profiler import estimate, measure
+from baechi.tensorflow.run_metadata import profile_of_cost_graph, profile_of_runs
 from baechi.tensorflow.tracing import trace
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "measure",
     "place",
     "plan",
+    "profile_of_cost_graph",
+    "profile_of_runs",
     "trace",
     "without_barriers",
 ]

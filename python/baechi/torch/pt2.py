@@ -28,6 +28,7 @@ _VIEWS = frozenset(
         "unbind", "unfold", "unsqueeze", "view", "view_as", "_unsafe_view",
     ]
 )  # fmt: skip
+_UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, ValueError)
 _PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -130,7 +131,7 @@ class _Reader:
         sources = list(dict.fromkeys(node.all_input_nodes))
         if node.target is operator.getitem:
             made, port = self._ports.get(sources[0], ("", 0))
-            self._ports[node] = (made, port + int(node.args[1]))  # type: ignore[arg-type]
+            self._ports[node] = (made, port + int(node.args[1]))
             return
         name = _name(node)
         outputs = [self._bytes(value) for value in _tensors(node.meta.get("val"))]
@@ -218,9 +219,9 @@ class _Reader:
 
         with FlopCounterMode(display=False) as counter:
             try:
-                node.target(  # type: ignore[operator]
-                    *fx.node.map_aggregate(node.args, meta),  # type: ignore[misc]
-                    **fx.node.map_aggregate(node.kwargs, meta),  # type: ignore[arg-type]
+                node.target(
+                    *fx.node.map_aggregate(node.args, meta),
+                    **fx.node.map_aggregate(node.kwargs, meta),
                 )
             except (RuntimeError, TypeError, ValueError, NotImplementedError):
                 pass  # it computes with values, not only with shapes

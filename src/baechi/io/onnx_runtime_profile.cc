@@ -109,8 +109,11 @@ class Measurements {
 }  // namespace
 
 bool looks_like_onnx_runtime_profile(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin != text.npos && text[begin] == '[';
+  constexpr const char* kSpace = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos || text[begin] != '[') return false;
+  const std::size_t first = text.find_first_not_of(kSpace, begin + 1);
+  return first != text.npos && (text[first] == '{' || text[first] == ']');
 }
 
 Profile parse_onnx_runtime_profile(std::string_view text, const std::string& place) {

@@ -9,7 +9,7 @@
 
 namespace baechi {
 
-// The profiler writes a bare array of events.
+// The profiler writes a bare array of events, each an object.
 bool looks_like_onnx_runtime_profile(std::string_view text);
 
 // A node's time is the median over the runs in the file, without the first one, which warms up,

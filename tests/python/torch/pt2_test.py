@@ -113,11 +113,11 @@ def test_what_cannot_be_read_is_told(saved: Path, tmp_path: Path) -> None:
         load_pt2(saved, COSTS)
     bad = tmp_path / "bad.pt2"
     bad.write_bytes(b"not a zip")
-    with pytest.raises(baechi.InputError, match="no program of torch.export"):
+    with pytest.raises(baechi.InputError, match="no program of torch"):
         load_pt2(bad, COSTS)
     cut = tmp_path / "cut.pt2"
     cut.write_bytes(saved.read_bytes()[:2000])
-    with pytest.raises(baechi.InputError, match="no program of torch.export"):
+    with pytest.raises(baechi.InputError, match="no program of torch"):
         load_pt2(cut, COSTS)
     with pytest.raises(baechi.InputError, match="cannot open"):
         load_pt2(tmp_path / "none.pt2", COSTS)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models, Chakra traces and ONNX Runtime's profiles through the command; nothing is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import baechi
+from tests.conftest import Run
+
+CNN = Path(__file__).parent.parent / "data/onnx/cnn.onnx"
+PROFILE = CNN.with_name("cnn_profile.json")
+TRACE = Path(__file__).parent.parent / "data/chakra/step.et"
+COSTS = ("--costs", "gpu=rtx2080", "--batch", "5")
+
+
+def test_a_placed_onnx_model_is_the_model_with_devices(run: Run, tmp_path: Path) -> None:
+    placed, again = tmp_path / "placed.onnx", tmp_path / "again.onnx"
+    plan = tmp_path / "plan.json"
+    place = ("place", CNN, *COSTS, "-c", "2x1GiB", "-m", "balanced", "-o")
+    for path in (placed, plan):
+        done = run(*place, path)
+        assert done.returncode == 0, done.stderr
+    assert b"layer_ann" in placed.read_bytes()
+    before = baechi.Graph.load(CNN, costs="gpu=rtx2080", batch=5)
+    after = baechi.Graph.from_onnx(placed.read_bytes(), costs="gpu=rtx2080", batch=5)
+    assert after == before
+    done = run("export", CNN, plan, *COSTS, "--to", "onnx", "-o", again)
+    assert done.returncode == 0, done.stderr
+    assert again.read_bytes() == placed.read_bytes()
+    done = run("export", CNN, plan, *COSTS, "--to", "onnxruntime")
+    assert done.stdout == "session.layer_assignment_settings=gpu:0(=gpu:0);gpu:1(=gpu:1)\n"
+
+
+def test_open_dimensions_have_names(run: Run) -> None:
+    done = run("info", CNN, "--costs", "gpu=rtx2080", "--dim", "batch=5", "--json")
+    assert done.returncode == 0, done.stderr
+    by_name = json.loads(done.stdout)["graph"]["output_bytes"]
+    done = run("info", CNN, *COSTS, "--json")
+    assert json.loads(done.stdout)["graph"]["output_bytes"] == by_name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--costs"),
+        (["--costs", "gpu=rtx2080"], "--dim batch=N"),
+        (["--costs", "gpu=rtx2080", "--dim", "batch"], "expected NAME=N"),
+        (["--costs", "gpu=rtx2080", "--dim", "batch=0"], "--dim"),
+    ],
+)
+def test_what_is_missing_is_asked_for(run: Run, arguments: list[str], words: str) -> None:
+    done = run("info", CNN, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_other_graphs_are_not_written_as_onnx(run: Run, tmp_path: Path) -> None:
+    done = run("place", TRACE, "-c", "2x1GiB", "-o", tmp_path / "placed.onnx")
+    assert done.returncode == 2
+    assert "only an ONNX model can be written as one" in done.stderr
+
+
+def test_onnx_runtime_s_profile_is_costs(run: Run) -> None:
+    assert run("check", PROFILE).returncode == 0
+    done = run("info", CNN, "--costs", PROFILE, "--batch", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    (work,) = json.loads(done.stdout)["graph"]["work_by_kind"]
+    measured = baechi.Profile.load(PROFILE)
+    assert work["work_ns"] == sum(o.times["cpu"] for o in measured.operators.values())
+
+
+def test_a_chakra_trace_is_placed(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    done = run("place", TRACE, "-c", "2x1GiB", "--link", "1us,100GB/s", "-o", plan)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(plan.read_text())["operators"]) == 9
+    done = run("export", TRACE, plan, "--to", "svg")
+    assert done.returncode == 0
+    assert done.stdout.count("<g>") == 9
+    cut = tmp_path / "cut.et"
+    cut.write_bytes(TRACE.read_bytes()[:-5])
+    done = run("info", cut)
+    assert done.returncode == 2
+    assert "cut off" in done.stderr
