@@ -22,6 +22,7 @@ TABLES = {
     "optimizations": "Table 7: what the Graph Optimizer brings",
     "sensitivity": "Figure 8: what profiles that are wrong cost",
     "pytorch_models": "Table 5 on recorded PyTorch models, costs (a) and (b)",
+    "scaling": "placement time against operators and devices",
     "peers": "side by side with Hugging Face accelerate, SAGA and equal layers",
 }
 # Placed models run in these; in `all` where PyTorch is installed.

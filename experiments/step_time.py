@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
@@ -75,8 +76,25 @@ def tables(title: str, workloads: Sequence[Workload]) -> list[Table]:
     ]
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Say what the speedups say, method by method."""
+    sentences = []
+    for method in METHODS:
+        means = {}
+        for base in ("single", "expert"):
+            found = [row[f"{method}/{base}"] for row in rows if row[f"{method}/{base}"]]
+            means[base] = statistics.geometric_mean(found), min(found)
+        single, expert = means["single"], means["expert"]
+        sentences.append(
+            f"- {method}: {single[0]:.2f}x as fast as one device in the geometric mean (least "
+            f"{single[1]:.2f}x), {expert[0]:.2f}x as fast as the expert (least {expert[1]:.2f}x)"
+        )
+    return "\n".join(["On the paper's models:", "", *sentences])
+
+
 def run() -> Page:
     """The page of Table 5."""
+    paper = tables("The paper's models, four devices of 8 GiB", PAPER)
     return Page(
         "step_time",
         "Step time with sufficient memory (paper Table 5)",
@@ -84,6 +102,6 @@ def run() -> Page:
         "device, every tensor counted in memory. Nothing was run on accelerators. Speedups are "
         "step time of one device, or of the expert, over the method's.",
         "a",
-        tables("The paper's models, four devices of 8 GiB", PAPER)
-        + tables("Current models", CURRENT),
+        paper + tables("Current models", CURRENT),
+        summary(paper[0].rows),
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from experiments import (
     peer_placers,
     placement_time,
     policy_gradient,
+    scaling,
     scopes,
     sensitivity,
     step_time,
@@ -236,6 +238,19 @@ def test_a_device_map_places_what_is_in_a_module_and_what_follows_it(
     assert device_of["dec/cell_3/kernel"] == "z"
 
 
+def test_scaling_measures_every_method_where_it_ends_in_minutes() -> None:
+    rows = scaling.measure([(50, 2), (200, 8)], "operators")
+    assert [(row["operators"], row["devices"]) for row in rows] == [(50, 2), (200, 8)]
+    assert rows[1]["edges"] == baechi.generate("layered", operators=200).num_edges
+    assert {"m-topo", "m-etf", "m-sct", "chain", "partition"} <= set(rows[0])
+    assert "m-etf, optimised" in rows[1]
+    assert "partition" not in scaling.names_of([{"operators": 10**6, "devices": 8}])
+    grown = {row["method"]: row for row in scaling.growth(rows).rows}
+    assert grown["m-etf"]["size"] == 4
+    assert grown["m-etf"]["time"] == rows[1]["m-etf"] / rows[0]["m-etf"]
+    assert scaling.figure(rows, "operators").count("<polyline") > 5
+
+
 def test_axes_put_values_where_they_belong() -> None:
     axis = svg.covering([3, 250], log=True)
     assert (axis.low, axis.high) == (1, 1000)
@@ -273,3 +288,12 @@ def test_every_experiment_has_a_page(name: str, root: Path) -> None:
     document = json.loads((root / "docs/results" / f"{name}.json").read_text())
     assert document["command"] == f"./do experiments {name}"
     assert (root / "docs/results" / f"{name}.md").read_text().startswith(f"# {document['title']}")
+
+
+def test_the_index_names_every_page(root: Path) -> None:
+    folder = root / "docs/results"
+    index = (folder / "README.md").read_text()
+    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) <= pages
+    for page in pages:
+        assert re.search(rf"[`\[]{page.removesuffix('.md')}[`\]]", index), page

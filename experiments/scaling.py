@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How placement time grows with operators and devices."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import baechi
+from experiments.outcome import PAPER_METHODS, planned
+from experiments.page import Column, Page, Table, count, cpu_time
+from experiments.svg import covering, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPERATORS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+DEVICES = (2, 4, 8, 16, 32, 64)
+DEVICES_FIXED, OPERATORS_FIXED = 8, 100_000
+LIMITS = {"chain": 300_000, "partition": 30_000}  # operators, to end in minutes
+OPTIMIZED_LIMIT = 30_000
+REPEATS = 3
+ONCE = 1.0  # seconds beyond which one run is enough
+
+
+def cluster_of(devices: int) -> baechi.Cluster:
+    """Equal devices, memory for everything, one transfer at a time per device."""
+    return baechi.Cluster(
+        f"{devices}x4TiB", link="134us,5.701254276GB/s", communication="sequential"
+    )
+
+
+def seconds_of(graph: baechi.Graph, cluster: baechi.Cluster, method: str, optimize: str) -> float:
+    """The median CPU time from the graph to a verified plan."""
+    found: list[float] = []
+    while len(found) < REPEATS:
+        outcome = planned(graph, cluster, method, optimize=optimize, bounds=False)
+        if outcome.step_ns is None:
+            raise RuntimeError(f"{method} finds no place for '{graph.name}'")
+        found.append(outcome.seconds)
+        if found[0] > ONCE:
+            break
+    return statistics.median(found)
+
+
+def variants(operators: int, devices: int) -> list[tuple[str, str, str]]:
+    """Name, method and optimization of what is measured on a graph of that size."""
+    found = [(method, method, "none") for method in PAPER_METHODS]
+    found += [(method, method, "none") for method, limit in LIMITS.items() if operators <= limit]
+    if operators <= OPTIMIZED_LIMIT and devices == DEVICES_FIXED:
+        found += [(f"{method}, optimised", method, "all") for method in PAPER_METHODS]
+    return found
+
+
+def names_of(rows: list[dict[str, Any]]) -> list[str]:
+    """What is measured in some of the rows."""
+    return list(
+        dict.fromkeys(
+            name for row in rows for name, _, _ in variants(row["operators"], row["devices"])
+        )
+    )
+
+
+def measure(points: Sequence[tuple[int, int]], of: str) -> list[dict[str, Any]]:
+    """One row per (operators, devices)."""
+    rows = []
+    graphs: dict[int, baechi.Graph] = {}
+    for operators, devices in points:
+        if operators not in graphs:
+            graphs = {operators: baechi.generate("layered", operators=operators)}
+        graph, cluster = graphs[operators], cluster_of(devices)
+        row: dict[str, Any] = {
+            "operators": operators,
+            "edges": graph.num_edges,
+            "devices": devices,
+            "of": of,
+        }
+        for name, method, optimize in variants(operators, devices):
+            row[name] = seconds_of(graph, cluster, method, optimize)
+        rows.append(row)
+    return rows
+
+
+def table(title: str, rows: list[dict[str, Any]], notes: str) -> Table:
+    """Seconds by method."""
+    columns = [
+        Column("operators", "operators", count),
+        Column("edges", "edges", count),
+        Column("devices", "devices", count),
+        *(Column(name, name, cpu_time) for name in names_of(rows)),
+    ]
+    return Table(title, columns, rows, notes)
+
+
+def fold(ratio: float) -> str:
+    """How many times, whole."""
+    return f"{ratio:,.0f}x"
+
+
+def growth(rows: list[dict[str, Any]]) -> Table:
+    """How much each method's time grows from the first to the last of its rows."""
+    found = []
+    for name in names_of(rows):
+        mine = [row for row in rows if name in row]
+        first, last = mine[0], mine[-1]
+        found.append(
+            {
+                "method": name,
+                "from": first["operators"],
+                "to": last["operators"],
+                "size": last["operators"] / first["operators"],
+                "time": last[name] / first[name],
+            }
+        )
+    columns = [
+        Column("method", "method"),
+        Column("from", "from operators", count),
+        Column("to", "to", count),
+        Column("size", "operators grow", fold),
+        Column("time", "time grows", fold),
+    ]
+    return Table("Growth", columns, found)
+
+
+def figure(rows: list[dict[str, Any]], key: str) -> str:
+    """Seconds over operators or devices, both logarithmic."""
+    series = {
+        name: [(float(row[key]), row[name]) for row in rows if name in row]
+        for name in names_of(rows)
+    }
+    values = [y for points in series.values() for _, y in points]
+    x = covering([float(row[key]) for row in rows], log=True, show="{:,.0f}".format, title=key)
+    y = covering(values, log=True, show=cpu_time, title="CPU time to a verified plan")
+    return lines(x, y, series)
+
+
+def run() -> Page:
+    """The page of scaling."""
+    by_operators = measure([(n, DEVICES_FIXED) for n in OPERATORS], "operators")
+    by_devices = measure([(OPERATORS_FIXED, n) for n in DEVICES], "devices")
+    method = (
+        f"CPU time of one thread, median of {REPEATS} (one run beyond {ONCE:g} s), from the graph "
+        "in memory to a plan that is placed, simulated and verified; *optimised*: through the "
+        "Graph Optimizer, and compared with the graph as it is."
+    )
+    return Page(
+        "scaling",
+        "Placement time against operators and devices",
+        "Placement times are measured on this machine's CPU. The graphs are synthetic: random "
+        "layers, three inputs per operator (`baechi generate layered`). Equal devices with memory "
+        "for everything, one transfer at a time per device.",
+        "a",
+        [
+            table(f"Operators, on {DEVICES_FIXED} devices", by_operators, method),
+            growth(by_operators),
+            table(f"Devices, {OPERATORS_FIXED:,} operators", by_devices, method),
+        ],
+        figures={
+            "operators": (
+                f"Placement time over operators, {DEVICES_FIXED} devices",
+                figure(by_operators, "operators"),
+            ),
+            "devices": (
+                f"Placement time over devices, {OPERATORS_FIXED:,} operators",
+                figure(by_devices, "devices"),
+            ),
+        },
+    )
