@@ -19,7 +19,7 @@ import baechi.torch
 import torch
 from torch import nn
 
-WIDTH, LAYERS, BATCH = 32, 24, 240_000  # wide in what it keeps, cheap to compute
+WIDTH, LAYERS, BATCH = 32, 24, 480_000  # wide in what it keeps, cheap to compute
 
 
 class Layer(nn.Module):

@@ -38,7 +38,14 @@ class Peak:
 class _Step:
     """The recorded step under a placement."""
 
-    def __init__(self, captured: Capture, device_of: Mapping[str, str], home: str | None) -> None:
+    def __init__(
+        self,
+        captured: Capture,
+        device_of: Mapping[str, str],
+        home: str | None,
+        *,
+        own_code: bool = True,
+    ) -> None:
         self._captured = captured
         self._home = home
         self._weight_device = weight_devices(captured, device_of)
@@ -66,6 +73,11 @@ class _Step:
         self._objects: dict[int, list[Seen]] = {}
         for seen in captured.seen:
             self._objects.setdefault(seen.tensor, []).append(seen)
+        self._own_code = own_code
+        self._last_read: dict[int, int] = {}
+        for op in captured.ops:
+            for tensor in op.reads:
+                self._last_read[tensor] = max(self._last_read.get(tensor, 0), op.end)
 
     def peaks(self, permanent: Mapping[str, int], update: Mapping[str, int]) -> dict[str, Peak]:
         """Return the most bytes that each device holds; `update`: for the optimizer's work."""
@@ -149,17 +161,26 @@ class _Step:
             local = min(local, self._forward_end)
         return min(max(local, saved or 0), freed)
 
+    def _let_go(self, seen: Seen) -> int:
+        """Return when what runs the forward lets go of a tensor: the model's code, or a graph."""
+        if not self._own_code:
+            made = 0 if seen.maker is None else self._captured.ops[seen.maker].end
+            return max(self._last_read.get(seen.tensor, made), made)
+        return self._end if seen.until is None else seen.until
+
     def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
         owner = made[seen.tensor][0] if seen.tensor in made else None
         kept = any(s != seen.maker for s in self._savers_on(seen.tensor, owner))
-        until = seen.until if seen.until is not None and not kept else self._forward_end
+        until = self._forward_end if kept else self._let_go(seen)
         for device in {self._device[t] for t in takers} - {owner}:
             mine = [t for t in takers if self._device[t] == device]
             start = self._begins[mine[0]] * TICKS
             if seen.maker is not None:  # it is sent before the maker's own arguments are let go of
                 start = min(start, self._captured.ops[seen.maker].end * TICKS - 1)
             savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
+            if not self._own_code:  # a graph drops a copy behind its last reader
+                until = max(self._captured.ops[t].end for t in mine)
             end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
 
@@ -196,9 +217,10 @@ def peak_memory(
     *,
     optimizer: str = "adam",
     home: str | None = None,
+    tier: int = 1,
 ) -> dict[str, int]:
     """Return the most bytes of `peaks_of`."""
-    found = peaks_of(captured, device_of, optimizer=optimizer, home=home)
+    found = peaks_of(captured, device_of, optimizer=optimizer, home=home, tier=tier)
     return {device: peak.bytes for device, peak in found.items()}
 
 
@@ -208,6 +230,7 @@ def peaks_of(
     *,
     optimizer: str = "adam",
     home: str | None = None,
+    tier: int = 1,
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step.
 
@@ -216,6 +239,7 @@ def peaks_of(
         device_of: The device of every operator.
         optimizer: Whose state is held beside each trained parameter.
         home: The device where the model is called and the loss is taken; None: not one of them.
+        tier: Of the run: 1, the model's own code, or 2, a graph, which drops what it has read.
 
     """
     update: dict[str, int] = {}
@@ -223,5 +247,5 @@ def peaks_of(
     for name in {node.weight for node in captured.nodes if node.weight is not None}:
         size = captured.weights[name].bytes * UPDATES.get(optimizer, 0)
         update[devices[name]] = update.get(devices[name], 0) + size
-    step = _Step(captured, device_of, home)
+    step = _Step(captured, device_of, home, own_code=tier == 1)
     return step.peaks(permanent_memory(captured, device_of, optimizer), update)

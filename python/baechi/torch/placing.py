@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from baechi.torch.memory import Peak, peaks_of
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import OperatorWatcher, kept_together, module_devices
 from baechi.torch.profiler import Costs, estimate, measure
-from baechi.torch.tiers import MODES, ORDER, TIERS, Operators, Tier2, TieredAssigner
+from baechi.torch.tiers import MODES, NOT_RUN, ORDER, TIERS, Operators, Tier2, TieredAssigner
 from baechi.torch.verification import (
     Trail,
     Verification,
@@ -47,7 +48,7 @@ class Placed:
     def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
         self.model = model
         self.plan = plan
-        self.peaks: dict[str, int] = {}  # predicted most bytes on each device, in program order
+        self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
         self._assigner = assigner
         assigner.install()
         self._active = True
@@ -134,6 +135,17 @@ class Placed:
     def tier(self) -> int:
         """Which tier ran the last call: 2 the exported graph, 1 the model's own code."""
         return self._assigner.tier if isinstance(self._assigner, TieredAssigner) else 1
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that each device is predicted to hold, in the order of the program.
+
+        Of the tier that ran the last call; before the first call, of the tier that needs more.
+        """
+        if isinstance(self._assigner, TieredAssigner) and self._assigner.note == NOT_RUN:
+            known = list(self.tier_peaks.values())
+            return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
+        return dict(self.tier_peaks.get(self.tier, {}))
 
     @property
     def tier_note(self) -> str:
@@ -358,7 +370,11 @@ def place(
         graph.graph,
         planned,
         found,
-        _Memory(optimizer, next((n for n, d in physical_of.items() if d == home), None)),
+        _Memory(
+            optimizer,
+            next((n for n, d in physical_of.items() if d == home), None),
+            (tier,) if isinstance(tier, int) else (1, 2),
+        ),
         {"method": method, "budget": budget, **options},
     )
     placed = assign(
@@ -372,7 +388,7 @@ def place(
         exported=exported,
         units=units,
     )
-    placed.peaks = peaks
+    placed.tier_peaks = peaks
     return placed
 
 
@@ -382,11 +398,19 @@ class _Memory:
 
     optimizer: str
     home: str | None  # the device where the model is called, if it is one of the cluster
+    tiers: tuple[int, ...]  # that may run it
+
+    def peaks(self, captured: Capture, plan: Plan) -> dict[int, dict[str, Peak]]:
+        """Return the peaks by tier."""
+        find = functools.partial(
+            peaks_of, captured, plan.device_of, optimizer=self.optimizer, home=self.home
+        )
+        return {tier: find(tier=tier) for tier in self.tiers}
 
 
 def _planned(
     graph: Graph, captured: Capture, cluster: Cluster, memory: _Memory, options: Any
-) -> tuple[Plan, dict[str, int]]:
+) -> tuple[Plan, dict[int, dict[str, int]]]:
     """Return a plan within memory also when operators run in the order of the program.
 
     The planner assumes that a device takes up what is ready first. Where the program's order needs
@@ -402,10 +426,16 @@ def _planned(
             if nearest is None:
                 raise
             break
-        peaks = peaks_of(captured, plan.device_of, optimizer=memory.optimizer, home=memory.home)
+        by_tier = memory.peaks(captured, plan)
+        peaks = {
+            d: max((by_tier[t][d] for t in by_tier), key=_size) for d in by_tier[memory.tiers[0]]
+        }
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
-            return plan, {d: peaks[d].bytes if d in peaks else 0 for d in capacity}
+            return plan, {
+                tier: {d: each[d].bytes if d in each else 0 for d in capacity}
+                for tier, each in by_tier.items()
+            }
         worst = max(over, key=lambda device: over[device])
         found = _ProgramOrder(
             worst, peaks[worst], over[worst], max(p.bytes for p in peaks.values())
@@ -418,6 +448,10 @@ def _planned(
             break
     assert nearest is not None  # the last plan was over
     raise DoesNotFit(nearest)
+
+
+def _size(peak: Peak) -> int:
+    return peak.bytes
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from baechi.torch.interception import Interceptor
 
 TIERS = ("auto", 1, 2)
 ORDER = "streams+order"
+NOT_RUN = "it has not run yet"
 MODES = (*PLAIN_MODES, ORDER)
 _GRAPHS = 4  # of one structure and mode; after that sizes vary too much for graphs
 
@@ -96,7 +97,7 @@ class TieredAssigner(Assigner):
         self.full_mode = mode
         self.tier2 = tier2
         self.tier = 1  # of the last call
-        self.note = "it has not run yet"  # why that was not tier 2
+        self.note = NOT_RUN  # why that was not tier 2
         self._programs: dict[Any, list[_Program]] = {}
         self._refused: dict[Any, str] = {}
         self._by_call = {} if tier2.operators is None else tier2.operators.by_call()

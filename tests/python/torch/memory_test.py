@@ -64,11 +64,15 @@ def measured_peaks(model: Any, inputs: Any, optimizer: str, count: int) -> list[
     return peaks
 
 
+def check_close(predicted: dict[str, int], measured: list[int]) -> None:
+    for peak, found in zip(predicted.values(), measured, strict=True):
+        assert peak <= 1.10 * found + 2048, (predicted, measured)
+        assert peak >= 0.97 * found - 512, (predicted, measured)
+
+
 def check(placed: Any, inputs: Any, optimizer: str) -> None:
     measured = measured_peaks(placed.model, inputs, optimizer, len(placed.peaks))
-    for (device, predicted), found in zip(placed.peaks.items(), measured, strict=True):
-        assert predicted <= 1.10 * found + 2048, (device, predicted, measured)
-        assert predicted >= 0.97 * found - 512, (device, predicted, measured)
+    check_close(placed.peaks, measured)  # of the tier that ran
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
@@ -97,6 +101,23 @@ def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
         gc.collect()
 
 
+@pytest.mark.parametrize("name", ["resnet", "inception", "unet", "transformer"])
+def test_predicted_peaks_of_a_graph(name: str) -> None:
+    """A graph drops what it has read, where the model's own code may keep it."""
+    inputs = ALL[name].inputs(16)
+    placed = placed_on(1, built(ALL[name]), inputs, method="single", optimizer="adam")
+    size = int(placed.peaks["gpu:0"] * 0.75)
+    placed.restore()
+    placed = placed_on(
+        3, built(ALL[name]), inputs, size, method="m-sct", optimizer="adam", tier="auto"
+    )
+    before = placed.peaks
+    check(placed, inputs, "adam")
+    assert placed.tier == 2
+    assert all(before[device] >= peak for device, peak in placed.peaks.items())
+    placed.restore()
+
+
 @pytest.mark.parametrize("name", ["resnet", "inception", "lstm", "gpt2", "t5"])
 def test_predicted_peaks_of_inference(name: str) -> None:
     if name not in ALL:
@@ -110,9 +131,7 @@ def test_predicted_peaks_of_inference(name: str) -> None:
         with torch.no_grad():
             loss_of(model, inputs)
         measured = [sim.max_memory_allocated(device) for device in range(count)]
-        for predicted, found in zip(placed.peaks.values(), measured, strict=True):
-            assert predicted <= 1.10 * found + 2048, (placed.peaks, measured)
-            assert predicted >= 0.97 * found - 512, (placed.peaks, measured)
+        check_close(placed.peaks, measured)
         placed.restore()
 
 
