@@ -125,6 +125,7 @@ class Step:
 
     forward: float  # seconds
     total: float
+    processor: float  # of all threads: kernels, Python and waiting that is busy
     peaks: list[int] = field(default_factory=list)  # bytes by device
 
 
@@ -190,7 +191,7 @@ class Placement:
                 placed.restore()
         best = min(runs[1:], key=lambda run: run.total)
         peaks = [max(each) for each in zip(*(run.peaks for run in runs[1:]), strict=True)]
-        return Step(best.forward, best.total, peaks)
+        return Step(best.forward, best.total, min(run.processor for run in runs[1:]), peaks)
 
 
 def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: int) -> Step:
@@ -201,7 +202,7 @@ def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: i
         sim.synchronize(device)
         sim.reset_peak_memory_stats(device)
     sim.reset_virtual_clock()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
 
     def passed() -> float:
         if clock == "virtual":
@@ -216,4 +217,7 @@ def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: i
         forward = passed()
         loss.backward()
     total = passed()
-    return Step(forward, total, [sim.max_memory_allocated(device) for device in range(devices)])
+    processor = time.process_time() - used
+    return Step(
+        forward, total, processor, [sim.max_memory_allocated(device) for device in range(devices)]
+    )

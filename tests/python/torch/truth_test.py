@@ -65,14 +65,17 @@ def test_a_kernel_that_lasts_lasts_on_the_real_clock() -> None:
 
 def test_the_protocol_hides_copies_and_says_how_much() -> None:
     machine = dataclasses.replace(protocol.MACHINE, link="200us,6GB/s")
-    recorded = placed_step.record(TINY["mixtral"], machine)
+    recorded = placed_step.record(TINY["transformer"], machine)
     placement = placed_step.Placement.planned(recorded, machine, 4, "random", seed=2, bounds=False)
-    row = protocol.row(placement, ["plain", "streams", "streams+order"])
+    row = protocol.row(placement, list(protocol.MODES))
     assert row["streams+order"] > 0
     assert row["free"] < row["streams"] < 0.9 * row["plain"]
     assert row["plain"] == row["plain forward"] + row["plain backward"]
     assert 0.1 < row["streams hidden forward"] <= 1
     assert row["streams gain"] == pytest.approx(1 - row["streams"] / row["plain"])
+    page = protocol.page([row])
+    assert f"{row['streams gain']:.1%}" in page.markdown("command")
+    assert page.figures["modes"][1].count("transformer") == 1
     assert protocol.hidden(2.0, 1.5, 1.0) == 0.5
     assert protocol.hidden(1.0, 1.0, 1.0) is None
 
@@ -104,5 +107,8 @@ def test_a_page_of_the_truth_check_holds_its_rows() -> None:
     table = truth.on_the_virtual_clock([TINY["vit"]], "title")
     assert [row["devices"] for row in table.rows] == [2, 4, 4]
     assert table.markdown().count("| vit |") == 3
+    spread = next(row for row in table.rows if row["used"] > 1)
+    assert abs(spread["plan_error"]) < 0.2
+    assert spread["plan_error"] == spread["plan"] / spread["ordered"] - 1
     json.dumps(table.rows)
     assert measured_graph(TINY["unet"], repeats=1).names[0] == "inputs"
