@@ -25,10 +25,11 @@ TABLES = {
     "scaling": "placement time against operators and devices",
     "peers": "side by side with Hugging Face accelerate, SAGA and equal layers",
 }
-# Placed models run in these; in `all` where PyTorch is installed.
-WITH_TORCH = {
-    "truth": "predicted step times and peaks beside measured ones",
-    "protocol": "Table 8: the communication protocol",
+# Placed models run in these; in `all` where their framework is installed.
+WITH_FRAMEWORK = {
+    "truth": ("torch", "predicted step times and peaks beside measured ones, PyTorch"),
+    "truth_tensorflow": ("tensorflow", "predicted step times beside measured ones, TensorFlow"),
+    "protocol": ("torch", "Table 8: the communication protocol"),
 }
 # On graphs of others, which --graphs names; not in `all`. Each module has page(FOLDER) -> str.
 OF_OTHERS = {
@@ -42,8 +43,9 @@ def run_table(name: str, output: Path) -> bool:
     """Regenerate one of TABLES; False when what it needs is not installed."""
     start = time.process_time()
     try:
-        if name in WITH_TORCH and importlib.util.find_spec("torch") is None:
-            raise Missing("PyTorch is not installed (./do test torch)")
+        framework = WITH_FRAMEWORK.get(name, ("baechi",))[0]
+        if importlib.util.find_spec(framework) is None:
+            raise Missing(f"{framework} is not installed (./do test {framework})")
         page: Page = importlib.import_module(f"experiments.{name}").run()
     except Missing as why:
         print(f"{name:<22}skipped: {why}", flush=True)
@@ -65,12 +67,14 @@ def run_of_others(name: str, output: Path, graphs: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the experiments that are named; 0 when all of them could run."""
-    known = {**TABLES, **WITH_TORCH, **{name: what for name, (_, what) in OF_OTHERS.items()}}
+    others = {**WITH_FRAMEWORK, **OF_OTHERS}
+    known = {**TABLES, **{name: what for name, (_, what) in others.items()}}
+    first = len(TABLES) + len(WITH_FRAMEWORK)
     listing = "\n".join(f"  {name:<22}{what}" for name, what in known.items())
     parser = argparse.ArgumentParser(
         prog="./do experiments",
         description="Regenerate the paper's tables and figures, and ours beside them.",
-        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {len(TABLES) + len(WITH_TORCH)}",
+        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {first}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
@@ -85,8 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in chosen.names if name not in (*known, "all")]:
         parser.error(f"no experiment {unknown[0]!r}; there are: {', '.join(known)}, all")
     skipped = 0
-    for name in [*TABLES, *WITH_TORCH] if "all" in chosen.names else chosen.names:
-        if name in TABLES or name in WITH_TORCH:
+    for name in [*TABLES, *WITH_FRAMEWORK] if "all" in chosen.names else chosen.names:
+        if name in TABLES or name in WITH_FRAMEWORK:
             skipped += not run_table(name, chosen.output)
         elif chosen.graphs is None:
             parser.error(f"{name} needs --graphs")

@@ -104,7 +104,7 @@ def test_full_size_graphs_have_the_costs_of_the_device() -> None:
 
 
 def test_a_page_of_the_truth_check_holds_its_rows() -> None:
-    table = truth.on_the_virtual_clock([TINY["vit"]], "title")
+    table = truth.on_the_virtual_clock(truth.virtual_rows([TINY["vit"]]))
     assert [row["devices"] for row in table.rows] == [2, 4, 4]
     assert table.markdown().count("| vit |") == 3
     spread = next(row for row in table.rows if row["used"] > 1)
