@@ -16,6 +16,7 @@ from experiments import (
     insufficient_memory,
     optimizations,
     peer_placers,
+    peers,
     placement_time,
     policy_gradient,
     scaling,
@@ -281,6 +282,31 @@ def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[s
         command.main(["step_tim"])
     assert refused.value.code == 2
     assert "no experiment 'step_tim'" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_said_and_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def refuse() -> None:
+        raise peer_placers.Missing("no such package")
+
+    monkeypatch.setattr(peers, "require", refuse)
+    assert command.main(["peers", "--output", str(tmp_path)]) == 1
+    assert "skipped: no such package" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_the_page_of_an_experiment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(step_time, "PAPER", [TINY])
+    monkeypatch.setattr(step_time, "CURRENT", [])
+    assert command.main(["step_time", "--output", str(tmp_path)]) == 0
+    assert "step_time" in capsys.readouterr().out
+    document = json.loads((tmp_path / "step_time.json").read_text())
+    assert [row["workload"] for row in document["tables"][0]["rows"]] == [TINY.name]
+    means = re.findall(r"m-etf: ([\d.]+)x", (tmp_path / "step_time.md").read_text())
+    assert means == [f"{document['tables'][0]['rows'][0]['m-etf/single']:.2f}"]
 
 
 @pytest.mark.parametrize("name", command.TABLES)
