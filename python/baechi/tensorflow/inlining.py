@@ -191,7 +191,7 @@ class _Inliner:
                 del made.input[:]
                 data, controls = self._inputs(scope, node)
                 made.input.extend(data + controls)
-                _rename_class(made, scope.names)
+                rename_class(made, scope.names)
             elif node.name in scope.calls and scope.calls[node.name].begin is not None:
                 begin = self._result.node.add(name=scope.calls[node.name].begin, op="NoOp")
                 begin.input.extend(self._inputs(scope, node)[1])
@@ -210,8 +210,8 @@ def _name_in(prefix: str, name: str) -> str:
     return prefix + name
 
 
-def _rename_class(node: Any, names: Mapping[str, str]) -> None:
-    """Let colocation name operators of the whole graph; what is gone is not named."""
+def rename_class(node: Any, names: Mapping[str, str]) -> None:
+    """Let a node's colocation name operators as they are called now; what is gone is not named."""
     if "_class" not in node.attr:
         return
     kept = []

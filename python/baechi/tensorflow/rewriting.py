@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi.tensorflow import _private
-from baechi.tensorflow.inlining import calls_in, inline, split_input
+from baechi.tensorflow.inlining import calls_in, inline, rename_class, split_input
 
 _BARRIER = "IdentityN"
 # Without side effects, and the same result for the same inputs.
@@ -48,6 +48,7 @@ def split_barriers(definition: Any) -> tuple[Any, Callable[[str], str]]:
         return f"{parts[name][port]}:0" if name in parts else tensor
 
     result = _empty_like(definition)
+    names = {node.name: parts.get(node.name, [node.name])[0] for node in definition.node}
     for node in definition.node:
         if node.name in parts:
             _add_parts(result, node, parts[node.name], renamed)
@@ -64,6 +65,7 @@ def split_barriers(definition: Any) -> tuple[Any, Callable[[str], str]]:
             del made.input[:]
             made.input.extend([renamed(text).removesuffix(":0") for text in _data(node)])
             made.input.extend(controls)
+        rename_class(made, names)
     return result, renamed
 
 
@@ -126,6 +128,10 @@ def share_scalars(definition: Any, scalars: Iterable[str]) -> tuple[Any, Callabl
             del made.input[:]
             made.input.extend(inputs)
 
+    names = {node.name: instead.get(node.name, node.name) for node in definition.node}
+    for node in result.node:
+        rename_class(node, names)
+
     def renamed(tensor: str) -> str:
         return _instead(tensor, instead)
 
@@ -173,8 +179,17 @@ def flattened(function: Any, *, share: bool = False) -> Any:
     if barriers_in(definition):
         definition, renamed = split_barriers(definition)
         outputs = [renamed(tensor) for tensor in outputs]
-    function = _private.rebuilt(function, definition, outputs, last)
+    function = _rebuilt(function, definition, outputs, last)
     return _shared(function) if share else function
+
+
+def _rebuilt(function: Any, definition: Any, outputs: list[str], last: list[str]) -> Any:
+    """Make the function of a rewritten graph; what is colocated with an argument loses that."""
+    arguments = {tensor.op.name for tensor in function.graph.inputs}
+    names = {node.name: node.name for node in definition.node if node.name not in arguments}
+    for node in definition.node:
+        rename_class(node, names)
+    return _private.rebuilt(function, definition, outputs, last)
 
 
 def _shared(function: Any) -> Any:
@@ -183,4 +198,4 @@ def _shared(function: Any) -> Any:
     definition, renamed = share_scalars(graph.as_graph_def(), scalars)
     outputs = [renamed(tensor.name) for tensor in graph.outputs]
     last = list(dict.fromkeys(renamed(operation.name) for operation in graph.control_outputs))
-    return _private.rebuilt(function, definition, outputs, last)
+    return _rebuilt(function, definition, outputs, last)

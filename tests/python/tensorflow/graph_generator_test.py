@@ -289,6 +289,7 @@ def test_a_split_barrier_keeps_ports_controls_and_names() -> None:
     barrier.attr["T"].list.type.extend([tf.float32.as_datatype_enum, tf.int32.as_datatype_enum])
     user = definition.node.add(name="user", op="Pack")
     user.input.extend(["taken:1", "taken", "^taken", "^a"])
+    user.attr["_class"].list.s.extend([b"loc:@taken", b"loc:@a"])
     made, renamed = split_barriers(definition)
     nodes = {node.name: node for node in made.node}
     assert list(nodes) == ["a", "b", "taken/0", "taken/0_1", "taken/1", "user"]
@@ -297,6 +298,7 @@ def test_a_split_barrier_keeps_ports_controls_and_names() -> None:
     assert nodes["taken/1"].attr["T"].type == tf.int32.as_datatype_enum
     assert nodes["taken/1"].device == "/CPU:1"
     assert list(nodes["user"].input) == ["taken/1", "taken/0_1", "^taken/0_1", "^taken/1", "^a"]
+    assert list(nodes["user"].attr["_class"].list.s) == [b"loc:@taken/0_1", b"loc:@a"]
     assert renamed("taken:1") == "taken/1:0"
     assert renamed("a:0") == "a:0"
 
@@ -343,6 +345,31 @@ def test_a_read_after_a_write_is_not_the_read_before_it() -> None:
     shared = flattened(traced, share=True)
     assert [float(value) for value in shared()] == [1.0, 2.0]
     assert [float(value) for value in shared()] == [2.0, 3.0]
+
+
+def test_what_is_colocated_with_a_shared_or_an_argument_stays_importable() -> None:
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(x: tf.Tensor) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        first, again = (
+            tf.raw_ops.ReadVariableOp(resource=weight.handle, dtype=tf.float32) for _ in range(2)
+        )
+        with graph.colocate_with(again.op):
+            second = tf.square(first)
+        with graph.colocate_with(x.op):
+            return second + x
+
+    traced = step.get_concrete_function(tf.TensorSpec((2,)))
+    colocated = [n for n in traced.graph.as_graph_def().node if "_class" in n.attr]
+    assert len(colocated) >= 2
+    shared = flattened(traced, share=True)
+    assert shared(tf.constant([1.0, 1.0])).numpy().tolist() == [2.0, 5.0]
+    reads = [o for o in shared.graph.get_operations() if o.type == "ReadVariableOp"]
+    assert len(reads) == 1
+    square = shared.graph.get_operation_by_name("Square")
+    assert square.colocation_groups() == [b"loc:@" + reads[0].name.encode()]
 
 
 def test_loops_are_one_operator_and_said_to_be() -> None:
