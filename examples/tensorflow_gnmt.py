@@ -48,11 +48,12 @@ def main() -> None:
     model = entry.compiled(config)
     x, y = entry.inputs(config, options.batch)
 
-    need = baechi.tensorflow.plan(model, x, y, cluster="1x1TiB", method="single").peaks["gpu:0"]
+    start = time.perf_counter()
+    captured = baechi.tensorflow.capture_model(model, x, y)
+    need = baechi.tensorflow.plan(captured, cluster="1x1TiB", method="single").peaks["gpu:0"]
     print(f"one device would need {need / 2**20:.0f} MiB")
     cluster = options.cluster or f"4x{need // 3 // 2**20 + 1}MiB"
-    start = time.perf_counter()
-    placed = baechi.tensorflow.place(model, x, y, cluster=cluster)
+    placed = baechi.tensorflow.place(captured, cluster=cluster)
     assert placed.plan is not None
     print(f"traced, planned, placed and read back in {time.perf_counter() - start:.1f} s")
     print(f"{placed}; {placed.check()}")

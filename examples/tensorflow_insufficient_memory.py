@@ -100,9 +100,10 @@ def without_gpus(model: Any, batch: tuple[Any, Any], cluster: str, one: str) -> 
         "  no GPU: the CPU's logical devices take no memory limit, so neither the failure nor the\n"
         "  peaks can be shown here, and transfers between them cost nothing; the plans:"
     )
+    captured = baechi.tensorflow.capture_model(model, *batch)
     for devices, method in ((one, "single"), *((cluster, method) for method in METHODS)):
         try:
-            plan = baechi.tensorflow.plan(model, *batch, cluster=devices, method=method)
+            plan = baechi.tensorflow.plan(captured, cluster=devices, method=method)
         except baechi.DoesNotFit as error:
             print(f"  {method} on {devices}: {error}")
             continue

@@ -15,6 +15,7 @@ from baechi.tensorflow.graph_generator import (
     graph_of,
     without_barriers,
 )
+from baechi.tensorflow.keras_model import capture_model
 from baechi.tensorflow.placing import Placed, assign, place, plan
 from baechi.tensorflow.profiler import estimate, measure
 from baechi.tensorflow.run_metadata import profile_of_cost_graph, profile_of_runs
@@ -27,6 +28,7 @@ __all__ = [
     "Placed",
     "assign",
     "capture",
+    "capture_model",
     "capture_saved_model",
     "detected_cluster",
     "devices_for",

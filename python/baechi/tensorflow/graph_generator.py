@@ -40,6 +40,8 @@ class Captured:
         variables: The variable behind each operator that stands for one.
         loops: The operators that are whole loops.
         batch: The size that stands for what shapes leave open.
+        model: The Keras model whose training step it is, if it is one's.
+        signature: The shapes and types of that model's batches.
 
     """
 
@@ -49,6 +51,8 @@ class Captured:
     variables: dict[str, Any] = field(default_factory=dict)
     loops: list[str] = field(default_factory=list)
     batch: int | None = None
+    model: Any = None
+    signature: Any = None
     owner: Any = None  # what must live as long: a loaded SavedModel
 
     @property

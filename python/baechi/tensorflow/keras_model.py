@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from baechi._core import InputError
 from baechi.tensorflow import _private
-from baechi.tensorflow.tracing import trace
+from baechi.tensorflow.graph_generator import Captured, captured_function
+from baechi.tensorflow.tracing import batch_size_of, spec_of, trace
 
 _STEPS = ("train_step", "test_step", "predict_step")
 
@@ -30,6 +31,8 @@ def require_placeable(model: Any) -> None:
             f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow, or place "
             "the model with that framework"
         )
+    if isinstance(getattr(model.train_step, "__self__", None), PlacedKeras):
+        raise InputError("the model is placed already: restore() it before it is placed anew")
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise InputError(
             "the model has no training step yet: call model.compile(optimizer=..., loss=...) first"
@@ -69,6 +72,47 @@ def build(model: Any, batch: Any) -> None:
             "the model was not built, and cannot be from this batch "
             f"({type(error).__name__}): call it once, model(x), then place it"
         ) from error
+
+
+def batch_of(inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the x, y and sample weights of a batch as Keras hands them to a training step.
+
+    And the arguments of that step: the same with values.
+    """
+    if not inputs:
+        raise InputError(
+            "a model is placed for batches of some shape: give one, place(model, x, y), or the "
+            "dataset that fit gets"
+        )
+    if len(inputs) == 1 and isinstance(inputs[0], tf.data.Dataset):
+        return inputs[0].element_spec, (next(iter(inputs[0].take(1)), inputs[0].element_spec),)
+    if len(inputs) == 1 and isinstance(inputs[0], tuple):
+        return inputs[0], (inputs[0],)
+    batch = keras.utils.pack_x_y_sample_weight(*inputs)
+    return batch, (batch,)
+
+
+def capture_model(
+    model: Any, *inputs: Any, batch: int | None = None, dynamic_batch: bool = True
+) -> Captured:
+    """Capture the training step of a compiled Keras model.
+
+    Args:
+        model: The model; its variables are made if it has not been built.
+        inputs: x and y (and sample weights) of a batch, or a dataset of batches.
+        batch: The size that stands for the first size of a batch, by default that of the inputs.
+        dynamic_batch: Whether batches may differ in their first size.
+
+    Raises:
+        InputError: The model cannot be captured; the message says what to do.
+
+    """
+    example, _ = batch_of(inputs)
+    spec = spec_of(example, dynamic_batch)
+    captured = captured_function(trace_training(model, spec), batch or batch_size_of(example))
+    captured.model = model
+    captured.signature = spec
+    return captured
 
 
 def trace_training(model: Any, batch: Any) -> Any:

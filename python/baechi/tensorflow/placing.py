@@ -20,10 +20,9 @@ from baechi.tensorflow.assigner import (
     planned_devices,
 )
 from baechi.tensorflow.devices import detected_cluster, devices_for, presets_of
-from baechi.tensorflow.graph_generator import Captured, capture, captured_function, graph_of
-from baechi.tensorflow.keras_model import PlacedKeras, trace_training
+from baechi.tensorflow.graph_generator import Captured, capture, graph_of
+from baechi.tensorflow.keras_model import PlacedKeras, batch_of, capture_model
 from baechi.tensorflow.profiler import measure
-from baechi.tensorflow.tracing import batch_size_of, spec_of
 
 if TYPE_CHECKING:
     import os
@@ -98,7 +97,8 @@ def assign(
     """Make a function or a graph run as a placement says.
 
     Args:
-        captured: What `capture` or `trace` returned, or a tf.Graph of TensorFlow 1.
+        captured: What `capture`, `capture_model` or `trace` returned, or a tf.Graph of
+            TensorFlow 1.
         device_of: The device of every operation, by name.
         devices: The TensorFlow device of every device that the placement names.
         check: Read back where the runtime puts each operation of a function, and raise
@@ -117,7 +117,12 @@ def assign(
     if check and not (found := assigned.check()):
         assigned.restore()
         raise NotAsPlanned(f"{found}; check=False runs it nevertheless")
-    return Placed(assigned, None, plan)
+    placed = Placed(assigned, None, plan)
+    if isinstance(captured, Captured) and captured.model is not None:
+        placed._keras = PlacedKeras(
+            captured.model, captured.signature, placed.function, placed.device_of
+        )
+    return placed
 
 
 def plan(
@@ -161,7 +166,7 @@ def place(
 
     Args:
         target: A compiled Keras model, a function, a tf.function, a ConcreteFunction, what
-            `capture` returned, or a TensorFlow 1 graph.
+            `capture` or `capture_model` returned, or a TensorFlow 1 graph.
         inputs: For a model: x and y (and sample weights) of a batch, or a dataset of batches. For
             a function: its arguments. Tensors, arrays or TensorSpecs; nothing for the others.
         cluster: "auto" for the logical devices of this process, or what `baechi.place_graph` takes.
@@ -186,10 +191,7 @@ def place(
     step = _Step(target, inputs, batch, fetches, feed_dict, dynamic_batch=dynamic_batch)
     found, names = _cluster(cluster, devices, needed=True)
     made = step.plan(found, names, profile, {"method": method, "budget": budget, **options})
-    placed = assign(step.captured, made.device_of, names, check=check, plan=made)
-    if step.spec is not None:
-        placed._keras = PlacedKeras(target, step.spec, placed.function, placed.device_of)
-    return placed
+    return assign(step.captured, made.device_of, names, check=check, plan=made)
 
 
 class _Step:
@@ -206,16 +208,13 @@ class _Step:
         dynamic_batch: bool = True,
     ) -> None:
         _private.require_tested()
-        self.spec: Any = None  # of a Keras model's batch
         self._run = {"fetches": fetches, "feed_dict": feed_dict}
         self._values = inputs
         if isinstance(target, Captured):
             self.captured = target
         elif isinstance(target, keras.Model):
-            example, self._values = _batch_of(inputs)
-            self.spec = spec_of(example, dynamic_batch)
-            size = batch or batch_size_of(example)
-            self.captured = captured_function(trace_training(target, self.spec), size)
+            self._values = batch_of(inputs)[1]
+            self.captured = capture_model(target, *inputs, batch=batch, dynamic_batch=dynamic_batch)
         elif isinstance(target, tf.Graph):
             self.captured = capture(target, fetches=fetches, batch=batch)
         elif _private.is_concrete(target):
@@ -260,21 +259,3 @@ def _cluster(
         return found, devices_for(found, devices or physical)
     found = cluster_of(cluster)
     return found, devices_for(found, devices) if needed else {}
-
-
-def _batch_of(inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the x, y and sample weights of a batch as Keras hands them to a training step.
-
-    And the arguments of that step: the same with values.
-    """
-    if not inputs:
-        raise InputError(
-            "a model is placed for batches of some shape: give one, place(model, x, y), or the "
-            "dataset that fit gets"
-        )
-    if len(inputs) == 1 and isinstance(inputs[0], tf.data.Dataset):
-        return inputs[0].element_spec, (next(iter(inputs[0].take(1)), inputs[0].element_spec),)
-    if len(inputs) == 1 and isinstance(inputs[0], tuple):
-        return inputs[0], (inputs[0],)
-    batch = keras.utils.pack_x_y_sample_weight(*inputs)
-    return batch, (batch,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four logical CPU devices for the tests of the TensorFlow side."""
+"""Four logical CPU devices, and no GPU, for the tests of the TensorFlow side."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if importlib.util.find_spec("tensorflow") is not None:
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # it fuses what shares a device, and rounds otherwise
     import tensorflow as tf
 
+    tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.set_logical_device_configuration(

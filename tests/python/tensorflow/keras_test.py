@@ -225,3 +225,62 @@ def test_a_model_that_no_batch_has_built_yet_is_built_from_it() -> None:
     placed = baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
     assert placed.check()
     fit(model)
+
+
+def test_a_placed_model_is_not_placed_again() -> None:
+    model = mlp()
+    placed = baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
+    with pytest.raises(baechi.InputError, match="restore"):
+        baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
+    placed.restore()
+    baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
+
+
+def two_inputs() -> Any:
+    """Words and numbers by name -> embedding, unrolled LSTM, shared layer -> two outputs."""
+    keras.utils.set_random_seed(4)
+    words = keras.Input((3,), dtype="int32", name="words")
+    numbers = keras.Input((4,), name="numbers")
+    read = keras.layers.LSTM(4, unroll=True)(keras.layers.Embedding(9, 4)(words))
+    shared = keras.layers.Dense(4, activation="tanh", name="shared")
+    both = keras.layers.Concatenate()([shared(read), shared(numbers)])
+    outputs = {
+        "kind": keras.layers.Dense(3, name="kind")(both),
+        "size": keras.layers.Dense(1, name="size")(both),
+    }
+    model = keras.Model({"words": words, "numbers": numbers}, outputs)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        loss={
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "size": "mse",
+        },
+        jit_compile=False,
+    )
+    return model
+
+
+@pytest.mark.usefixtures("exact")
+def test_dictionaries_shared_layers_and_callbacks(tmp_path: Any) -> None:
+    x = {"words": np.arange(30).reshape(10, 3) % 9, "numbers": np.ones((10, 4), "float32")}
+    y = {"kind": np.arange(10) % 3, "size": np.linspace(0, 1, 10).astype("float32")[:, None]}
+
+    def history(model: Any, name: str) -> Any:
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (1 + epoch)),
+            keras.callbacks.ModelCheckpoint(tmp_path / name, save_weights_only=True),
+            keras.callbacks.EarlyStopping(monitor="loss"),
+        ]
+        return model.fit(
+            x, y, batch_size=4, epochs=3, verbose=0, shuffle=False, callbacks=callbacks
+        ).history
+
+    plain, model = two_inputs(), two_inputs()
+    baechi.tensorflow.place(model, x, y, **SCATTERED)
+    assert history(model, "a.weights.h5") == history(plain, "b.weights.h5")
+    restored = two_inputs()
+    restored.optimizer.build(restored.trainable_variables)
+    restored.load_weights(tmp_path / "a.weights.h5")
+    expected = plain.predict(x, verbose=0)
+    for name, values in restored.predict(x, verbose=0).items():
+        assert (values == expected[name]).all()
