@@ -76,24 +76,66 @@ def test_all_weights_are_held_somewhere(name: str) -> None:
     assert -100 <= copies < weights
 
 
-def test_onnx_own_operator_models_come_out_right() -> None:
+# What these give out depends on the data: we take the largest that it can be.
+AT_MOST = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
+
+
+def size_of(value: Any) -> int | None:
+    """Bytes of a declared tensor; nothing where it is none, or of an open shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    elements = int(numpy.prod([d.dim_value for d in tensor.shape.dim], dtype=numpy.int64))
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type)
+    if name == "STRING":
+        return 0
+    bits = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}.get(name)
+    bits = 6 if name.startswith("FLOAT6") else bits
+    if bits is None:
+        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
+    return (elements * bits + 7) // 8
+
+
+def compare_with_declared(model: Any) -> int:
+    """Read a model without the shapes of its outputs; return how many came out as declared."""
+    declared = {value.name: size_of(value) for value in model.graph.output}
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    try:
+        graph = baechi.Graph.from_onnx(bare.SerializeToString(), costs=COSTS)
+    except baechi.InputError as error:
+        if "is not in the file" in str(error) or "open dimension" in str(error):
+            return 0
+        raise
+    compared = 0
+    for node, operator in nodes_of(graph, model):
+        made = [name for name in node.output if name]
+        for name, size in zip(made, operator.outputs, strict=False):
+            if declared.get(name) is None:
+                continue
+            if node.op_type in AT_MOST:
+                assert size >= declared[name]
+            else:
+                assert size == declared[name], (node.op_type, name)
+            compared += 1
+    return compared
+
+
+def test_onnx_own_models_come_out_right() -> None:
     folder = Path(onnx.__file__).parent / "backend/test/data"
     paths = sorted(folder.glob("pytorch-*/*/model.onnx"))
-    assert len(paths) > 30
-    for path in paths:
-        model = onnx.load(path)
-        for output in model.graph.output:
-            output.type.tensor_type.ClearField("shape")
-        bare = baechi.Graph.from_onnx(model.SerializeToString(), costs=COSTS)
-        declared = {o.name: o for o in onnx.load(path).graph.output}
-        for node, operator in nodes_of(bare, model):
-            for name, size in zip(node.output, operator.outputs, strict=False):
-                if name not in declared:
-                    continue
-                tensor = declared[name].type.tensor_type
-                dims = [d.dim_value for d in tensor.shape.dim]
-                element = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-                assert size == int(numpy.prod(dims)) * element.itemsize, (path, node.name)
+    assert sum(compare_with_declared(onnx.load(path)) for path in paths) > 30
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_own_operator_tests_come_out_right() -> None:
+    cases = pytest.importorskip("onnx.backend.test.case.node").collect_testcases(None)
+    models = [case.model for case in cases if case.model is not None]
+    assert sum(compare_with_declared(model) for model in models) > 1400
 
 
 @pytest.fixture
