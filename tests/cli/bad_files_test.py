@@ -16,6 +16,15 @@ REASONS = {
     "bare_point.json": "malformed number",
     "binary.bin": "not a graph: expected graph.json",
     "byte_order_mark.json": "starts with a byte order mark: save it as plain UTF-8",
+    "chakra_cut.et": "byte 270: the file is cut off, or not an execution trace",
+    "chakra_cycle.et": "the graph has a cycle of 2 operators: 'a' -> 'b' -> 'a'",
+    "chakra_duration_huge.et": "a duration of more than 63 bits",
+    "chakra_node_missing.et": "node 2 'b': it waits for node 9, which is not in the trace",
+    "chakra_node_twice.et": "node 1 'b': there are two nodes with this id",
+    "chakra_shape_negative.et": "a tensor has a dimension of -3",
+    "chakra_size_negative.et": "a tensor of a negative size",
+    "chakra_type_unknown.et": "unknown node type 99",
+    "chakra_waits_for_itself.et": "node 1 'a': it waits for itself",
     "cluster_capacity_fraction.json": "expected a whole number, found a fraction",
     "cluster_capacity_in_gigabits.json": "memory '8Gb' needs a unit",
     "cluster_capacity_missing.json": 'the field "capacity" is missing',
@@ -164,6 +173,11 @@ REASONS = {
     "negative_infinity.json": "NaN and infinity are not numbers in JSON",
     "nested_too_deeply.json": "nested too deeply",
     "only_space.json": "the file is empty",
+    "onnx_runtime_profile_cut.json": "the file ends where ',' or ']' should be: is it cut off?",
+    "onnx_runtime_profile_duration_negative.json": "expected microseconds from 0 to 10^12",
+    "onnx_runtime_profile_duration_text.json": "expected a number, found a string",
+    "onnx_runtime_profile_empty.json": "no node was measured: is this a profile of ONNX Runtime",
+    "onnx_runtime_profile_no_nodes.json": "no node was measured: is this a profile of ONNX Runtime",
     "overlong_utf8.json": "not UTF-8",
     "pipedream_cost_missing.txt": "the cost 'parameter_size' is missing",
     "pipedream_cost_twice.txt": "the cost occurs twice",
@@ -281,7 +295,7 @@ def test_bad_file(run: Run, data: Path, name: str) -> None:
 # Without a place: nothing of the file could be read as ours, or no one place is at fault.
 NO_PLACE = re.compile(
     r"not a graph|the file is empty|is neither|outgoing edges|has a cycle|duplicate operator|"
-    r"reads its own output|is too large"
+    r"reads its own output|is too large|no node was measured"
 )
 
 
@@ -290,6 +304,8 @@ def test_bad_file_has_a_place(run: Run, data: Path, name: str) -> None:
     words = run("check", data / "bad" / name).stderr
     if not NO_PLACE.search(words):
         pattern = r":\d+:\d+: \$" if name.endswith(".json") else r":\d+:\d+: "
+        if name.endswith(".et"):
+            pattern = r": (byte \d+|node \d+ '.+'): "
         assert re.search(pattern, words)
 
 

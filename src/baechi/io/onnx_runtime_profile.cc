@@ -30,7 +30,8 @@ std::string_view kind_of(std::string_view provider) {
 
 Time read_microseconds(JsonReader& json) {
   const double microseconds = json.read_double();
-  if (!(microseconds >= 0) || microseconds > 1e12) json.fail("a duration of such a length");
+  if (!(microseconds >= 0) || microseconds > 1e12)
+    json.fail("expected microseconds from 0 to 10^12");
   return Time(std::llround(microseconds * 1000));
 }
 

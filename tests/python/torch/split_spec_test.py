@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed.pipelining takes the split of a plan as it is, and computes the same."""
+"""torch.distributed.pipelining and accelerate take what a plan is exported as, as it is."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 
@@ -72,3 +75,23 @@ def test_a_plan_that_is_no_pipeline_is_refused() -> None:
         split_spec(planned("0001110"))
     with pytest.raises(baechi.InputError, match="not layer-wise"):
         split_spec(planned("0010122"))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_accelerate_takes_the_device_map_of_the_plan() -> None:
+    accelerate: Any = pytest.importorskip("accelerate.utils.modeling")
+    text = baechi.export_plan(planned("0001122"), "device-map")
+    device_map = json.loads(text)
+    model = Stack()
+    accelerate.check_device_map(model, device_map)  # every parameter has a device
+    found = {
+        name: next(d for key, d in device_map.items() if f"{name}.".startswith(f"{key}."))
+        for name, _ in model.named_parameters()
+    }
+    assert found["embed.weight"] == 0
+    assert found["layers.1.bias"] == 0
+    assert found["layers.2.weight"] == 1
+    assert found["head.bias"] == 2
+    del device_map["head"]
+    with pytest.raises(ValueError, match="head"):
+        accelerate.check_device_map(model, device_map)
