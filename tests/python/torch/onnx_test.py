@@ -195,6 +195,29 @@ def test_onnx_runtime_runs_it_and_takes_the_assignment(
     assert matched[1] == "1"
 
 
+def test_what_onnx_runtime_measures_is_costs(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    path = DATA / "transformer.onnx"
+    profiled = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    for _ in range(4):
+        profiled.run(None, MODELS["transformer"][1])
+    profile = baechi.Profile.load(profiled.end_profiling())
+    assert profile.source == "ONNX Runtime, 3 runs"
+    with pytest.warns(UserWarning, match="are not in the profile"):  # inputs and constants
+        graph = baechi.Graph.load(path, costs=profile, dimensions=MODELS["transformer"][0])
+    nodes = {node.name: node for node in onnx.load(path).graph.node}
+    computed = [n for n in nodes.values() if n.op_type not in ("Constant", "Identity")]
+    measured = [node.name for node in computed if node.name in profile.operators]
+    assert len(measured) > len(computed) * 3 // 4  # casts to the same type are left out
+    for name in measured:
+        assert graph[name].times == profile.operators[name].times
+    assert sum(graph[name].times["cpu"] for name in measured) > 0
+
+
 def test_it_reads_what_the_file_says_where_nothing_follows(tmp_path: Path) -> None:
     helper = onnx.helper
     float32 = onnx.TensorProto.FLOAT
