@@ -64,7 +64,7 @@ def module_tree(graph: baechi.Graph, layer: str) -> tuple[Any, dict[str, str]]:
         for part in home(name).replace(".", "/").split("/"):
             path.append(part)
             if part not in module._modules:
-                found = pattern.fullmatch("/".join(path))
+                found = any(pattern.fullmatch(separator.join(path)) for separator in "/.")
                 module.add_module(part, Layer() if found else Scope())
             module = getattr(module, part)
         data = torch.empty(size, dtype=torch.int8, device="meta")
@@ -98,6 +98,11 @@ def accelerate_placement(
     return by_module(graph, names, module_of, found)
 
 
+def time_on(operator: baechi.Operator, kind: str) -> int:
+    """Nanoseconds on devices of a kind of speed 1."""
+    return operator.times.get(kind, operator.times.get("*", 0))
+
+
 def _precedence(
     graph: baechi.Graph, cluster: baechi.Cluster
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
@@ -107,7 +112,7 @@ def _precedence(
     transfer: dict[tuple[str, str], int] = collections.defaultdict(int)
     for name in graph.names:
         operator = graph[name]
-        cost[name] = operator.times[first.kind]
+        cost[name] = time_on(operator, first.kind)
         for producer, port in dict.fromkeys(operator.inputs):
             size = graph[producer].outputs[port]
             transfer[producer, name] += cluster.transfer_time(size, first.name, second.name)
@@ -151,12 +156,12 @@ def colocated(
 ) -> dict[str, str]:
     """The placement with every colocation group on the device that has most of its work."""
     groups = baechi.graph_to_arrays(graph)["groups"].tolist()
-    kind = graph.device_kinds[0]
+    kind = graph.device_kinds[0] if graph.device_kinds else "*"
     work: dict[int, dict[str, int]] = {}
     for name, group in zip(graph.names, groups, strict=True):
         if group >= 0:
             share = work.setdefault(group, dict.fromkeys(devices, 0))
-            share[device_of[name]] += graph[name].times[kind] + 1
+            share[device_of[name]] += time_on(graph[name], kind) + 1
     best = {group: max(share, key=lambda d: share[d]) for group, share in work.items()}
     return {
         name: best.get(group, device_of[name])

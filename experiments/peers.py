@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import baechi
+from experiments import pytorch_models
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
 from experiments.peer_placers import accelerate_placement, require, saga_placement
@@ -75,7 +77,7 @@ def rows(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def table(workloads: Sequence[Workload]) -> Table:
+def table(title: str, workloads: Sequence[Workload]) -> Table:
     """All rows."""
     columns = [
         Column("workload", "workload"),
@@ -101,14 +103,49 @@ def table(workloads: Sequence[Workload]) -> Table:
         "- *SAGA*: HEFT and ETF of the package anrg-saga, as published. They know neither memory "
         "nor queues nor colocation; a colocation group goes where most of its work went. Their "
         f"code scans all tasks for each, so graphs of more than {SAGA_OPERATORS:,} operators are "
-        "given to them as our Graph Optimizer fused them."
+        "given to them as our Graph Optimizer fused them. They iterate over sets of names, so "
+        "their answers differ a little from run to run."
     )
-    return Table("Peers", columns, found, notes)
+    return Table(title, columns, found, notes)
+
+
+def summary(rows: list[dict[str, Any]]) -> Table:
+    """One row per placer: how often it fits, and how far its steps are from auto's."""
+    found = []
+    graphs = len({row["workload"] for row in rows})
+    for placer in dict.fromkeys(row["placer"].removesuffix(", fused graph") for row in rows):
+        mine = [row for row in rows if row["placer"].removesuffix(", fused graph") == placer]
+        over = [row["over auto"] for row in mine if row["over auto"] is not None]
+        found.append(
+            {
+                "placer": placer,
+                "fits": f"{len(over)} of {graphs}",
+                "mean": statistics.geometric_mean(over),
+                "least": min(over),
+                "largest": max(over),
+                "seconds": statistics.median(row["seconds"] for row in mine),
+            }
+        )
+    columns = [
+        Column("placer", "placed by"),
+        Column("fits", "fits on"),
+        Column("mean", "step over auto's, geometric mean", times),
+        Column("least", "least", times),
+        Column("largest", "largest", times),
+        Column("seconds", "placed in, median", cpu_time),
+    ]
+    return Table("In short", columns, found, "Steps of what fits, over all graphs below.")
 
 
 def run() -> Page:
     """The page of peers."""
     require()
+    generated = table("Generated graphs, costs (a)", [*(PAPER[k] for k in CHOSEN), *CURRENT])
+    measured = table("Recorded PyTorch models, costs (b)", pytorch_models.workloads()[1])
+    measured.notes = (
+        "As above. Four devices of 8 GiB, each a CPU core whose times were measured; clusters and "
+        "sizes: [pytorch_models.md](pytorch_models.md)."
+    )
     return Page(
         "peers",
         "Side by side with other placers",
@@ -116,6 +153,6 @@ def run() -> Page:
         "transfer at a time per device, received copies counted in memory, each device running "
         "what becomes ready first where the placer gives no order. Nothing was run on "
         "accelerators.",
-        "a",
-        [table([*(PAPER[k] for k in CHOSEN), *CURRENT])],
+        "ab",
+        [summary([*generated.rows, *measured.rows]), generated, measured],
     )

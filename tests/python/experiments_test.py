@@ -252,6 +252,19 @@ def test_scaling_measures_every_method_where_it_ends_in_minutes() -> None:
     assert scaling.figure(rows, "operators").count("<polyline") > 5
 
 
+def test_peers_in_short_count_what_fits_and_compare_steps() -> None:
+    found = [("a", "x", 2.0), ("b", "x, fused graph", 8.0), ("a", "auto", 1.0), ("b", "y", None)]
+    rows = [
+        {"workload": graph, "placer": placer, "over auto": over, "seconds": 1.0}
+        for graph, placer, over in [*found, ("a", "y", 3.0)]
+    ]
+    short = {row["placer"]: row for row in peers.summary(rows).rows}
+    assert list(short) == ["x", "auto", "y"]
+    assert [row["fits"] for row in short.values()] == ["2 of 2", "1 of 2", "1 of 2"]
+    assert short["x"]["mean"] == pytest.approx(4)
+    assert (short["x"]["least"], short["x"]["largest"]) == (2, 8)
+
+
 def test_axes_put_values_where_they_belong() -> None:
     axis = svg.covering([3, 250], log=True)
     assert (axis.low, axis.high) == (1, 1000)
