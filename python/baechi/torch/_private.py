@@ -40,12 +40,36 @@ def run_first(node: Any) -> None:
     node._set_sequence_nr(2**64 - 1)
 
 
-def one_backward_thread(wanted: bool) -> bool:
-    """Let the backward calls of this thread run in it, on all devices; returns what was before."""
-    before = not torch._C._is_multithreading_enabled()
-    if before != wanted:
-        torch._C._set_multithreading_enabled(not wanted)
-    return before
+class OneBackwardThread:
+    """While anybody wants it: the backward calls of a thread run in it, for all devices.
+
+    Which a thread takes over when it calls `here`.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = 0
+        self._before = True
+
+    def begin(self) -> None:
+        """Want it."""
+        if self._wanted == 0:
+            self._before = torch._C._is_multithreading_enabled()
+        self._wanted += 1
+        self.here()
+
+    def here(self) -> None:
+        """Let it hold in this thread."""
+        if torch._C._is_multithreading_enabled():
+            torch._C._set_multithreading_enabled(False)
+
+    def end(self) -> None:
+        """Want it no more."""
+        self._wanted -= 1
+        if self._wanted == 0:
+            torch._C._set_multithreading_enabled(self._before)
+
+
+one_backward_thread = OneBackwardThread()
 
 
 def storage_address(tensor: torch.Tensor) -> int:
@@ -254,6 +278,19 @@ def self_test() -> list[str]:
         wrong.append("a gradient that only autograd holds is not known as such")
     if _adds_in_place(lambda x: (x + (x + 1)).sum()) != [False]:
         wrong.append("a gradient that is used twice is not known as such")
+    order: list[str] = []
+    early = weight * 2
+    late = weight * 3
+    early.register_hook(lambda _: order.append("early"))
+    late.register_hook(lambda _: order.append("late"))
+    run_first(early.grad_fn)
+    (early + late).sum().backward()
+    if order != ["early", "late"]:
+        wrong.append("an autograd node cannot be made to run first")
+    one_backward_thread.begin()
+    if torch._C._is_multithreading_enabled():
+        wrong.append("the backward cannot be kept in one thread")
+    one_backward_thread.end()
     version = version_of(weight.detach())
     with torch.no_grad():
         weight.add_(1)

@@ -143,13 +143,12 @@ class Assigner(Interceptor):
         self._hooks: list[Any] = []
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
         self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
-        self._one_thread_before = False
 
     # Weights
 
     def install(self) -> None:
         """Move the weights and put the wrappers in place."""
-        self._one_thread_before = _private.one_backward_thread(True)
+        _private.one_backward_thread.begin()
         goes = _weight_devices(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in named_weights(self.model)]
@@ -165,7 +164,7 @@ class Assigner(Interceptor):
     def remove(self) -> None:
         """Take the wrappers away and move the weights back."""
         super().remove()
-        _private.one_backward_thread(self._one_thread_before)
+        _private.one_backward_thread.end()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -276,7 +275,7 @@ class Assigner(Interceptor):
         home = next((t.device for t in tensors_in((args, kwargs))), None)
         if home is None and self._moved:
             home = self._moved[0][1]
-        _private.one_backward_thread(True)  # also where another thread calls the model
+        _private.one_backward_thread.here()  # also where another thread calls the model
         self._pending.clear()
         self._join(from_caller=True)
         try:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import gc
+import runpy
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +200,14 @@ def test_no_plan_in_program_order_does_not_fit_and_says_where() -> None:
     assert said.value.operator == "the optimizer's update"
     assert said.value.short_by > 0
     assert said.value.smallest_capacity == int(need * 2.3) + said.value.short_by
+
+
+def test_the_example_fails_on_one_device_and_trains_on_four(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[3] / "examples" / "torch_four_devices.py"
+    monkeypatch.setattr(sys, "argv", [str(example), "--batch", "2000", "--memory", "9MiB"])
+    runpy.run_path(str(example), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "OutOfMemoryError: sim:0 is out of memory" in out
+    assert out.index("OutOfMemoryError") < out.index("step 0") < out.index("step 1")

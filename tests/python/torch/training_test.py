@@ -239,6 +239,21 @@ def test_a_model_is_placed_once() -> None:
     scattered(model, case.inputs(2)).restore()
 
 
+def test_the_backward_is_in_one_thread_as_long_as_a_model_is_placed() -> None:
+    one, other = built(CASES["inception"]), built(CASES["resnet"])
+    enabled = torch._C._is_multithreading_enabled
+    assert enabled()
+    first = scattered(one, CASES["inception"].inputs(2))
+    second = scattered(other, CASES["resnet"].inputs(2))
+    assert not enabled()
+    first.restore()
+    first.restore()
+    loss_of(other, CASES["resnet"].inputs(2)).backward()
+    assert not enabled()
+    second.restore()
+    assert enabled()
+
+
 def test_what_cannot_be_recorded_says_where() -> None:
     model = ResNet()
     with pytest.raises(baechi.InputError, match=r"ResNet cannot be recorded: it failed in 'stem'"):
