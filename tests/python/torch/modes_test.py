@@ -152,7 +152,7 @@ def test_a_change_that_does_not_wait_for_what_is_sent_is_noticed(
 ) -> None:
     assert overwritten_is_right()
     monkeypatch.setattr(communication.Arrival, "settle", lambda *_: None)
-    assert not overwritten_is_right()
+    assert not all(overwritten_is_right() for _ in range(5))  # a slow host may be lucky
 
 
 class Late(nn.Module):
