@@ -115,7 +115,8 @@ def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:
 
 def annotate(name: str, value: str) -> Any:
     """Return a context in which every call that is traced gets `value` in its node's metadata."""
-    return traceback.annotate({name: value})
+    known = getattr(traceback, "annotate", None)
+    return contextlib.nullcontext() if known is None else known({name: value})
 
 
 @contextlib.contextmanager

@@ -312,4 +312,6 @@ def interpreted(
             left[read] -= 1
             if left[read] == 0 and read not in graph.outputs:
                 del values[read]
-    return [values[o] for o in graph.outputs]
+    outputs = [values[o] for o in graph.outputs]
+    values.clear()  # `real` refers to itself, and would keep them until they are collected
+    return outputs

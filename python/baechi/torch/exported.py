@@ -425,6 +425,9 @@ def export(
                 cause = cause.__cause__ or cause.__context__
             line = (str(error).strip().splitlines() or [""])[0]
             raise NotExportedError(f"{type(error).__name__}: {line}") from None
+    calls = [node for node in graph.nodes if node.kind == "call"]
+    if calls and all(node.owner is None for node in calls):
+        raise NotExportedError("this PyTorch does not keep the names of traced calls")
     guards = _private.shape_guards(program, "tensors")
     modes = modes_of(list(model.modules()))
     example = [tuple(t.shape) for t in given]

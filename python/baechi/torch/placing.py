@@ -388,6 +388,11 @@ def place(
         exported=exported,
         units=units,
     )
+    if mode == ORDER:  # then what is live is also what the plan had in mind
+        peaks = {
+            t: {device: max(peak, plan.peaks[device]) for device, peak in each.items()}
+            for t, each in peaks.items()
+        }
     placed.tier_peaks = peaks
     return placed
 

@@ -32,6 +32,7 @@ ORDER = "streams+order"
 NOT_RUN = "it has not run yet"
 MODES = (*PLAIN_MODES, ORDER)
 _GRAPHS = 4  # of one structure and mode; after that sizes vary too much for graphs
+_KINDS = 16  # structures and modes; numbers among the arguments are part of a structure
 
 
 @dataclass
@@ -160,8 +161,8 @@ class TieredAssigner(Assigner):
                 return program
         if key in self._refused:
             raise NotExportedError(self._refused[key])
-        if len(known) >= _GRAPHS:
-            raise NotExportedError("the sizes of its arguments vary too much")
+        if len(known) >= _GRAPHS or (not known and len(self._programs) >= _KINDS):
+            raise NotExportedError("its arguments vary too much")
         try:
             return self._added(key, Call(args, kwargs), tensors)
         except NotExportedError as reason:

@@ -17,9 +17,10 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch import communication, exported_schedule
-from placement_test import ALL, built, close, train
+from placement_test import ALL, built, close, loss_of, train
 from tiers_test import changing, changing_placed, scattered
 from torch import nn
+from torch_models import exported
 
 import baechi
 
@@ -223,3 +224,35 @@ def test_the_planned_order_takes_what_the_execution_simulator_says() -> None:
     assert measured < 0.7 * times["streams"][0]
     assert times["streams"][0] <= times["plain"][0]
     assert times == {mode: forward_time(mode) for mode in times}  # the same every time
+
+
+@pytest.mark.parametrize("mode", ["streams", "streams+order"])
+@pytest.mark.parametrize("name", ["unet", "transformer"])
+def test_predicted_peaks_of_single_calls(name: str, mode: str) -> None:
+    case = ALL[name]
+    sim.configure(asynchronous=False)
+    placed = baechi.torch.place(
+        built(case),
+        case.inputs(16),
+        "3x1GiB",
+        method="random",
+        bounds=False,
+        devices=DEVICES["exclusive"],
+        level="operator",
+        tier=2,
+        mode=mode,
+        optimizer="sgd",
+        exported=[exported(name)],
+        loss=lambda out: out.square().mean(),
+    )
+    model = placed.model
+    for _ in range(2):
+        model.zero_grad()
+        for device in range(3):
+            sim.reset_peak_memory_stats(device)
+        loss_of(model, case.inputs(16)).backward()
+    assert placed.tier == 2
+    for device, predicted in enumerate(placed.peaks.values()):
+        measured = sim.max_memory_allocated(device)
+        assert predicted >= 0.97 * measured - 2048
+        assert predicted <= (1.1 if mode == "streams" else 1.5) * measured + 2048

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import io
+import random
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.capture import call_arguments
+from baechi.torch.exported_schedule import planned_order
 from placement_test import ALL, built, close, loss_of, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -354,3 +357,157 @@ def test_returned_objects_are_those_of_the_model() -> None:
     torch.testing.assert_close(
         found.past_key_values.layers[1].keys, expected.past_key_values.layers[1].keys
     )
+
+
+class Branches(nn.Module):
+    """Branches of different lengths, each of which draws random numbers at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(
+            nn.Sequential(*(nn.Linear(8, 8) for _ in range(n)), nn.Dropout(0.5))
+            for n in (5, 1, 3, 1)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def in_conflict(graph: Any, a: Any, b: Any) -> bool:
+    """Whether `b` of the program has to stay behind `a`."""
+
+    def seen(node: Any) -> set[int]:
+        return {s for r in node.reads for s in graph.nodes[r].storages} | set(node.storages)
+
+    def changed(node: Any) -> set[int]:
+        return {s for w in node.writes for s in graph.nodes[w].storages}
+
+    both = changed(a) & seen(b) | seen(a) & changed(b)
+    return bool(both) or a.index in b.reads or (a.random and b.random)
+
+
+def _start(starts: dict[int, int], node: Any) -> int | None:
+    return starts.get(node.index)
+
+
+@pytest.mark.parametrize("kind", ["branches", "changing"])
+def test_any_planned_order_keeps_data_changes_and_random_numbers(kind: str) -> None:
+    torch.manual_seed(7)
+    inputs = torch.ones(4, 8)
+    exported = changing_graph() if kind == "changing" else baechi.torch.export(Branches(), inputs)
+    graph = exported.graph
+    pairs = [
+        (a.index, b.index)
+        for b in graph.nodes
+        for a in graph.nodes[: b.index]
+        if in_conflict(graph, a, b)
+    ]
+    other = 0
+    for seed in range(30):
+        chance = random.Random(seed)
+        starts = {node.index: chance.randrange(50) for node in graph.nodes if chance.random() < 0.8}
+        start_of = functools.partial(_start, starts)
+        order = planned_order(graph, start_of, lambda _: 0)
+        assert sorted(order) == [node.index for node in graph.nodes]
+        place = {n: i for i, n in enumerate(order)}
+        assert all(place[a] < place[b] for a, b in pairs), seed
+        other += order != sorted(order)
+    assert other > 20
+
+
+@pytest.mark.parametrize("mode", ["streams", "streams+order"])
+def test_random_numbers_are_those_of_the_unplaced_model(mode: str) -> None:
+    inputs = torch.ones(4, 8)
+    results = []
+    for where in ("plain", "placed"):
+        torch.manual_seed(7)
+        model = Branches()
+        if where == "placed":
+            options: dict[str, Any] = {
+                "method": "random",
+                "seed": 2,
+                "bounds": False,
+                "tier": 2,
+                "mode": mode,
+            }
+            baechi.torch.place(model, inputs, "4x1GiB", devices=["cpu"] * 4, **options)
+        torch.manual_seed(11)
+        results.append(train(model, [inputs] * 3))
+    close(*results)
+
+
+@dataclasses.dataclass
+class Found:
+    """Nested outputs, one of them no tensor."""
+
+    parts: dict[str, list[Any]]
+    name: str = "found"
+
+
+class Nested(nn.Module):
+    """Takes and returns nested containers and numbers; computes a weight from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        self.right = nn.Linear(4, 4)
+
+    def forward(self, batch: dict[str, Any], *, scale: float = 1.0) -> Found:
+        left = self.left(batch["pair"][0])
+        right = self.right(batch["pair"][1]) * scale
+        return Found({"both": [left + right, None], "right": [right]})
+
+
+def test_nested_arguments_and_outputs_and_numbers_that_vary() -> None:
+    def call(scale: float) -> dict[str, Any]:
+        return {"batch": {"pair": (torch.ones(2, 4), torch.ones(2, 4) / 2)}, "scale": scale}
+
+    torch.manual_seed(7)
+    model = Nested()
+    plain = copy.deepcopy(model)
+    placed = baechi.torch.place(
+        model, call(1.0), "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2
+    )
+    for number in range(20):
+        expected, found = plain(**call(number / 4)), model(**call(number / 4))
+        assert isinstance(found, Found)
+        assert found.parts["both"][1] is None
+        torch.testing.assert_close(found.parts["both"][0], expected.parts["both"][0])
+        torch.testing.assert_close(found.parts["right"][0], expected.parts["right"][0])
+    assert placed.graphs == 16  # each number has a graph of its own, up to a limit
+    assert (placed.tier, placed.tier_note) == (1, "its arguments vary too much")
+
+
+def test_gradients_reach_the_inputs_and_steps_may_overlap() -> None:
+    case = CASES["inception"]
+    plain, placed = built(case), scattered("inception")
+    gradients = []
+    for model in (plain, placed.model):
+        images = [case.inputs(n).requires_grad_() for n in (2, 3)]
+        losses = [loss_of(model, x) for x in images]  # two forwards before any backward
+        (losses[0] * losses[1]).backward()
+        gradients.append([x.grad for x in images] + [p.grad for p in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    assert placed.tier == 2
+
+
+def test_a_model_that_is_one_unit_has_a_graph_too() -> None:
+    torch.manual_seed(7)
+    model, inputs = nn.Linear(4, 4), torch.ones(2, 4)
+    expected = model(inputs)
+    placed = baechi.torch.place(model, inputs, "2x1GiB", devices=["cpu"] * 2, tier=2)
+    torch.testing.assert_close(model(inputs), expected)
+    assert (placed.tier, placed.graphs) == (2, 1)
+    placed.restore()
+    torch.testing.assert_close(model(inputs), expected)
+
+
+def test_graphs_are_kept_over_a_restore() -> None:
+    case = CASES["unet"]
+    placed = scattered("unet")
+    with torch.no_grad():
+        placed.model(case.inputs(2))
+    assert placed.graphs == 2
+    assert placed.verify(case.inputs(2))
+    assert placed.graphs == 2
