@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,14 +48,14 @@ class OneBackwardThread:
     """
 
     def __init__(self) -> None:
-        self._wanted = 0
-        self._before = True
+        self._who: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._before: bool | None = None
 
-    def begin(self) -> None:
-        """Want it."""
-        if self._wanted == 0:
+    def begin(self, who: Any) -> None:
+        """Want it, until `end` or the end of `who`."""
+        if self._before is None:
             self._before = torch._C._is_multithreading_enabled()
-        self._wanted += 1
+        self._who.add(who)
         self.here()
 
     def here(self) -> None:
@@ -62,11 +63,12 @@ class OneBackwardThread:
         if torch._C._is_multithreading_enabled():
             torch._C._set_multithreading_enabled(False)
 
-    def end(self) -> None:
+    def end(self, who: Any) -> None:
         """Want it no more."""
-        self._wanted -= 1
-        if self._wanted == 0:
+        self._who.discard(who)
+        if not self._who and self._before is not None:
             torch._C._set_multithreading_enabled(self._before)
+            self._before = None
 
 
 one_backward_thread = OneBackwardThread()
@@ -288,10 +290,10 @@ def self_test() -> list[str]:
     (early + late).sum().backward()
     if order != ["early", "late"]:
         wrong.append("an autograd node cannot be made to run first")
-    one_backward_thread.begin()
+    one_backward_thread.begin(counter)
     if torch._C._is_multithreading_enabled():
         wrong.append("the backward cannot be kept in one thread")
-    one_backward_thread.end()
+    one_backward_thread.end(counter)
     version = version_of(weight.detach())
     with torch.no_grad():
         weight.add_(1)

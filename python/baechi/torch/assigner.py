@@ -131,6 +131,7 @@ class Assigner(Interceptor):
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
+        self._keeping_units = _keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._any_shared = any(d.shared for d in devices)
@@ -148,7 +149,7 @@ class Assigner(Interceptor):
 
     def install(self) -> None:
         """Move the weights and put the wrappers in place."""
-        _private.one_backward_thread.begin()
+        _private.one_backward_thread.begin(self)
         goes = _weight_devices(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in named_weights(self.model)]
@@ -164,7 +165,7 @@ class Assigner(Interceptor):
     def remove(self) -> None:
         """Take the wrappers away and move the weights back."""
         super().remove()
-        _private.one_backward_thread.end()
+        _private.one_backward_thread.end(self)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -360,7 +361,8 @@ class Assigner(Interceptor):
         if device is None:  # called more often than in the recorded step, or only views
             weight = next(module.parameters(), None)
             device = None if weight is None else self.owner(weight)
-        return device, key not in self._keeps_inputs
+        keeps = key in self._keeps_inputs or scope.path in self._keeping_units
+        return device, not keeps
 
     def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
         self._mark(out, device)
@@ -432,6 +434,18 @@ def _units(
 ) -> dict[str, LogicalDevice | None]:
     """Return the modules that run as one piece, and where; None where each call may differ."""
     units = _called_units(captured)
+    inside = _inside(captured)
+    for path, members in inside.items():
+        if path not in captured.entries and path not in units:
+            continue
+        found = {device_of.get(captured.ops[i].key) for i in members}
+        if len(found) == 1 and None not in found and _closed(captured, path, members):
+            units[path] = found.pop()
+    return units
+
+
+def _inside(captured: Capture) -> dict[str, list[int]]:
+    """Return the operators inside every module."""
     stands = kept_ops(captured)
     inside: dict[str, list[int]] = {}
     for index, op in enumerate(captured.ops):
@@ -440,13 +454,18 @@ def _units(
         path = op.module if op.module is not None else op.scope
         for around in _prefixes(path):
             inside.setdefault(around, []).append(index)
-    for path, members in inside.items():
-        if path not in captured.entries and path not in units:
-            continue
-        found = {device_of.get(captured.ops[i].key) for i in members}
-        if len(found) == 1 and None not in found and _closed(captured, path, members):
-            units[path] = found.pop()
-    return units
+    return inside
+
+
+def _keeping_units(captured: Capture) -> set[str]:
+    """Return the modules that change nothing in place but what they made."""
+    keeping = set()
+    for path, members in _inside(captured).items():
+        own = set(members)
+        changed = {t for index in members for t in captured.ops[index].changed}
+        if all(captured.tensors[tensor].producer in own for tensor in changed):
+            keeping.add(path)
+    return keeping
 
 
 def _prefixes(path: str) -> list[str]:
@@ -478,7 +497,21 @@ def _pushed(
             wanted = sorted((d for d in devices if d is not None), key=lambda d: d.index)
             if wanted:
                 pushed.setdefault(op.key, {})[position] = wanted
+    for key, outputs in captured.exits.items():  # a module may run as one unit
+        for position, origin in enumerate(outputs):
+            wanted = [] if origin is None else _wanted(pushed, captured, origin)
+            if wanted:
+                pushed.setdefault(key, {})[position] = wanted
     return pushed
+
+
+def _wanted(
+    pushed: Mapping[str, Mapping[int, list[LogicalDevice]]],
+    captured: Capture,
+    origin: tuple[int, int],
+) -> list[LogicalDevice]:
+    op, position = origin
+    return pushed.get(captured.ops[op].key, {}).get(position, [])
 
 
 def _weight_devices(

@@ -133,6 +133,7 @@ class Capture:
     aliases: dict[str, str]  # the weight that a tied name stands for
     units: set[str]  # the paths of the units that were called
     entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
+    exits: dict[str, list[tuple[int, int] | None]]  # operator and output behind theirs, by call
     trace: list[Run | int]  # what ran and, as a number, which tensor was freed, in order
     nodes: list[Node]  # of autograd, in the order in which they ran
     seen: list[Seen]
@@ -171,6 +172,7 @@ class Recorder(Interceptor):
         self.aliases: dict[str, str] = {}
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
+        self.exits: dict[str, list[tuple[int, int] | None]] = {}
         self.trace: list[Run | int] = []
         self.autograd = NodeRecorder(
             self._op_of_number, self._weight_name, self._known_storage, lambda: len(self.trace)
@@ -237,6 +239,15 @@ class Recorder(Interceptor):
         """Note what came in by arguments."""
         known = self.entries.setdefault(scope.path, set())
         known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
+
+    def left(self, scope: Scope, out: Any) -> None:
+        """Note whose outputs a module returns as they are."""
+        found = []
+        for tensor in tensors_in(out):
+            origin = self._origins.get(id(tensor))
+            known = origin is not None and origin[0]() is tensor
+            found.append((origin[1], origin[2]) if origin is not None and known else None)
+        self.exits[scope.key] = found
 
     def sentence_of(self, error: Exception) -> str:
         """Say where the step failed."""
@@ -629,6 +640,7 @@ def capture(
         recorder.aliases,
         recorder.units,
         recorder.entries,
+        recorder.exits,
         recorder.trace,
         recorder.autograd.finished(),
         recorder.seen,

@@ -126,7 +126,7 @@ def is_unit_by_default(module: nn.Module) -> bool:
 class Interceptor(TorchFunctionMode):
     """Calls run_root, run_unit and run_function for what the model does; subclasses decide."""
 
-    sees_entries = False  # whether `entered` is called
+    sees_entries = False  # whether `entered` and `left` are called
 
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__()
@@ -174,6 +174,9 @@ class Interceptor(TorchFunctionMode):
 
     def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
         """Take note of the call of a module that is no unit."""
+
+    def left(self, scope: Scope, out: Any) -> None:
+        """Take note of what a module that is no unit returns."""
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
@@ -225,9 +228,12 @@ class Interceptor(TorchFunctionMode):
                 return forward(*args, **kwargs)
             state.scope = scope = around.call(path)
             try:
-                if self.sees_entries:
-                    self.entered(scope, args, kwargs)
-                return forward(*args, **kwargs)
+                if not self.sees_entries:
+                    return forward(*args, **kwargs)
+                self.entered(scope, args, kwargs)
+                out = forward(*args, **kwargs)
+                self.left(scope, out)
+                return out
             finally:
                 state.scope = around
 

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import communication, memory, moving
+from baechi.torch import assigner, communication, memory, moving
 from baechi.torch.capture import capture_on
 from placement_test import ALL, built, close, train
 from torch import nn
@@ -215,9 +215,9 @@ class Ladder(nn.Module):
         return total
 
 
-def virtual_times(mode: str) -> tuple[float, float]:
+def virtual_times(mode: str, model: Any = None) -> tuple[float, float]:
     """Return how long the forward and the backward take on the virtual clock."""
-    model, x = Ladder(), torch.randn(4, 4, device="sim:0", requires_grad=True)
+    model, x = model or Ladder(), torch.randn(4, 4, device="sim:0", requires_grad=True)
     captured = baechi.torch.capture(model, x)
     device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
     placed = baechi.torch.assign(
@@ -241,6 +241,59 @@ def test_transfers_overlap_with_computing_in_both_directions() -> None:
         plain, streams = virtual_times("plain"), virtual_times("streams")
     assert streams[0] < 0.8 * plain[0]
     assert streams[1] < 0.8 * plain[1]
+
+
+class Twofold(nn.Module):
+    """A module of several operators, which runs as one when they share a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.neg(self.inner(x))
+
+
+class WideLadder(nn.Module):
+    """A chain of modules; what they return is read on another device when the chain is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = nn.ModuleList(Twofold() for _ in range(8))
+        self.reader = nn.ModuleList(nn.Sigmoid() for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        steps = []
+        for step in self.chain:
+            x = step(x)
+            steps.append(x)
+        return [reader(y) for reader, y in zip(self.reader, steps, strict=True)]
+
+
+def test_what_a_module_returns_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward_time() -> float:
+        model, x = WideLadder(), torch.randn(4, 4, device="sim:0")
+        captured = baechi.torch.capture(model, x, training=False)
+        device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
+        placed = baechi.torch.assign(
+            model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, tier=1
+        )
+        sim.reset_virtual_clock()
+        with torch.no_grad():
+            model(x)
+        took = float(sim.virtual_time())
+        placed.restore()
+        return took
+
+    with sim.configured(
+        clock="virtual", operator_time="1ms", link=sim.Link("2ms", None), poison=False
+    ):
+        early = forward_time()
+        monkeypatch.setattr(assigner.Assigner, "_push", lambda *_: None)
+        late = forward_time()
+    # The last of the chain leaves after 16 ms and is read at 18; eight results come home.
+    assert early <= 1e-3 * (16 + 2 + 1 + 8 * 2)
+    assert late > early + 5e-3
 
 
 def test_the_accelerators_of_the_machine_are_the_cluster_by_default() -> None:
