@@ -140,6 +140,7 @@ class OnnxReader {
   Names inputs_of(const OnnxNode& node, const NestedGraph& nested) const;
   void hold(OpId op, Value& value, Bytes& permanent);
   void set_times(OpId op, const Work& work);
+  void set_no_time(OpId op);
   OnnxShape resolve(const std::vector<OnnxDimension>& dimensions) const;
   void settle(OnnxValue& value, const OnnxValueType* declared, std::string_view name) const;
   const OnnxValueType* nested_type(const OnnxNode& node, std::size_t output) const;
@@ -283,6 +284,11 @@ void OnnxReader::set_times(OpId op, const Work& work) {
   for (const std::string& kind : unestimated_) builder_.set_time(op, kind, Time(0));
 }
 
+void OnnxReader::set_no_time(OpId op) {
+  for (const CostedKind& kind : costs_.kinds) builder_.set_time(op, kind.kind, Time(0));
+  for (const std::string& kind : unestimated_) builder_.set_time(op, kind, Time(0));
+}
+
 OnnxShape OnnxReader::resolve(const std::vector<OnnxDimension>& dimensions) const {
   OnnxShape shape;
   for (const OnnxDimension& dimension : dimensions) {
@@ -367,7 +373,7 @@ std::vector<const OnnxValue*> OnnxReader::known_inputs(const OnnxNode& node) {
 void OnnxReader::add_node(std::size_t index) {
   const OnnxNode& node = graph_.nodes[index];
   const OpId op = builder_.add_operator({.name = names_.nodes[index], .kind = node.op});
-  if (stored_[index]) return set_times(op, {.kernel = false});
+  if (stored_[index]) return set_no_time(op);
   const std::vector<const OnnxValue*> known = known_inputs(node);
   OnnxOperands operands(node, known);
   infer_onnx_outputs(operands);

@@ -124,8 +124,10 @@ TEST_CASE("onnx: an exported transformer needs nothing but its input's sizes") {
   // Weights stay with the operator that reads them, and the exporter's Identity nodes move nothing.
   CHECK(graph[find(graph, "/layers.0/up/MatMul")].permanent == Bytes(16 * 32 * 4));
   for (const OpId op : graph.ops())
-    if (graph[op].kind == "Identity" || graph[op].kind == "Constant")
+    if (graph[op].kind == "Identity" || graph[op].kind == "Constant") {
       CHECK(graph.out_edges(op).empty());
+      CHECK(graph.times(KindId(0))[op] == Time(0));
+    }
 }
 
 TEST_CASE("onnx: convolutions, pools and resizes follow from the image") {
