@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,7 +11,9 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/union_find.h"
+#include "baechi/io/graph_def_gradients.h"
 #include "baechi/io/graph_def_nodes.h"
+#include "baechi/io/graph_def_operators.h"
 #include "baechi/io/source_place.h"
 
 namespace baechi {
@@ -20,72 +21,6 @@ namespace {
 
 constexpr std::uint64_t kNodeField = 1;    // of GraphDef
 constexpr std::uint64_t kDeviceField = 4;  // of NodeDef
-
-using Shape = std::vector<std::int64_t>;
-
-std::int64_t product(const Shape& shape) {
-  Bytes elements(1);
-  for (const std::int64_t size : shape) elements = elements * size;
-  return elements.count();
-}
-
-// One FLOP count that does not fit is as good as another.
-std::int64_t saturating_product(std::initializer_list<std::int64_t> factors) {
-  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
-  std::int64_t result = 1;
-  for (const std::int64_t factor : factors)
-    if (__builtin_mul_overflow(result, factor, &result) || result > kHuge) return kHuge;
-  return result;
-}
-
-// Nothing runs on a device: the framework's bookkeeping.
-bool is_free(std::string_view op) {
-  static constexpr std::array<std::string_view, 17> kOps{"Const",
-                                                         "ExpandDims",
-                                                         "Identity",
-                                                         "IdentityN",
-                                                         "NoOp",
-                                                         "Placeholder",
-                                                         "PlaceholderWithDefault",
-                                                         "PreventGradient",
-                                                         "ReadVariableOp",
-                                                         "Reshape",
-                                                         "Shape",
-                                                         "ShapeN",
-                                                         "Size",
-                                                         "Squeeze",
-                                                         "StopGradient",
-                                                         "VarHandleOp",
-                                                         "VariableV2"};
-  return std::find(kOps.begin(), kOps.end(), op) != kOps.end();
-}
-
-constexpr std::string_view kSymbolicGradient = "_grad";
-
-// TensorFlow names what a tape or tf.gradients() adds after what it is the gradient of: where the
-// mark of such a name is, and how long.
-struct GradientMark {
-  std::size_t at, length;
-};
-std::optional<GradientMark> gradient_mark(std::string_view name) {
-  for (const std::string_view mark : {"gradient_tape/", "gradients/"}) {
-    const std::size_t at = name.find(mark);
-    if (at != name.npos && (at == 0 || name[at - 1] == '/')) return GradientMark{at, mark.size()};
-  }
-  return std::nullopt;
-}
-
-// The name without the mark: the forward operator, or something inside its scope.
-std::string gradient_of(std::string_view name) {
-  const GradientMark mark = *gradient_mark(name);
-  return std::string(name.substr(0, mark.at)) += name.substr(mark.at + mark.length);
-}
-
-// "a/b" of "a/b/c"; empty at the top.
-std::string_view parent(std::string_view name) {
-  const std::size_t slash = name.rfind('/');
-  return slash == name.npos ? std::string_view() : name.substr(0, slash);
-}
 
 class GraphDefReader {
  public:
@@ -110,8 +45,7 @@ class GraphDefReader {
     for (const OpId op : ops()) at_node(op, [&] { set_costs(op); });
     for (const OpId op : ops()) at_node(op, [&] { connect(op); });
     colocate();
-    mark_backward();
-    pair_gradients();
+    pair_gradients(operators_, builder_);
     builder_.set_memory_mode(MemoryMode::kDataflow);
     if (batch_.has_value()) builder_.set_batch_size(*batch_);
     try {
@@ -122,19 +56,9 @@ class GraphDefReader {
   }
 
  private:
-  struct Input {
-    OpId from;
-    std::uint32_t port;
-    bool control;
-  };
-  struct Operator {
-    GraphDefNode node;
-    std::vector<Input> inputs;
-    std::vector<Shape> shapes;  // of the outputs
-    bool backward = false;
-    std::optional<OpId> forward;
-    std::int64_t flops = 0;
-  };
+  using Input = GraphDefInput;
+  using Operator = GraphDefOperator;
+  using Shape = GraphDefSizes;
 
   IdRange<OpId> ops() const { return operators_.keys(); }
 
@@ -156,31 +80,16 @@ class GraphDefReader {
   Shape known(const GraphDefShape& shape) const;
   std::optional<Shape> measured_shape(const GraphDefNode& node, std::size_t port) const;
   void find_shapes(Operator& op) const;
-  const Shape* input_shape(const Operator& op, std::size_t index) const;
-  std::int64_t flops(const Operator& op) const;
-  std::int64_t einsum_flops(const Operator& op) const;
   Bytes output_size(const Operator& op, std::size_t port) const;
   Bytes variable_size(OpId op) const;
   void connect(OpId op);
   void colocate();
-  void find_consumers();
-  void mark_backward();
-  void pair_gradients();
-  void pair_by_neighbours(std::vector<OpId> unnamed);
-  std::span<const OpId> consumers(OpId op) const {
-    return std::span<const OpId>(consumers_)
-        .subspan(first_consumer_[op.index()],
-                 first_consumer_[op.index() + 1] - first_consumer_[op.index()]);
-  }
 
   std::string_view bytes_;
   const std::string& place_;
   const ModelCosts& costs_;
   OpGraphBuilder builder_;
-  IdVector<OpId, Operator> operators_;
-  std::vector<OpId> gradients_;  // by their names
-  std::vector<std::uint32_t> first_consumer_;
-  std::vector<OpId> consumers_;
+  GraphDefOperators operators_;
   IdVector<OpId, Bytes> variable_;  // what readers and writers say of a captured variable
   std::optional<std::int64_t> batch_;
   std::unordered_map<std::string_view, const OperatorProfile*> measured_;
@@ -197,9 +106,7 @@ void GraphDefReader::read_nodes() {
     } catch (const InputError& error) {
       graph.fail(printable(error.what()));
     }
-    const bool is_gradient = gradient_mark(op.node.name).has_value();
-    const OpId id = operators_.push_back(std::move(op));
-    if (is_gradient) gradients_.push_back(id);
+    operators_.push_back(std::move(op));
   }
   if (operators_.empty()) throw InputError(place_, "the GraphDef has no nodes");
 }
@@ -216,7 +123,7 @@ void GraphDefReader::check_coverage() const {
                                  ": estimate the others, as with --costs gpu=rtx3090");
 }
 
-GraphDefReader::Input GraphDefReader::resolve(std::string_view input) const {
+GraphDefInput GraphDefReader::resolve(std::string_view input) const {
   const std::string_view all = input;
   const bool control = input.starts_with('^');
   if (control) input.remove_prefix(1);
@@ -254,7 +161,7 @@ void GraphDefReader::resolve_inputs() {
   }
 }
 
-Shape GraphDefReader::known(const GraphDefShape& shape) const {
+GraphDefSizes GraphDefReader::known(const GraphDefShape& shape) const {
   if (shape.unknown_rank) throw InputError("an output has no known shape, not even a rank");
   Shape sizes = shape.sizes;
   for (std::int64_t& size : sizes) {
@@ -267,8 +174,8 @@ Shape GraphDefReader::known(const GraphDefShape& shape) const {
 }
 
 // The elements in a row: what is left of a shape that only a measured size tells.
-std::optional<Shape> GraphDefReader::measured_shape(const GraphDefNode& node,
-                                                    std::size_t port) const {
+std::optional<GraphDefSizes> GraphDefReader::measured_shape(const GraphDefNode& node,
+                                                            std::size_t port) const {
   const auto found = measured_.find(node.name);
   if (found == measured_.end()) return std::nullopt;
   const std::optional<Bytes> size = measured_output(*found->second, port);
@@ -294,16 +201,9 @@ void GraphDefReader::find_shapes(Operator& op) const {
     op.shapes.push_back(known(*attributes.shape));
 }
 
-const Shape* GraphDefReader::input_shape(const Operator& op, std::size_t index) const {
-  if (index >= op.inputs.size() || op.inputs[index].control) return nullptr;
-  const std::vector<Shape>& shapes = operators_[op.inputs[index].from].shapes;
-  const std::uint32_t port = op.inputs[index].port;
-  return port < shapes.size() ? &shapes[port] : nullptr;
-}
-
 Bytes GraphDefReader::output_size(const Operator& op, std::size_t port) const {
   if (op.node.op == "VariableV2" || op.node.op == "Variable") return Bytes(0);  // a reference
-  return Bytes(element_bytes(output_type(op.node, port))) * product(op.shapes[port]);
+  return Bytes(element_bytes(output_type(op.node, port))) * element_count(op.shapes[port]);
 }
 
 Bytes GraphDefReader::variable_size(OpId op) const {
@@ -311,67 +211,7 @@ Bytes GraphDefReader::variable_size(OpId op) const {
   if (node.op != "VarHandleOp" && node.op != "VariableV2" && node.op != "Variable")
     return variable_[op];
   if (!node.attributes.shape.has_value()) return variable_[op];
-  return Bytes(element_bytes(node.attributes.type)) * product(known(*node.attributes.shape));
-}
-
-// Two per multiply-add; one per element of everything else.
-std::int64_t GraphDefReader::flops(const Operator& op) const {
-  const std::string_view kind = op.node.op;
-  const Shape* const a = input_shape(op, 0);
-  const Shape* const b = input_shape(op, 1);
-  const Shape* const out = op.shapes.empty() ? nullptr : &op.shapes[0];
-  if (kind == "Einsum") return einsum_flops(op);
-  if (kind == "MatMul" || kind.starts_with("BatchMatMul")) {
-    if (a == nullptr || a->size() < 2 || out == nullptr) return 0;
-    const std::int64_t inner = (*a)[a->size() - (op.node.attributes.transpose_a ? 2 : 1)];
-    return saturating_product({2, product(*out), inner});
-  }
-  if (kind.find("Conv") != kind.npos &&
-      kind.find('D') != kind.npos) {  // y, its filter, its channels
-    const bool to_input = kind.find("BackpropInput") != kind.npos;
-    const bool to_filter = kind.find("BackpropFilter") != kind.npos;
-    const Shape* const y = to_input || to_filter ? input_shape(op, 2) : out;
-    const Shape* const filter = to_filter ? out : b;
-    if (y != nullptr && filter != nullptr && !filter->empty() && filter->back() > 0) {
-      std::int64_t per_output = product(*filter) / filter->back();
-      if (kind.starts_with("Depthwise") && filter->size() >= 3)
-        per_output /= std::max<std::int64_t>(1, (*filter)[filter->size() - 2]);
-      return saturating_product({2, product(*y), per_output});
-    }
-  }
-  std::int64_t most = 0;
-  for (const Shape& shape : op.shapes) most = std::max(most, product(shape));
-  for (std::size_t i = 0; i < op.inputs.size(); ++i)
-    if (const Shape* shape = input_shape(op, i)) most = std::max(most, product(*shape));
-  return most;
-}
-
-// The product of all labels' sizes. Labels behind "..." are matched from the right.
-std::int64_t GraphDefReader::einsum_flops(const Operator& op) const {
-  std::unordered_map<char, std::int64_t> sizes;
-  std::int64_t ellipsis = 1;
-  std::string_view operands =
-      op.node.attributes.equation.substr(0, op.node.attributes.equation.find("->"));
-  for (std::size_t index = 0; !operands.empty(); ++index) {
-    const std::size_t comma = std::min(operands.find(','), operands.size());
-    const std::string_view labels = operands.substr(0, comma);
-    operands.remove_prefix(std::min(comma + 1, operands.size()));
-    const Shape* const shape = input_shape(op, index);
-    if (shape == nullptr) return 0;
-    const std::size_t dots = std::min(labels.find("..."), labels.size());
-    for (std::size_t i = 0; i < dots && i < shape->size(); ++i) sizes[labels[i]] = (*shape)[i];
-    if (dots == labels.size()) continue;
-    const std::size_t behind = labels.size() - dots - 3;
-    if (shape->size() < dots + behind) return 0;
-    for (std::size_t i = 0; i < behind; ++i)
-      sizes[labels[labels.size() - 1 - i]] = (*shape)[shape->size() - 1 - i];
-    ellipsis =
-        std::max(ellipsis, product(Shape(shape->begin() + static_cast<std::ptrdiff_t>(dots),
-                                         shape->end() - static_cast<std::ptrdiff_t>(behind))));
-  }
-  std::int64_t result = saturating_product({2, ellipsis});
-  for (const auto& [label, size] : sizes) result = saturating_product({result, size});
-  return result;
+  return Bytes(element_bytes(node.attributes.type)) * element_count(known(*node.attributes.shape));
 }
 
 void GraphDefReader::set_costs(OpId id) {
@@ -384,10 +224,11 @@ void GraphDefReader::set_costs(OpId id) {
     moved += size;
   }
   for (std::size_t i = 0; i < op.inputs.size(); ++i)
-    if (input_shape(op, i) != nullptr)
+    if (input_sizes(operators_, op, i) != nullptr)
       moved += output_size(operators_[op.inputs[i].from], op.inputs[i].port);
-  op.flops = is_free(op.node.op) ? 0 : flops(op);
-  const Work work{.flops = op.flops, .bytes = moved, .kernel = !is_free(op.node.op)};
+  const bool runs = runs_a_kernel(op.node.op);
+  op.flops = runs ? flops_of(operators_, op) : 0;
+  const Work work{.flops = op.flops, .bytes = moved, .kernel = runs};
   for (const CostedKind& kind : costs_.kinds)
     builder_.set_time(id, kind.kind,
                       op.node.op == "NoOp" ? Time(0) : roofline_time(*kind.preset, work));
@@ -430,94 +271,6 @@ void GraphDefReader::colocate() {
   for (const OpId op : ops()) {
     const OpId root(sets.find(op.value()));
     if (members[root] > 1) builder_.add_to_group(op, operators_[root].node.name);
-  }
-}
-
-// Consumers of data, one row per operator.
-void GraphDefReader::find_consumers() {
-  first_consumer_.assign(operators_.size() + 1, 0);
-  for (const Operator& op : operators_)
-    for (const Input& input : op.inputs)
-      if (!input.control) ++first_consumer_[input.from.index() + 1];
-  for (std::size_t i = 1; i < first_consumer_.size(); ++i)
-    first_consumer_[i] += first_consumer_[i - 1];
-  consumers_.assign(first_consumer_.back(), OpId(0));
-  std::vector<std::uint32_t> next(first_consumer_.begin(), first_consumer_.end() - 1);
-  for (const OpId op : ops())
-    for (const Input& input : operators_[op].inputs)
-      if (!input.control) consumers_[next[input.from.index()]++] = op;
-}
-
-// What a tape added, and everything that uses its results: the optimizer too.
-void GraphDefReader::mark_backward() {
-  if (gradients_.empty()) return;
-  find_consumers();
-  std::vector<OpId> open;
-  const auto mark = [&](OpId op) {
-    if (std::exchange(operators_[op].backward, true)) return;
-    builder_.set_backward(op);
-    open.push_back(op);
-  };
-  for (const OpId op : gradients_) mark(op);
-  while (!open.empty()) {
-    const OpId op = open.back();
-    open.pop_back();
-    for (const OpId consumer : consumers(op)) mark(consumer);
-  }
-}
-
-// A gradient's forward operator is the one that its name names; where that is a scope, the operator
-// in it that computes most.
-void GraphDefReader::pair_gradients() {
-  if (gradients_.empty()) return;
-  std::unordered_map<std::string_view, OpId> heaviest;  // of a scope
-  for (const OpId op : ops()) {
-    if (operators_[op].backward) continue;
-    for (std::string_view scope = parent(operators_[op].node.name); !scope.empty();
-         scope = parent(scope)) {
-      const auto [at, added] = heaviest.emplace(scope, op);
-      if (!added && operators_[at->second].flops < operators_[op].flops) at->second = op;
-    }
-  }
-  const auto named = [&](std::string_view name) -> std::optional<OpId> {
-    const std::optional<OpId> exact = builder_.find(name);
-    if (exact.has_value() && !operators_[*exact].backward) return exact;
-    const auto scope = heaviest.find(name);
-    return scope == heaviest.end() ? std::nullopt : std::optional(scope->second);
-  };
-  std::vector<OpId> unnamed;
-  for (const OpId op : gradients_) {
-    const std::string name = gradient_of(operators_[op].node.name);
-    for (std::string_view of = name; !of.empty() && !operators_[op].forward; of = parent(of)) {
-      if (of.ends_with(kSymbolicGradient))  // tf.gradients() says "MatMul_grad" for MatMul's
-        operators_[op].forward = named(of.substr(0, of.size() - kSymbolicGradient.size()));
-      if (!operators_[op].forward) operators_[op].forward = named(of);
-    }
-    if (!operators_[op].forward) unnamed.push_back(op);
-  }
-  for (const OpId op : ops())
-    if (operators_[op].backward && operators_[op].node.op == "AddN") unnamed.push_back(op);
-  pair_by_neighbours(unnamed);
-  for (const OpId op : ops())
-    if (operators_[op].forward) builder_.set_forward(op, *operators_[op].forward);
-}
-
-// Sums of gradients, and the few gradients whose names tell nothing, go with what uses them, else
-// with what they use.
-void GraphDefReader::pair_by_neighbours(std::vector<OpId> unnamed) {
-  const auto of_neighbour = [&](OpId op) -> std::optional<OpId> {
-    for (const OpId consumer : consumers(op))
-      if (operators_[consumer].forward) return operators_[consumer].forward;
-    for (const Input& input : operators_[op].inputs)
-      if (!input.control && operators_[input.from].forward) return operators_[input.from].forward;
-    return std::nullopt;
-  };
-  for (std::size_t before = unnamed.size() + 1; unnamed.size() < before;) {
-    before = unnamed.size();
-    std::erase_if(unnamed, [&](OpId op) {
-      operators_[op].forward = of_neighbour(op);
-      return operators_[op].forward.has_value();
-    });
   }
 }
 

@@ -111,7 +111,7 @@ def allocated_peak(stats: Any) -> int:
         for memory in node.memory
         for record in memory.allocation_records
     ]
-    return max(itertools.accumulate(size for _, size in sorted(records)))
+    return int(max(itertools.accumulate(size for _, size in sorted(records))))
 
 
 def test_predicted_peaks_are_not_below_measured_ones() -> None:
