@@ -13,7 +13,14 @@ from experiments.page import Column, Page, Table, milliseconds, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SUMMARY = ""
+SUMMARY = """\
+Logical devices share the machine's cores, so a step can be no shorter than its processor time over
+the number of cores, however it is placed, and other programs make it longer. What the profiler says
+of the operators can be compared with the processor time that a step really takes; the predicted
+step is that of a machine that has a core for each device and nothing else to do. On a loaded
+machine the profile and the step are measured with the waiting for other programs in them: errors
+of half a step and more are that, and are as large on one device, where nothing is left to
+predict."""
 # Logical devices share the memory: a tensor is handed over, not copied.
 LINK = "20us,20GB/s"
 WAYS = ((1, "single"), (2, "m-topo"), (4, "m-topo"), (4, "auto"))
