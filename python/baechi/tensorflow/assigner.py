@@ -209,8 +209,15 @@ class PlacedFunction:
 
     @property
     def variable_devices(self) -> dict[str, str]:
-        """The TensorFlow device of every variable of the function, by name."""
-        return {v.name: _private.handle_of(v).device for v in self.traced.graph.variables}
+        """The TensorFlow device of every variable; names that several have are numbered."""
+        found: dict[str, str] = {}
+        for variable in self.traced.graph.variables:
+            name, number = variable.name.split(":")[0], 1
+            while name in found:
+                number += 1
+                name = f"{variable.name.split(':')[0]}_{number}"
+            found[name] = _private.handle_of(variable).device
+        return found
 
     def check(self) -> Landing:
         """Let the runtime place the function, without running it; compare with the plan."""

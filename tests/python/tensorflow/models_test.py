@@ -70,5 +70,9 @@ def test_models_are_saved_and_loaded(name: str, tmp_path: Any) -> None:
     assert (loaded(x).numpy() == expected).all()
 
 
-def test_inception_is_the_published_one() -> None:
+def test_models_have_the_published_sizes() -> None:
     assert inception_v3.build(inception_v3.Config()).count_params() == 23_851_784
+    entry = MODELS["transformer"]
+    model = entry.build(entry.config())
+    model(entry.inputs(entry.config(), 1)[0])
+    assert model.count_params() == 59_498_496
