@@ -38,8 +38,9 @@ costs add up. On several, most placements are within 5%. What is off by more tha
   twice the step of the program's order. That is a defect of `streams+order`, not of the prediction.
 
 **Kernels that last.** Errors are those of the virtual clock and the time by which threads wake up
-late: on one device, where nothing is left to predict, that alone is several percent, and it grows
-with the load and with every hand-over between devices.
+late: on one device, where nothing is left to predict, that alone is 4 to 9%, and it grows with the
+load and with every hand-over between devices. The four above 15% (two devices, placements of `auto`
+with many hand-overs) are 11 to 13% off on the virtual clock's time.
 
 **Kernels of the CPU.** Predicted work and processor time differ by what Python and autograd take
 per operator, most where kernels are short (`inception-v3`, `unet`, `vit`). The step itself is
