@@ -332,6 +332,22 @@ def version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def _session_traces_all() -> bool:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.square(tf.constant(3.0, name="three"), name="nine")
+        proto = tf.compat.v1.train.export_meta_graph()
+    again = tf.Graph()
+    with again.as_default():
+        import_meta_graph(proto)
+    metadata = tf.compat.v1.RunMetadata()
+    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    with tf.compat.v1.Session(graph=again, config=session_config()) as session:
+        value = session.run("nine:0", options=options, run_metadata=metadata)
+    traced = {n.node_name for d in metadata.step_stats.dev_stats for n in d.node_stats}
+    return value == 9 and {"three", "nine"} <= traced
+
+
 def self_test() -> list[str]:
     """Return what is not as expected in the TensorFlow that is installed; empty when all is."""
     wrong = []
@@ -351,6 +367,8 @@ def self_test() -> list[str]:
         or float(rebuilt(traced, definition, outputs, [])(tf.constant([1.0]))[0]) != 5
     ):
         wrong.append("a function made of its own GraphDef gives another result")
+    if not _session_traces_all():
+        wrong.append("a session does not trace all operations as they are")
     identity = id(weight)
     before = [o.name for o in traced.graph.get_operations()]
     target = tf.DeviceSpec.from_string(devices[-1])
