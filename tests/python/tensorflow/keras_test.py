@@ -284,3 +284,15 @@ def test_dictionaries_shared_layers_and_callbacks(tmp_path: Any) -> None:
     expected = plain.predict(x, verbose=0)
     for name, values in restored.predict(x, verbose=0).items():
         assert (values == expected[name]).all()
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    try:
+        plain, model = mlp(), mlp()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
+    assert fit(model) == fit(plain)
