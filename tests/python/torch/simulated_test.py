@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import assigner, communication, memory, moving
+from baechi.torch import _private, assigner, communication, memory, moving
 from baechi.torch.capture import capture_on
 from placement_test import ALL, built, close, train
 from torch import nn
@@ -241,6 +241,22 @@ def test_transfers_overlap_with_computing_in_both_directions() -> None:
         plain, streams = virtual_times("plain"), virtual_times("streams")
     assert streams[0] < 0.8 * plain[0]
     assert streams[1] < 0.8 * plain[1]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("mode", ["plain", "streams"])
+def test_gradients_go_back_before_all_else(
+    native: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(communication, "native_transfer", lambda: None)
+    here, there = assigner.logical_devices(["a", "b"], ["sim:0", "sim:1"])
+    links = communication.Links([here, there], mode)
+    x = torch.ones(2, device="sim:0", requires_grad=True) * 2
+    copy = links.send(x, here, there).wait()
+    assert copy.device == there.torch_device
+    assert copy.grad_fn is not None
+    assert _private.sequence_number(copy.grad_fn) == 2**64 - 1
 
 
 class Twofold(nn.Module):
