@@ -114,6 +114,7 @@ def test_placed_a_model_trains_as_before(name: str) -> None:
         bounds=False,
         loss=loss_of,
         devices=["cpu"] * 3,
+        tier=1,
     )
     close(expected, train(model, batches))
     assert placed.transfers > 0
