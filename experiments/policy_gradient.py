@@ -56,8 +56,8 @@ class Learning:
 
     samples: int = 16384
     batch: int = 16
-    rate: float = 0.1
-    entropy: float = 0.003  # keeps the policy from settling too soon
+    rate: float = 0.1  # both fall to nothing by the last sample
+    entropy: float = 0.03  # keeps the policy from settling too soon
     memory: float = 0.9  # of the moving baseline
     seed: int = 1
 
@@ -86,14 +86,14 @@ class Adam:
         self.rate, self.count = rate, 0
         self.first, self.second = np.zeros(shape), np.zeros(shape)
 
-    def step(self, gradient: Floats) -> Floats:
-        """What to add to the parameters."""
+    def step(self, gradient: Floats, share: float) -> Floats:
+        """What to add to the parameters, at a share of the rate."""
         self.count += 1
         self.first += 0.1 * (gradient - self.first)
         self.second += 0.001 * (gradient * gradient - self.second)
         mean = self.first / (1 - 0.9**self.count)
         scale = np.sqrt(self.second / (1 - 0.999**self.count)) + 1e-8
-        change: Floats = self.rate * mean / scale
+        change: Floats = share * self.rate * mean / scale
         return change
 
 
@@ -122,6 +122,7 @@ def learn(
     scale, baseline = 0.0, 0.0
     result = Learned()
     while result.samples < how.samples:
+        left = 1 - result.samples / how.samples
         chances = softmax(logits)
         noise = random.gumbel(size=(how.batch, *shape))
         drawn = np.argmax(logits + noise, axis=2)  # a device for each group, batch times
@@ -146,7 +147,7 @@ def learn(
         gradient = np.einsum("k,kgd->gd", advantage, taken - chances) / how.batch
         surprise = np.log(chances + 1e-12)
         entropy = -(chances * surprise).sum(axis=1, keepdims=True)
-        gradient -= how.entropy * chances * (surprise + entropy)
-        logits += adam.step(gradient)
+        gradient -= left * how.entropy * chances * (surprise + entropy)
+        logits += adam.step(gradient, left)
     result.seconds = time.process_time() - start
     return result
