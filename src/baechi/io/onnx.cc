@@ -10,6 +10,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/onnx_dimensions.h"
 #include "baechi/io/onnx_shapes.h"
 #include "baechi/io/onnx_work.h"
 #include "baechi/io/source_place.h"
@@ -44,15 +45,21 @@ class NestedGraph {
     for (const OnnxValueType& input : graph.inputs) own.insert(input.name);
     for (const OnnxTensor& tensor : graph.initializers) {
       own.insert(tensor.name);
-      held_ += onnx_bytes({tensor.element, tensor.shape, {}, {}});
+      hold(tensor);
     }
     for (const OnnxNode& node : graph.nodes) {
       for (const std::string_view input : node.inputs) use(input, scope);
-      for (const OnnxAttribute& attribute : node.attributes)
+      for (const OnnxAttribute& attribute : node.attributes) {
+        if (node.op == "Constant" && attribute.tensor.has_value()) hold(*attribute.tensor);
         for (const OnnxGraph& inner : attribute.graphs) add(inner, scope);
+      }
       own.insert(node.outputs.begin(), node.outputs.end());
     }
     for (const OnnxValueType& output : graph.outputs) use(output.name, scope);
+  }
+
+  void hold(const OnnxTensor& tensor) {
+    held_ += onnx_bytes({tensor.element, tensor.shape, {}, {}});
   }
 
   void use(std::string_view name, const Scope& scope) {
@@ -65,6 +72,18 @@ class NestedGraph {
   std::unordered_set<std::string_view> seen_;
   Bytes held_;
 };
+
+// A size in bytes follows from it.
+void check_element(const OnnxValue& value, std::string_view name) {
+  if (element_bits(value.element) != 0 || value.element == OnnxElement::kText ||
+      onnx_elements(*value.shape) == 0)
+    return;
+  throw InputError(value.element == OnnxElement::kNone
+                       ? "the element type of " + quoted(name) +
+                             " is not in the file and does not follow from its inputs"
+                       : quoted(name) + " has the unknown element type " +
+                             std::to_string(static_cast<std::int64_t>(value.element)));
+}
 
 // Gives every name once; a name that is taken gets a number.
 class UniqueNames {
@@ -84,6 +103,13 @@ class UniqueNames {
   std::unordered_map<std::string, std::size_t> numbers_;
 };
 
+std::optional<std::int64_t> batch_of(const ModelCosts& costs) {
+  std::optional<std::int64_t> batch = costs.batch;
+  for (const ProfileSource& source : costs.profiles)
+    if (!batch.has_value()) batch = source.profile.batch_size;
+  return batch;
+}
+
 class OnnxReader {
  public:
   OnnxReader(OnnxGraph graph, const std::string& place, std::string_view graph_name,
@@ -93,14 +119,13 @@ class OnnxReader {
         costs_(costs),
         builder_(graph_name.empty() ? graph_.name : graph_name),
         names_(onnx_operator_names(graph_)),
-        batch_(costs.batch),
+        batch_(batch_of(costs)),
+        dimensions_(graph_, place, costs.dimensions, batch_),
         stored_(graph_.nodes.size(), false) {
-    for (const ProfileSource& source : costs.profiles) {
-      if (!batch_.has_value()) batch_ = source.profile.batch_size;
+    for (const ProfileSource& source : costs.profiles)
       for (std::string& kind : measured_kinds(source.profile))
         if (std::ranges::find(costs.kinds, kind, &CostedKind::kind) == costs.kinds.end())
           unestimated_.push_back(std::move(kind));
-    }
   }
 
   OpGraph read() {
@@ -139,11 +164,10 @@ class OnnxReader {
   std::vector<const OnnxValue*> known_inputs(const OnnxNode& node);
   Names inputs_of(const OnnxNode& node, const NestedGraph& nested) const;
   void hold(OpId op, Value& value, Bytes& permanent);
-  void set_times(OpId op, const Work& work);
-  void set_no_time(OpId op);
-  OnnxShape resolve(const std::vector<OnnxDimension>& dimensions) const;
+  void set_times(OpId op, const std::optional<Work>& work);
   void settle(OnnxValue& value, const OnnxValueType* declared, std::string_view name) const;
   const OnnxValueType* nested_type(const OnnxNode& node, std::size_t output) const;
+  const OnnxValueType* declared_type(const OnnxNode& node, std::size_t output) const;
   void carry_loop_values(OnnxOperands& operands) const;
   void define(std::string_view name, Value value);
   void name_again(std::string_view name, std::string_view also);
@@ -156,7 +180,8 @@ class OnnxReader {
   const ModelCosts& costs_;
   OpGraphBuilder builder_;
   const OnnxOperatorNames names_;
-  std::optional<std::int64_t> batch_;
+  const std::optional<std::int64_t> batch_;
+  const OnnxDimensions dimensions_;
   std::vector<std::string> unestimated_;  // kinds that only profiles have times for
   std::deque<Value> values_;              // operands point into it
   std::unordered_map<std::string_view, std::size_t> index_;  // some have two names
@@ -195,8 +220,9 @@ OnnxReader::Value* OnnxReader::find(std::string_view name) {
 void OnnxReader::add_initializers() {
   for (const OnnxTensor& tensor : graph_.initializers) {
     try {
-      define(tensor.name,
-             {.known = {tensor.element, tensor.shape, tensor.integers, tensor.numbers}});
+      OnnxValue known{tensor.element, tensor.shape, tensor.integers, tensor.numbers};
+      check_element(known, tensor.name);
+      define(tensor.name, {.known = std::move(known)});
     } catch (const InputError& error) {
       throw InputError(place_ + ": initializer " + quoted(tensor.name), printable(error.what()));
     }
@@ -209,10 +235,12 @@ void OnnxReader::add_inputs() {
     if (names_.inputs[i].empty()) continue;  // an initializer: its default value
     try {
       OnnxValue known{.element = input.element, .shape = {}, .integers = {}, .numbers = {}};
+      if (input.is_tensor && input.dimensions.has_value())
+        known.shape = dimensions_.of_input(*input.dimensions);
       settle(known, &input, input.name);
       const OpId op = builder_.add_operator({.name = names_.inputs[i], .kind = "Input"});
       const TensorId tensor = builder_.add_output(op, onnx_bytes(known));
-      set_times(op, {.kernel = false});
+      set_times(op, Work{.kernel = false});
       define(input.name, {.known = std::move(known), .tensor = tensor, .readers = 0, .holder = {}});
     } catch (const InputError& error) {
       throw InputError(place_ + ": input " + quoted(input.name), printable(error.what()));
@@ -278,66 +306,63 @@ Names OnnxReader::inputs_of(const OnnxNode& node, const NestedGraph& nested) con
   return inputs;
 }
 
-void OnnxReader::set_times(OpId op, const Work& work) {
+// Without work there is nothing to compute.
+void OnnxReader::set_times(OpId op, const std::optional<Work>& work) {
   for (const CostedKind& kind : costs_.kinds)
-    builder_.set_time(op, kind.kind, roofline_time(*kind.preset, work));
+    builder_.set_time(op, kind.kind,
+                      work.has_value() ? roofline_time(*kind.preset, *work) : Time(0));
   for (const std::string& kind : unestimated_) builder_.set_time(op, kind, Time(0));
-}
-
-void OnnxReader::set_no_time(OpId op) {
-  for (const CostedKind& kind : costs_.kinds) builder_.set_time(op, kind.kind, Time(0));
-  for (const std::string& kind : unestimated_) builder_.set_time(op, kind, Time(0));
-}
-
-OnnxShape OnnxReader::resolve(const std::vector<OnnxDimension>& dimensions) const {
-  OnnxShape shape;
-  for (const OnnxDimension& dimension : dimensions) {
-    const auto named = costs_.dimensions.find(dimension.name);
-    if (dimension.size.has_value())
-      shape.push_back(*dimension.size);
-    else if (named != costs_.dimensions.end())
-      shape.push_back(named->second);
-    else if (batch_.has_value())
-      shape.push_back(*batch_);
-    else if (dimension.name.empty())
-      throw InputError("it has an open dimension: give it with --batch");
-    else
-      throw InputError("it has the open dimension " + quoted(dimension.name) +
-                       ": give it with --batch N, or --dim " + printable(dimension.name, 60) +
-                       "=N");
-  }
-  return shape;
 }
 
 // What the file says without open dimensions comes first, then what follows from the inputs, then
 // the file again with our sizes for its open dimensions.
 void OnnxReader::settle(OnnxValue& value, const OnnxValueType* declared,
                         std::string_view name) const {
+  if (declared != nullptr && !declared->is_tensor) {
+    value = {.element = OnnxElement::kNone, .shape = OnnxShape{0}, .integers = {}, .numbers = {}};
+    return;  // a sequence or a map: nothing is known of its size
+  }
   if (declared != nullptr && declared->element != OnnxElement::kNone)
     value.element = declared->element;
-  if (declared != nullptr && declared->element == OnnxElement::kNone) {
-    value.shape = OnnxShape{0};  // a sequence or a map: nothing is known of its size
-    return;
-  }
   if (declared != nullptr && declared->dimensions.has_value()) {
     const bool closed = std::ranges::all_of(
         *declared->dimensions, [](const OnnxDimension& d) { return d.size.has_value(); });
-    if (closed || !value.shape.has_value()) value.shape = resolve(*declared->dimensions);
+    if (closed || !value.shape.has_value())
+      value.shape = dimensions_.of_value(*declared->dimensions);
   }
   if (!value.shape.has_value())
     throw InputError("the shape of " + quoted(name) +
                      " is not in the file and does not follow from its inputs: run "
                      "onnx.shape_inference on the model first");
+  check_element(value, name);
+  value.drop_wrong_lists();
 }
 
-// What a conditional gives out is said inside its branches.
+// What a conditional gives out is said inside its branches: the larger one counts.
 const OnnxValueType* OnnxReader::nested_type(const OnnxNode& node, std::size_t output) const {
   if (node.op != "If") return nullptr;
+  const OnnxValueType* largest = nullptr;
+  std::int64_t most = -1;
   for (const OnnxAttribute& attribute : node.attributes)
-    for (const OnnxGraph& graph : attribute.graphs)
-      if (output < graph.outputs.size() && graph.outputs[output].dimensions.has_value())
-        return &graph.outputs[output];
-  return nullptr;
+    for (const OnnxGraph& graph : attribute.graphs) {
+      if (output >= graph.outputs.size() || !graph.outputs[output].dimensions.has_value()) continue;
+      const OnnxValueType& type = graph.outputs[output];
+      const std::int64_t elements = onnx_elements(dimensions_.of_value(*type.dimensions));
+      if (elements <= most) continue;
+      most = elements;
+      largest = &type;
+    }
+  return largest;
+}
+
+// The file's word on an output, at the node or, where it says no shape there, inside the node.
+const OnnxValueType* OnnxReader::declared_type(const OnnxNode& node, std::size_t output) const {
+  const auto at = declared_.find(node.outputs[output]);
+  const OnnxValueType* const declared = at != declared_.end() ? at->second : nullptr;
+  if (declared != nullptr && (!declared->is_tensor || declared->dimensions.has_value()))
+    return declared;
+  const OnnxValueType* const nested = nested_type(node, output);
+  return nested != nullptr ? nested : declared;
 }
 
 // A loop's values keep their shapes from turn to turn: they are its inputs behind the first two.
@@ -373,7 +398,7 @@ std::vector<const OnnxValue*> OnnxReader::known_inputs(const OnnxNode& node) {
 void OnnxReader::add_node(std::size_t index) {
   const OnnxNode& node = graph_.nodes[index];
   const OpId op = builder_.add_operator({.name = names_.nodes[index], .kind = node.op});
-  if (stored_[index]) return set_no_time(op);
+  if (stored_[index]) return set_times(op, std::nullopt);
   const std::vector<const OnnxValue*> known = known_inputs(node);
   OnnxOperands operands(node, known);
   infer_onnx_outputs(operands);
@@ -394,9 +419,7 @@ void OnnxReader::add_node(std::size_t index) {
 
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i].empty()) continue;
-    const auto declared = declared_.find(node.outputs[i]);
-    settle(operands.outputs()[i],
-           declared != declared_.end() ? declared->second : nested_type(node, i), node.outputs[i]);
+    settle(operands.outputs()[i], declared_type(node, i), node.outputs[i]);
   }
   set_times(op, onnx_work(operands));
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {

@@ -33,6 +33,12 @@ void cast_like(OnnxOperands& op) {
   op.set_element(0, op.element(1));
 }
 
+void like_of_type(OnnxOperands& op) {
+  op.like(0, 0);
+  const auto wanted = static_cast<OnnxElement>(op.integer("dtype", 0));
+  if (wanted != OnnxElement::kNone) op.set_element(0, wanted);
+}
+
 void truth_like(OnnxOperands& op) {
   op.like(0, 0);
   op.set_element(0, OnnxElement::kBool);
@@ -107,8 +113,9 @@ void broadcast(OnnxOperands& op) {
 template <class Arithmetic>
 void compute(OnnxOperands& op, const Arithmetic& arithmetic) {
   broadcast(op);
+  if (op.num_inputs() != 2 || op.num_outputs() == 0) return;
   const OnnxIntegers *const a = op.integers(0), *const b = op.integers(1);
-  if (a == nullptr || b == nullptr || a->empty() || b->empty() || op.num_outputs() == 0) return;
+  if (a == nullptr || b == nullptr || a->empty() || b->empty()) return;
   if (a->size() != b->size() && a->size() != 1 && b->size() != 1) return;
   OnnxIntegers result(std::max(a->size(), b->size()));
   for (std::size_t i = 0; i < result.size(); ++i)
@@ -225,7 +232,7 @@ constexpr std::array<OnnxShapeEntry, 116> kRules{{
     {"Atan", same},
     {"Atanh", same},
     {"BatchNormalization", batch_normalization},
-    {"Bernoulli", same},
+    {"Bernoulli", like_of_type},
     {"BiasGelu", same},
     {"BitShift", broadcast},
     {"BitwiseAnd", broadcast},
@@ -249,7 +256,7 @@ constexpr std::array<OnnxShapeEntry, 116> kRules{{
     {"Equal", compare},
     {"Erf", same},
     {"Exp", same},
-    {"EyeLike", same},
+    {"EyeLike", like_of_type},
     {"FastGelu", same},
     {"Floor", same},
     {"Gelu", same},
@@ -286,8 +293,8 @@ constexpr std::array<OnnxShapeEntry, 116> kRules{{
     {"QuantizeLinear", quantize},
     {"QuickGelu", same},
     {"RMSNormalization", layer_normalization},
-    {"RandomNormalLike", same},
-    {"RandomUniformLike", same},
+    {"RandomNormalLike", like_of_type},
+    {"RandomUniformLike", like_of_type},
     {"Reciprocal", same},
     {"ReduceL1", reduce},
     {"ReduceL2", reduce},

@@ -113,8 +113,24 @@ std::optional<Shape> by_heads(const OnnxOperands& op, std::size_t input, std::in
   return Shape{x->at(0), heads, x->at(1), x->at(2) / heads};
 }
 
+// Of ONNX Runtime: [batch, sequence, features] by [features, queries + keys + values], all heads
+// side by side. Outputs: the result, present keys and values (behind the past ones, input 4).
+void packed_attention(OnnxOperands& op) {
+  for (std::size_t i = 0; i < op.num_outputs(); ++i) op.set_element(i, op.element(0));
+  const Shape *const x = op.shape(0), *const w = op.shape(1), *const past = op.shape(4);
+  if (x == nullptr || x->size() != 3 || w == nullptr || w->size() != 2) return;
+  const OnnxIntegers* const sizes = op.list("qkv_hidden_sizes");
+  const std::int64_t hidden =
+      sizes != nullptr && sizes->size() == 3 ? sizes->back() : w->back() / 3;
+  op.set(0, op.element(0), {x->at(0), x->at(1), hidden});
+  const std::int64_t heads = std::max<std::int64_t>(1, op.integer("num_heads", 1));
+  const std::int64_t before = past != nullptr && past->size() == 5 ? past->at(3) : 0;
+  op.set(1, op.element(0), {2, x->at(0), heads, before + x->at(1), hidden / heads});
+}
+
 // Outputs: the result, present keys and values (behind the past ones, inputs 4 and 5), the scores.
 void attention(OnnxOperands& op) {
+  if (!op.node().domain.empty()) return packed_attention(op);
   for (std::size_t i = 0; i < op.num_outputs(); ++i) op.set_element(i, op.element(0));
   const std::int64_t q_heads = op.integer("q_num_heads", 0), heads = op.integer("kv_num_heads", 0);
   const std::optional<Shape> q = by_heads(op, 0, q_heads);
@@ -127,7 +143,7 @@ void attention(OnnxOperands& op) {
   if (op.shape(0)->size() == 4)
     op.set(0, op.element(0), {q->at(0), q->at(1), q->at(2), v->at(3)});
   else
-    op.set(0, op.element(0), {q->at(0), q->at(2), q->at(1) * v->at(3)});
+    op.set(0, op.element(0), {q->at(0), q->at(2), onnx_elements({q->at(1), v->at(3)})});
   op.set(1, op.element(0), *k);
   op.set(2, op.element(0), *v);
   op.set(3, op.element(0), {q->at(0), q->at(1), q->at(2), k->at(2)});

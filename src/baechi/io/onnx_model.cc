@@ -205,7 +205,9 @@ OnnxValueType read_value(WireReader message) {
     if (message.field() == 1) value.name = message.bytes();
     if (message.field() != 2) continue;
     for (WireReader type = message.message(); type.next();) {
-      if (type.field() != 1 && type.field() != 8) continue;  // a tensor, dense or sparse
+      const bool is_name = type.field() == 6;
+      value.is_tensor = is_name ? value.is_tensor : type.field() == 1 || type.field() == 8;
+      if (is_name || !value.is_tensor) continue;
       for (WireReader tensor = type.message(); tensor.next();) {
         if (tensor.field() == 1) value.element = read_element(tensor);
         if (tensor.field() == 2) value.dimensions = read_dimensions(tensor.message());
@@ -373,8 +375,11 @@ OnnxNode read_onnx_node(WireReader node) { return read_node_at(node, 0); }
 
 std::optional<WireReader> find_onnx_graph(std::string_view bytes, const std::string& place) {
   std::optional<WireReader> graph;
-  for (WireReader model(bytes, bytes, place); model.next();)
-    if (model.field() == onnx_field::kModelGraph) graph = model.message();
+  for (WireReader model(bytes, bytes, place); model.next();) {
+    if (model.field() != onnx_field::kModelGraph) continue;
+    if (graph.has_value()) model.fail("a second graph");
+    graph = model.message();
+  }
   return graph;
 }
 

@@ -15,7 +15,7 @@ namespace baechi {
 
 // Values of ONNX's enum TensorProto.DataType, as far as anything depends on them.
 enum class OnnxElement : std::uint8_t {
-  kNone = 0,  // no tensor: a sequence, a map, an optional
+  kNone = 0,  // not told, or no tensor
   kFloat = 1,
   kUint8 = 2,
   kInt8 = 3,
@@ -44,6 +44,7 @@ struct OnnxDimension {
 // An input, an output or a value_info.
 struct OnnxValueType {
   std::string_view name;
+  bool is_tensor = true;  // else: a sequence, a map, an optional
   OnnxElement element = OnnxElement::kNone;
   std::optional<std::vector<OnnxDimension>> dimensions;  // absent: not even a rank
 };
@@ -93,7 +94,7 @@ inline constexpr std::uint64_t kNodeOutput = 2, kNodeMetadata = 9, kNodeDevices 
 OnnxGraph read_onnx_graph(WireReader graph);
 OnnxNode read_onnx_node(WireReader node);
 
-// The model's main graph, still as bytes; nothing when there is none.
+// The model's main graph, still as bytes; nothing when there is none. Throws when there are two.
 std::optional<WireReader> find_onnx_graph(std::string_view bytes, const std::string& place);
 
 }  // namespace baechi

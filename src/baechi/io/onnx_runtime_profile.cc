@@ -2,6 +2,7 @@
 #include "baechi/io/onnx_runtime_profile.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <map>
@@ -23,7 +24,10 @@ struct Event {
 };
 
 std::string_view kind_of(std::string_view provider) {
-  if (provider == "CPUExecutionProvider") return "cpu";
+  constexpr std::array<std::string_view, 5> kOnCpu{
+      "CPUExecutionProvider", "DnnlExecutionProvider", "XnnpackExecutionProvider",
+      "ACLExecutionProvider", "ArmNNExecutionProvider"};
+  if (std::ranges::find(kOnCpu, provider) != kOnCpu.end()) return "cpu";
   if (provider == "QNNExecutionProvider" || provider == "VitisAIExecutionProvider") return "npu";
   return "gpu";
 }

@@ -25,6 +25,14 @@ std::int64_t onnx_elements(const OnnxShape& shape) {
   return elements.count();
 }
 
+void OnnxValue::drop_wrong_lists() {
+  const auto is_wrong = [&](std::size_t length) {
+    return !shape.has_value() || onnx_elements(*shape) != static_cast<std::int64_t>(length);
+  };
+  if (integers.has_value() && is_wrong(integers->size())) integers.reset();
+  if (numbers.has_value() && is_wrong(numbers->size())) numbers.reset();
+}
+
 OnnxShape onnx_broadcast(const OnnxShape& a, const OnnxShape& b) {
   const OnnxShape& longer = a.size() >= b.size() ? a : b;
   const OnnxShape& shorter = a.size() >= b.size() ? b : a;
@@ -107,8 +115,9 @@ void OnnxOperands::set_integers(std::size_t output, OnnxElement element, OnnxSha
                                 OnnxIntegers integers) {
   constexpr std::size_t kMost = 64;
   set(output, element, std::move(shape));
-  if (output < outputs_.size() && has_integers(element) && integers.size() <= kMost)
-    outputs_[output].integers = std::move(integers);
+  if (output >= outputs_.size() || !has_integers(element) || integers.size() > kMost) return;
+  outputs_[output].integers = std::move(integers);
+  outputs_[output].drop_wrong_lists();
 }
 
 void OnnxOperands::like(std::size_t output, std::size_t input) {

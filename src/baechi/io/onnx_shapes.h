@@ -22,6 +22,9 @@ struct OnnxValue {
   // Up to 64 whole numbers or floats, when they are known.
   std::optional<OnnxIntegers> integers;
   std::optional<std::vector<float>> numbers;
+
+  // A list that is not as long as the shape says is worth nothing.
+  void drop_wrong_lists();
 };
 
 // The number of elements; throws InputError where 63 bits do not hold it.
@@ -57,6 +60,7 @@ class OnnxOperands {
 
   void set(std::size_t output, OnnxElement element, OnnxShape shape);
   void set_element(std::size_t output, OnnxElement element);
+  // The numbers are kept when they are as many as the shape has elements, and few.
   void set_integers(std::size_t output, OnnxElement element, OnnxShape shape,
                     OnnxIntegers integers);
   void like(std::size_t output, std::size_t input);

@@ -72,8 +72,8 @@ void conv_transpose(OnnxOperands& op) {
   const Shape *const x = op.shape(0), *const w = op.shape(1);
   if (!is_image(x) || w == nullptr || w->size() != x->size()) return;
   const std::size_t axes = x->size() - 2;
-  Shape result{x->front(),
-               (*w)[1] * std::max<std::int64_t>(1, entry(nullptr, 0, op.integer("group", 1)))};
+  const std::int64_t groups = std::max<std::int64_t>(1, op.integer("group", 1));
+  Shape result{x->front(), onnx_elements({(*w)[1], groups})};
   const OnnxIntegers* const wanted = op.list("output_shape");
   const std::string_view mode = op.text("auto_pad");
   for (std::size_t i = 0; i < axes; ++i) {

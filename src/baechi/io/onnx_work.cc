@@ -95,12 +95,25 @@ std::int64_t recurrent_flops(const OnnxOperands& op) {
   return flop_product({2, x->at(0), x->at(1), weights});
 }
 
-// Scores and their sum over the values; heads x size is the last axis, or the product of two.
+// Keys of earlier steps: [batch, heads, steps, size], or both keys and values behind one axis more.
+std::int64_t past_steps(const OnnxOperands& op) {
+  const std::string_view name = op.node().op;
+  const Shape* const past = op.shape(name == "GroupQueryAttention"  ? 3
+                                     : name == "MultiHeadAttention" ? 6
+                                                                    : 4);
+  return past != nullptr && past->size() >= 4 ? (*past)[past->size() - 2] : 0;
+}
+
+// Scores and their sum over the values; heads x size is the last axis, or the product of two. With
+// ONNX Runtime's weights [features, queries + keys + values] their product comes first.
 std::int64_t attention_flops(const OnnxOperands& op, const Shape& out) {
-  const Shape* const k = op.shape(1);
-  if (k == nullptr || k->size() < 3) return 0;
-  const std::size_t steps = k->size() == 4 ? 2 : 1;
-  return flop_product({4, onnx_elements(out), (*k)[steps]});
+  const Shape *const x = op.shape(0), *const k = op.shape(1);
+  if (x == nullptr || k == nullptr || k->size() < 2) return 0;
+  const bool has_weights = k->size() == 2 && x->size() == 3;
+  if (k->size() == 2 && !has_weights) return 0;
+  const std::int64_t steps = has_weights ? x->at(1) : (*k)[k->size() == 4 ? 2 : 1];
+  const std::int64_t products = flop_product({4, onnx_elements(out), steps + past_steps(op)});
+  return products + (has_weights ? flop_product({2, onnx_elements(*x), k->back()}) : 0);
 }
 
 std::int64_t most_elements(const OnnxOperands& op) {

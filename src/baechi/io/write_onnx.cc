@@ -94,14 +94,12 @@ class OnnxPlacer {
         runtime_names_(onnx_runtime_devices(plan.cluster)) {}
 
   std::string write() {
-    std::optional<WireReader> main;
-    for (WireReader model(bytes_, bytes_, place_); model.next();) {
-      if (model.field() == onnx_field::kModelIrVersion)
-        multi_device_ = model.integer() >= kFirstMultiDeviceIr;
-      if (model.field() == onnx_field::kModelGraph) main = model.message();
-    }
+    const std::optional<WireReader> main = find_onnx_graph(bytes_, place_);
     if (!main.has_value()) throw InputError(place_, "the model has no graph");
     names_ = onnx_operator_names(read_onnx_graph(*main));
+    for (WireReader model(bytes_, bytes_, place_); model.next();)
+      if (model.field() == onnx_field::kModelIrVersion)
+        multi_device_ = model.integer() >= kFirstMultiDeviceIr;
     std::string out;
     out.reserve(bytes_.size() + bytes_.size() / 8);
     for (WireReader model(bytes_, bytes_, place_); model.next();) {

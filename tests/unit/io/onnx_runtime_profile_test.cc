@@ -39,6 +39,7 @@ TEST_CASE("onnx runtime profile: medians of the runs behind the first one") {
   CHECK(times(kRun + node("a", 2) + node("a", 3) + kRun) == "a cpu 5000\n");
   CHECK(times(node("a", 1, "CUDAExecutionProvider") + node("b", 2, "QNNExecutionProvider")) ==
         "a gpu 1000\nb npu 2000\n");
+  CHECK(times(node("a", 1, "XnnpackExecutionProvider")) == "a cpu 1000\n");
   // What only the first run had is better than nothing.
   CHECK(times(node("a", 7) + kRun + node("b", 2) + kRun) == "a cpu 7000\nb cpu 2000\n");
 }

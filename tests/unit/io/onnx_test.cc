@@ -205,6 +205,135 @@ TEST_CASE("onnx: what the file says of open dimensions yields to what follows fr
   CHECK(bytes_out(read(model(other), costs(2)), "t") == 2 * 3 * 4);
 }
 
+std::string whole_numbers(std::string_view name, const std::vector<std::uint64_t>& sizes,
+                          const std::vector<std::uint64_t>& values) {
+  return field(5, tensor(name, sizes, kInt64, values));
+}
+
+// [2, 1] x [1, 2] has four numbers, of which two are not known: the shape that they give is not.
+TEST_CASE("onnx: numbers are used only where every one of a shape is known") {
+  const std::string cut = node("r", "Reshape", {"c", "four"}, {"d"}) +
+                          node("s", "Slice", {"d", "two", "four"}, {"k"}) +
+                          node("e", "Expand", {"x", "k"}, {"y"}) + input("x", {1}) +
+                          whole_numbers("two", {1}, {2}) + whole_numbers("four", {1}, {4});
+  const std::string outer = node("m", "Mul", {"a", "b"}, {"c"}) +
+                            whole_numbers("a", {2, 1}, {1, 2}) + whole_numbers("b", {1, 2}, {3, 4});
+  const std::string unknown =
+      "m.onnx: node 'e' (Expand): the shape of 'y' is not in the file and does not follow from its "
+      "inputs: run onnx.shape_inference on the model first";
+  CHECK(complaint(model(outer + cut)) == unknown);
+  // The file is wrong about the number of elements.
+  const std::string lied = node("m", "Add", {"a", "a"}, {"c"}) + whole_numbers("a", {2}, {1, 2}) +
+                           field(13, value("c", {4}, kInt64));
+  CHECK(complaint(model(lied + cut)) == unknown);
+}
+
+TEST_CASE("onnx: a maximum of three lists of sizes is not that of the first two") {
+  const std::string graph = node("m", "Max", {"a", "b", "c"}, {"k"}) +
+                            node("e", "Expand", {"x", "k"}, {"y"}) + input("x", {1}) +
+                            whole_numbers("a", {1}, {2}) + whole_numbers("b", {1}, {3}) +
+                            whole_numbers("c", {1}, {9});
+  CHECK(complaint(model(graph)).find("the shape of 'y' is not in the file") != std::string::npos);
+  const std::string two = node("m", "Max", {"a", "b"}, {"k"}) +
+                          node("e", "Expand", {"x", "k"}, {"y"}) + input("x", {1}) +
+                          whole_numbers("a", {1}, {2}) + whole_numbers("b", {1}, {3});
+  CHECK(bytes_out(read(model(two)), "e") == 3 * 4);
+}
+
+TEST_CASE("onnx: what has no type in the file has that of its inputs, or is refused") {
+  const std::string x = input("x", {8});
+  const std::string untyped = field(12, field(1, "y"));
+  CHECK(bytes_out(read(model(node("r", "Relu", {"x"}, {"y"}) + x + untyped)), "r") == 8 * 4);
+  const auto cast = [&](std::uint64_t to) {
+    return model(node("c", "Cast", {"x"}, {"y"}, integer("to", to)) + x);
+  };
+  CHECK(bytes_out(read(cast(10)), "c") == 8 * 2);
+  CHECK(complaint(cast(99)) == "m.onnx: node 'c' (Cast): 'y' has the unknown element type 99");
+  CHECK(complaint(cast(0)) ==
+        "m.onnx: node 'c' (Cast): the element type of 'y' is not in the file and does not follow "
+        "from its inputs");
+  // A sequence: nothing is known of its size.
+  const std::string sequence =
+      field(13, field(1, "s") + field(2, field(4, field(1, field(1, number(1, kFloat))))));
+  CHECK(bytes_out(read(model(node("q", "SplitToSequence", {"x"}, {"s"}) + x + sequence)), "q") ==
+        0);
+}
+
+TEST_CASE("onnx: names that an exporter made up are not the batch size") {
+  const auto other = [](std::uint64_t first, std::string_view name) {
+    const std::string made = field(2, name);
+    const std::string dims = field(1, first != 0 ? number(1, first) : made) + field(1, made);
+    return node("t", "Mystery", {"x"}, {"y"}) + input("x", {0, 6}) +
+           field(13, field(1, "y") + field(2, field(1, number(1, kFloat) + field(2, dims))));
+  };
+  CHECK(complaint(model(other(3, "unk__7")), costs(2)) ==
+        "m.onnx: node 't' (Mystery): an output has the open dimension 'unk__7', which does not "
+        "follow from its inputs: give it with --dim unk__7=N");
+  CHECK(bytes_out(read(model(other(3, "unk__7")), costs(2, {{"unk__7", 50}})), "t") == 3 * 50 * 4);
+  CHECK(bytes_out(read(model(other(3, "n")), costs(2)), "t") == 3 * 2 * 4);
+  CHECK(complaint(model(other(3, "n")), costs(2, {{"m", 5}})) ==
+        "m.onnx: the model has no open dimension 'm'");
+}
+
+TEST_CASE("onnx: of a conditional's branches the larger one counts, and constants are held") {
+  const auto branch = [](std::uint64_t size) {
+    return node("k", "Constant", {}, {"t"},
+                field(5, field(1, "value") + field(5, tensor("", {size})) + number(20, 4))) +
+           field(12, value("t", {size}));
+  };
+  const OpGraph graph = read(
+      model(node("if", "If", {"c"}, {"y"},
+                 body("then_branch", branch(10)) + body("else_branch", branch(1000))) +
+            input("c", {}, 9) + field(12, field(1, "y") + field(2, field(1, number(1, kFloat))))));
+  CHECK(bytes_out(graph, "if") == 4000);
+  CHECK(graph[find(graph, "if")].permanent == Bytes(4040));
+}
+
+TEST_CASE("onnx: ONNX Runtime's packed attention is a product and the attention itself") {
+  const std::string weights = initializer("w", {64, 192});
+  const auto attention = [&](const std::string& domain) {
+    return node("a", "Attention", {"x", "w"}, {"y"}, field(7, domain) + integer("num_heads", 4)) +
+           input("x", {2, 128, 64}) + weights;
+  };
+  const OpGraph graph = read(model(attention("com.microsoft")));
+  CHECK(bytes_out(graph, "a") == 2 * 128 * 64 * 4);
+  const std::int64_t flops = 2 * 2 * 128 * 64 * 192 + 4 * 2 * 128 * 64 * 128;
+  const Bytes moved((2 * 2 * 128 * 64 + 64 * 192) * 4);
+  CHECK(*graph.times(KindId(0))[find(graph, "a")] ==
+        roofline_time(device_preset("rtx2080"), {.flops = flops, .bytes = moved}));
+  CHECK(complaint(model(attention(""))).find("the shape of 'y'") != std::string::npos);
+}
+
+TEST_CASE("onnx: constants take no time") {
+  const OpGraph graph = read(model(
+      node("k", "Constant", {}, {"w"},
+           field(5, field(1, "value") + field(5, tensor("", {4})) + number(20, 4))) +
+      node("i", "Identity", {"w"}, {"v"}) + node("a", "Add", {"x", "v"}, {"y"}) + input("x", {4})));
+  CHECK(*graph.times(KindId(0))[find(graph, "k")] == Time(0));
+  CHECK(*graph.times(KindId(0))[find(graph, "i")] == Time(0));
+  CHECK(*graph.times(KindId(0))[find(graph, "a")] > Time(0));
+}
+
+TEST_CASE("onnx: sizes beyond 63 bits are refused") {
+  const std::string x = input("x", {1, 1, 4});
+  const std::uint64_t huge = std::uint64_t{1} << 39;
+  CHECK(complaint(model(node("c", "ConvTranspose", {"x", "w"}, {"y"}, integer("group", huge)) + x +
+                        initializer("w", {1, huge, 1})))
+            .starts_with("m.onnx: node 'c' (ConvTranspose): "));
+  CHECK(complaint(model(node("a", "Attention", {"q", "q", "q"}, {"y"},
+                             integer("q_num_heads", huge) + integer("kv_num_heads", 1)) +
+                        input("q", {1, 1, huge})))
+            .starts_with("m.onnx: node 'a' (Attention): "));
+}
+
+TEST_CASE("onnx: two graphs in one model are refused") {
+  const std::string bytes = model(small_graph());
+  CHECK(complaint(bytes + field(7, small_graph()), costs(2)) ==
+        "m.onnx: byte " + std::to_string(bytes.size()) + ": a second graph");
+  const OpGraph graph = read(bytes, costs(2));
+  CHECK_THROWS_AS(placed_onnx(field(7, "").insert(0, bytes), "m.onnx", graph, {}), InputError);
+}
+
 TEST_CASE("onnx: what cannot be read is told by node and reason") {
   const std::string x = input("x", {4});
   const auto one = [&](const std::string& nodes) { return complaint(model(nodes + x)); };
