@@ -12,6 +12,7 @@
 #include "baechi/io/json_values.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/onnx_runtime_profile.h"
+#include "baechi/io/source_place.h"
 #include "baechi/io/text_file.h"
 
 namespace baechi {
@@ -168,7 +169,8 @@ Profile parse_profile(std::string_view text, const std::string& place) {
   if (begin != text.npos && text[begin] == '{')
     if (const DocumentKind kind = document_kind(text, place);
         kind.format.has_value() && kind.format != kFormat && kind.format->starts_with("baechi-"))
-      throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a profile");
+      throw InputError(
+          place, "this is a " + printable(kind.format->substr(7), 60) + ", expected a profile");
   return ProfileReader(text, place).read();
 }
 

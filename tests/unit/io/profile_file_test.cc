@@ -44,6 +44,8 @@ TEST_CASE("profile file: what is in it is read, and nothing else") {
 TEST_CASE("profile file: another document says what it is") {
   CHECK_THROWS_WITH_AS(parse_profile(R"({"format": "baechi-graph"})", "f.json"),
                        "f.json: this is a graph, expected a profile", InputError);
+  CHECK_THROWS_WITH_AS(parse_profile(R"({"format": "baechi-a\nb"})", "f.json"),
+                       "f.json: this is a a\\nb, expected a profile", InputError);
 }
 
 ModelCosts costs_of(std::initializer_list<std::string> texts) {
