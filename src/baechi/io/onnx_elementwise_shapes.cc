@@ -168,10 +168,35 @@ void compare(OnnxOperands& op) {
   op.set_element(0, OnnxElement::kBool);
 }
 
+// Of sizes: exporters ask which ones are -1.
+void equal(OnnxOperands& op) {
+  compute(op, [](Number a, Number b, Number& c) {
+    c = a == b ? 1 : 0;
+    return true;
+  });
+  op.set_element(0, OnnxElement::kBool);
+}
+
 // The condition comes first.
 void where(OnnxOperands& op) {
   broadcast(op);
   op.set_element(0, op.element(1));
+  const OnnxIntegers *const which = op.integers(0), *const yes = op.integers(1),
+                            *const no = op.integers(2);
+  if (!which || !yes || !no || op.num_outputs() == 0 || !op.outputs()[0].shape.has_value()) return;
+  const std::size_t size = std::max({which->size(), yes->size(), no->size()});
+  const auto fits = [&](const OnnxIntegers* list) {
+    return list->size() == 1 || list->size() == size;
+  };
+  if (which->empty() || !fits(which) || !fits(yes) || !fits(no)) return;
+  const auto at = [](const OnnxIntegers& list, std::size_t i) {
+    return list[list.size() == 1 ? 0 : i];
+  };
+  OnnxIntegers result;
+  for (std::size_t i = 0; i < size; ++i)
+    result.push_back(at(*which, i) != 0 ? at(*yes, i) : at(*no, i));
+  const OnnxShape shape = *op.outputs()[0].shape;
+  op.set_integers(0, op.element(1), shape, std::move(result));
 }
 
 void reduce(OnnxOperands& op) {
@@ -253,7 +278,7 @@ constexpr std::array<OnnxShapeEntry, 116> kRules{{
     {"Dropout", dropout},
     {"DynamicQuantizeLinear", dynamic_quantize},
     {"Elu", same},
-    {"Equal", compare},
+    {"Equal", equal},
     {"Erf", same},
     {"Exp", same},
     {"EyeLike", like_of_type},

@@ -17,6 +17,26 @@ using Shape = OnnxShape;
 
 std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
 
+// The numbers at the places of `to`: place [i, j, ...] has that at source([i, j, ...]) of `from`.
+// Nothing for long lists.
+template <class Source>
+OnnxIntegers picked(const OnnxIntegers& values, const Shape& from, const Shape& to,
+                    const Source& source) {
+  OnnxIntegers result;
+  Shape place(to.size(), 0);
+  for (std::int64_t left = onnx_elements(to); left > 0 && left <= 64; --left) {
+    const Shape there = source(place);
+    std::int64_t index = 0;
+    for (std::size_t axis = 0; axis < from.size(); ++axis) index = index * from[axis] + there[axis];
+    result.push_back(values[static_cast<std::size_t>(index)]);
+    for (std::size_t axis = to.size(); axis-- > 0;) {
+      if (++place[axis] < to[axis]) break;
+      place[axis] = 0;
+    }
+  }
+  return result;
+}
+
 // The numbers stay what they are, whatever the shape.
 void reshaped(OnnxOperands& op, Shape shape) {
   if (const OnnxIntegers* const values = op.integers(0))
@@ -66,15 +86,23 @@ void transpose(OnnxOperands& op) {
   op.set_element(0, op.element(0));
   const Shape* const x = op.shape(0);
   if (x == nullptr) return;
-  Shape result(x->rbegin(), x->rend());
-  if (const OnnxIntegers* const order = op.list("perm")) {
-    if (order->size() != x->size())
-      throw InputError("it permutes " + std::to_string(order->size()) + " axes of " +
-                       std::to_string(x->size()));
-    for (std::size_t i = 0; i < order->size(); ++i)
-      result[i] = (*x)[OnnxOperands::axis((*order)[i], x->size())];
+  const OnnxIntegers* const order = op.list("perm");
+  if (order != nullptr && order->size() != x->size())
+    throw InputError("it permutes " + std::to_string(order->size()) + " axes of " +
+                     std::to_string(x->size()));
+  std::vector<std::size_t> axes(x->size());
+  Shape result;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    axes[i] = order != nullptr ? OnnxOperands::axis((*order)[i], axes.size()) : axes.size() - 1 - i;
+    result.push_back((*x)[axes[i]]);
   }
   op.set(0, op.element(0), result);
+  if (const OnnxIntegers* const values = op.integers(0))
+    op.set_integers(0, op.element(0), result, picked(*values, *x, result, [&](const Shape& place) {
+                      Shape there(axes.size(), 0);
+                      for (std::size_t i = 0; i < axes.size(); ++i) there[axes[i]] = place[i];
+                      return there;
+                    }));
 }
 
 void squeeze(OnnxOperands& op) {
@@ -182,21 +210,21 @@ void slice(OnnxOperands& op) {
                     (op.num_inputs() > 4 && op.shape(4) != nullptr && steps == nullptr);
   if (!x || !starts || !ends || open || starts->size() != ends->size()) return;
   Shape result = *x;
-  std::optional<Cut> only;
+  std::vector<Cut> cuts(x->size());
   for (std::size_t i = 0; i < starts->size(); ++i) {
     const std::size_t axis = OnnxOperands::axis(
         axes != nullptr && i < axes->size() ? (*axes)[i] : static_cast<std::int64_t>(i), x->size());
     const std::int64_t step = steps != nullptr && i < steps->size() ? (*steps)[i] : 1;
-    only = cut_of((*x)[axis], (*starts)[i], (*ends)[i], step);
-    result[axis] = only->count;
+    cuts[axis] = cut_of((*x)[axis], (*starts)[i], (*ends)[i], step);
+    result[axis] = cuts[axis].count;
   }
   op.set(0, op.element(0), result);
-  const OnnxIntegers* const values = op.integers(0);
-  if (values == nullptr || x->size() != 1 || starts->size() != 1 || !only.has_value()) return;
-  OnnxIntegers kept;
-  for (std::int64_t i = 0; i < only->count; ++i)
-    kept.push_back((*values)[static_cast<std::size_t>(only->begin + i * only->step)]);
-  op.set_integers(0, op.element(0), result, std::move(kept));
+  if (const OnnxIntegers* const values = op.integers(0))
+    op.set_integers(0, op.element(0), result, picked(*values, *x, result, [&](Shape place) {
+                      for (std::size_t i = 0; i < place.size(); ++i)
+                        place[i] = cuts[i].begin + place[i] * cuts[i].step;
+                      return place;
+                    }));
 }
 
 void expand(OnnxOperands& op) {

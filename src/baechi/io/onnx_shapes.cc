@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kHuge = kMostOnnxSize;  // as good as "to the end"
 
 bool has_integers(OnnxElement element) {
-  return element == OnnxElement::kInt32 || element == OnnxElement::kInt64;
+  return element == OnnxElement::kInt32 || element == OnnxElement::kInt64 ||
+         element == OnnxElement::kBool;
 }
 
 }  // namespace

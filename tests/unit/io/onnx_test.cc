@@ -228,6 +228,32 @@ TEST_CASE("onnx: numbers are used only where every one of a shape is known") {
   CHECK(complaint(model(lied + cut)) == unknown);
 }
 
+// As PyTorch's exporter writes x.expand(rows, -1, 16): -1 keeps what is there.
+TEST_CASE("onnx: sizes that are chosen by a comparison are followed") {
+  const std::uint64_t keep = ~std::uint64_t{0};
+  const std::string graph = node("eq", "Equal", {"sizes", "minus"}, {"is_open"}) +
+                            node("where", "Where", {"is_open", "ones", "sizes"}, {"shape"}) +
+                            node("expand", "Expand", {"x", "shape"}, {"y"}) +
+                            input("x", {1, 7, 1}) + whole_numbers("sizes", {3}, {5, keep, 16}) +
+                            whole_numbers("minus", {1}, {keep}) +
+                            whole_numbers("ones", {3}, {1, 1, 1});
+  CHECK(bytes_out(read(model(graph)), "expand") == 5 * 7 * 16 * 4);
+}
+
+// As PyTorch's exporter writes pad(x, (1, 2, 3, 4)): pairs from the last axis on are turned round.
+TEST_CASE("onnx: paddings that are turned round are followed") {
+  const std::uint64_t last = ~std::uint64_t{0}, all = std::uint64_t{1} << 63;
+  const std::string graph =
+      node("pairs", "Reshape", {"pads", "two"}, {"p"}) +
+      node("round", "Slice", {"p", "last", "all", "zero", "last"}, {"r"}) +
+      node("turn", "Transpose", {"r"}, {"t"}) + node("flat", "Reshape", {"t", "last"}, {"f"}) +
+      node("pad", "Pad", {"x", "f"}, {"y"}) + input("x", {10, 100}) +
+      whole_numbers("pads", {4}, {1, 2, 30, 40}) + whole_numbers("two", {2}, {last, 2}) +
+      whole_numbers("last", {1}, {last}) + whole_numbers("all", {1}, {all}) +
+      whole_numbers("zero", {1}, {0});
+  CHECK(bytes_out(read(model(graph)), "pad") == (10 + 30 + 40) * (100 + 1 + 2) * 4);
+}
+
 TEST_CASE("onnx: a maximum of three lists of sizes is not that of the first two") {
   const std::string graph = node("m", "Max", {"a", "b", "c"}, {"k"}) +
                             node("e", "Expand", {"x", "k"}, {"y"}) + input("x", {1}) +
