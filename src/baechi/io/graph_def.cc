@@ -27,20 +27,15 @@ class GraphDefReader {
   GraphDefReader(std::string_view bytes, const std::string& place, std::string_view graph_name,
                  const ModelCosts& costs)
       : bytes_(bytes), place_(place), costs_(costs), builder_(graph_name) {
-    batch_ = costs.batch;
-    for (const ProfileSource& source : costs.profiles) {
-      if (!batch_.has_value()) batch_ = source.profile.batch_size;
+    batch_ = batch_of(costs);
+    unestimated_ = unestimated_kinds(costs);
+    for (const ProfileSource& source : costs.profiles)
       for (const OperatorProfile& op : source.profile.operators) measured_[op.name] = &op;
-      for (std::string& kind : measured_kinds(source.profile))
-        if (std::none_of(costs.kinds.begin(), costs.kinds.end(),
-                         [&](const CostedKind& costed) { return costed.kind == kind; }))
-          unestimated_.push_back(std::move(kind));
-    }
   }
 
   OpGraph read() {
     read_nodes();
-    check_coverage();
+    check_measured();
     resolve_inputs();
     for (const OpId op : ops()) at_node(op, [&] { set_costs(op); });
     for (const OpId op : ops()) at_node(op, [&] { connect(op); });
@@ -73,7 +68,7 @@ class GraphDefReader {
   }
 
   void read_nodes();
-  void check_coverage() const;
+  void check_measured() const;
   void resolve_inputs();
   Input resolve(std::string_view input) const;
   void set_costs(OpId op);
@@ -111,16 +106,10 @@ void GraphDefReader::read_nodes() {
   if (operators_.empty()) throw InputError(place_, "the GraphDef has no nodes");
 }
 
-// What has neither estimates nor measurements takes no time: that must be little.
-void GraphDefReader::check_coverage() const {
-  if (!costs_.kinds.empty()) return;
-  std::size_t measured = 0;
-  for (const Operator& op : operators_) measured += measured_.contains(op.node.name) ? 1U : 0U;
-  if (2 * measured < operators_.size())
-    throw InputError(place_, "only " + std::to_string(measured) + " of " +
-                                 std::to_string(operators_.size()) + " operators are in " +
-                                 costs_.profiles.front().place +
-                                 ": estimate the others, as with --costs gpu=rtx3090");
+void GraphDefReader::check_measured() const {
+  std::vector<std::string_view> names;
+  for (const Operator& op : operators_) names.push_back(op.node.name);
+  check_coverage(names, place_, costs_);
 }
 
 GraphDefInput GraphDefReader::resolve(std::string_view input) const {

@@ -2,6 +2,7 @@
 #include "baechi/io/model_costs.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "baechi/base/error.h"
@@ -48,6 +49,38 @@ OpGraph with_profiles(OpGraph graph, const ModelCosts& costs) {
     }
   }
   return graph;
+}
+
+std::optional<std::int64_t> batch_of(const ModelCosts& costs) {
+  std::optional<std::int64_t> batch = costs.batch;
+  for (const ProfileSource& source : costs.profiles)
+    if (!batch.has_value()) batch = source.profile.batch_size;
+  return batch;
+}
+
+std::vector<std::string> unestimated_kinds(const ModelCosts& costs) {
+  std::vector<std::string> kinds;
+  for (const ProfileSource& source : costs.profiles)
+    for (std::string& kind : measured_kinds(source.profile))
+      if (std::ranges::find(costs.kinds, kind, &CostedKind::kind) == costs.kinds.end() &&
+          std::ranges::find(kinds, kind) == kinds.end())
+        kinds.push_back(std::move(kind));
+  return kinds;
+}
+
+void check_coverage(const std::vector<std::string_view>& operators, const std::string& place,
+                    const ModelCosts& costs) {
+  if (!costs.kinds.empty()) return;
+  std::unordered_set<std::string_view> measured;
+  for (const ProfileSource& source : costs.profiles)
+    for (const OperatorProfile& op : source.profile.operators) measured.insert(op.name);
+  const auto known = static_cast<std::size_t>(std::ranges::count_if(
+      operators, [&](std::string_view name) { return measured.contains(name); }));
+  if (2 * known < operators.size())
+    throw InputError(place, "only " + std::to_string(known) + " of " +
+                                std::to_string(operators.size()) + " operators are in " +
+                                costs.profiles.front().place +
+                                ": estimate the others, as with --costs gpu=rtx3090");
 }
 
 std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs) {

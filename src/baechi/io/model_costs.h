@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "baechi/cost/profile.h"
@@ -36,6 +37,17 @@ void add_model_costs(const std::string& text, ModelCosts& costs);
 
 // with_profile() for all of them, errors beginning with the file's name.
 OpGraph with_profiles(OpGraph graph, const ModelCosts& costs);
+
+// The size of the batch: what was asked for, else what a profile was measured with.
+std::optional<std::int64_t> batch_of(const ModelCosts& costs);
+
+// Kinds that only profiles have times for: what is not in the profile takes no time on them.
+std::vector<std::string> unestimated_kinds(const ModelCosts& costs);
+
+// Without any estimates that must be little: throws InputError "place: reason" when most of a
+// model's operators are in no profile.
+void check_coverage(const std::vector<std::string_view>& operators, const std::string& place,
+                    const ModelCosts& costs);
 
 // What people should know about a graph with profiles: what these lack, and whose times are no
 // measurements. One sentence each, beginning with the file's name.

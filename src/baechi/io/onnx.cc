@@ -11,6 +11,7 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/onnx_dimensions.h"
+#include "baechi/io/onnx_nested_graph.h"
 #include "baechi/io/onnx_shapes.h"
 #include "baechi/io/onnx_work.h"
 #include "baechi/io/source_place.h"
@@ -26,53 +27,6 @@ constexpr Bytes kReplicated{64 * 1024};
 
 std::string quoted(std::string_view name) { return "'" + printable(name, 120) + "'"; }
 
-// What a graph inside a node reads of the values around it, and what it holds itself.
-class NestedGraph {
- public:
-  explicit NestedGraph(const OnnxNode& node) {
-    for (const OnnxAttribute& attribute : node.attributes)
-      for (const OnnxGraph& graph : attribute.graphs) add(graph, {});
-  }
-  const Names& captured() const { return captured_; }
-  Bytes held() const { return held_; }
-
- private:
-  using Scope = std::vector<const std::unordered_set<std::string_view>*>;
-
-  void add(const OnnxGraph& graph, Scope scope) {
-    std::unordered_set<std::string_view> own;
-    scope.push_back(&own);
-    for (const OnnxValueType& input : graph.inputs) own.insert(input.name);
-    for (const OnnxTensor& tensor : graph.initializers) {
-      own.insert(tensor.name);
-      hold(tensor);
-    }
-    for (const OnnxNode& node : graph.nodes) {
-      for (const std::string_view input : node.inputs) use(input, scope);
-      for (const OnnxAttribute& attribute : node.attributes) {
-        if (node.op == "Constant" && attribute.tensor.has_value()) hold(*attribute.tensor);
-        for (const OnnxGraph& inner : attribute.graphs) add(inner, scope);
-      }
-      own.insert(node.outputs.begin(), node.outputs.end());
-    }
-    for (const OnnxValueType& output : graph.outputs) use(output.name, scope);
-  }
-
-  void hold(const OnnxTensor& tensor) {
-    held_ += onnx_bytes({tensor.element, tensor.shape, {}, {}});
-  }
-
-  void use(std::string_view name, const Scope& scope) {
-    const auto has = [&](const auto* names) { return names->contains(name); };
-    if (name.empty() || std::ranges::any_of(scope, has)) return;
-    if (seen_.insert(name).second) captured_.push_back(name);
-  }
-
-  Names captured_;
-  std::unordered_set<std::string_view> seen_;
-  Bytes held_;
-};
-
 // A size in bytes follows from it.
 void check_element(const OnnxValue& value, std::string_view name) {
   if (element_bits(value.element) != 0 || value.element == OnnxElement::kText ||
@@ -83,31 +37,6 @@ void check_element(const OnnxValue& value, std::string_view name) {
                              " is not in the file and does not follow from its inputs"
                        : quoted(name) + " has the unknown element type " +
                              std::to_string(static_cast<std::int64_t>(value.element)));
-}
-
-// Gives every name once; a name that is taken gets a number.
-class UniqueNames {
- public:
-  std::string take(std::string name) {
-    if (taken_.insert(name).second) return name;
-    std::size_t& number = numbers_[name];
-    while (true) {
-      number = std::max<std::size_t>(number + 1, 2);
-      std::string numbered = name + "#" + std::to_string(number);
-      if (taken_.insert(numbered).second) return numbered;
-    }
-  }
-
- private:
-  std::unordered_set<std::string> taken_;
-  std::unordered_map<std::string, std::size_t> numbers_;
-};
-
-std::optional<std::int64_t> batch_of(const ModelCosts& costs) {
-  std::optional<std::int64_t> batch = costs.batch;
-  for (const ProfileSource& source : costs.profiles)
-    if (!batch.has_value()) batch = source.profile.batch_size;
-  return batch;
 }
 
 class OnnxReader {
@@ -121,12 +50,8 @@ class OnnxReader {
         names_(onnx_operator_names(graph_)),
         batch_(batch_of(costs)),
         dimensions_(graph_, place, costs.dimensions, batch_),
-        stored_(graph_.nodes.size(), false) {
-    for (const ProfileSource& source : costs.profiles)
-      for (std::string& kind : measured_kinds(source.profile))
-        if (std::ranges::find(costs.kinds, kind, &CostedKind::kind) == costs.kinds.end())
-          unestimated_.push_back(std::move(kind));
-  }
+        unestimated_(unestimated_kinds(costs)),
+        stored_(graph_.nodes.size(), false) {}
 
   OpGraph read() {
     for (const OnnxValueType& value : graph_.values) declared_.emplace(value.name, &value);
@@ -135,7 +60,7 @@ class OnnxReader {
     add_inputs();
     store_constants();
     count_readers();
-    check_coverage();
+    check_computed();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) at_node(i, [&] { add_node(i); });
     builder_.set_memory_mode(MemoryMode::kDataflow);
     if (batch_.has_value()) builder_.set_batch_size(*batch_);
@@ -159,10 +84,10 @@ class OnnxReader {
   void add_inputs();
   void store_constants();
   void count_readers();
-  void check_coverage() const;
+  void check_computed() const;
   void add_node(std::size_t index);
   std::vector<const OnnxValue*> known_inputs(const OnnxNode& node);
-  Names inputs_of(const OnnxNode& node, const NestedGraph& nested) const;
+  Names inputs_of(const OnnxNode& node, const OnnxNestedGraph& nested) const;
   void hold(OpId op, Value& value, Bytes& permanent);
   void set_times(OpId op, const std::optional<Work>& work);
   void settle(OnnxValue& value, const OnnxValueType* declared, std::string_view name) const;
@@ -182,8 +107,8 @@ class OnnxReader {
   const OnnxOperatorNames names_;
   const std::optional<std::int64_t> batch_;
   const OnnxDimensions dimensions_;
-  std::vector<std::string> unestimated_;  // kinds that only profiles have times for
-  std::deque<Value> values_;              // operands point into it
+  const std::vector<std::string> unestimated_;  // kinds that only profiles have times for
+  std::deque<Value> values_;                    // operands point into it
   std::unordered_map<std::string_view, std::size_t> index_;  // some have two names
   std::vector<bool> stored_;                                 // by node: nothing to compute
   std::unordered_map<std::string_view, const OnnxValueType*> declared_;
@@ -274,30 +199,21 @@ void OnnxReader::store_constants() {
 void OnnxReader::count_readers() {
   for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
     if (stored_[i]) continue;
-    for (const std::string_view input : inputs_of(graph_.nodes[i], NestedGraph(graph_.nodes[i])))
+    for (const std::string_view input :
+         inputs_of(graph_.nodes[i], OnnxNestedGraph(graph_.nodes[i])))
       if (Value* const value = find(input)) ++value->readers;
   }
 }
 
-// What has neither estimates nor measurements takes no time: that must be little.
-void OnnxReader::check_coverage() const {
-  if (!costs_.kinds.empty()) return;
-  std::unordered_set<std::string_view> measured;
-  for (const ProfileSource& source : costs_.profiles)
-    for (const OperatorProfile& op : source.profile.operators) measured.insert(op.name);
-  std::size_t computed = 0, known = 0;
-  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-    computed += stored_[i] ? 0U : 1U;
-    known += !stored_[i] && measured.contains(names_.nodes[i]) ? 1U : 0U;
-  }
-  if (2 * known < computed)
-    throw InputError(place_, "only " + std::to_string(known) + " of " + std::to_string(computed) +
-                                 " nodes are in " + costs_.profiles.front().place +
-                                 ": estimate the others, as with --costs gpu=rtx3090");
+void OnnxReader::check_computed() const {
+  Names computed;
+  for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+    if (!stored_[i]) computed.push_back(names_.nodes[i]);
+  check_coverage(computed, place_, costs_);
 }
 
 // Each once; what graphs inside the node read comes last.
-Names OnnxReader::inputs_of(const OnnxNode& node, const NestedGraph& nested) const {
+Names OnnxReader::inputs_of(const OnnxNode& node, const OnnxNestedGraph& nested) const {
   Names inputs;
   std::unordered_set<std::string_view> seen;
   for (const Names* const names : {&node.inputs, &nested.captured()})
@@ -404,7 +320,7 @@ void OnnxReader::add_node(std::size_t index) {
   infer_onnx_outputs(operands);
   carry_loop_values(operands);
 
-  const NestedGraph nested(node);
+  const OnnxNestedGraph nested(node);
   Bytes permanent = nested.held();
   for (const std::string_view input : inputs_of(node, nested)) {
     Value* const value = find(input);
@@ -457,24 +373,6 @@ bool looks_like_onnx(std::string_view bytes) {
   } catch (const InputError&) {
     return false;
   }
-}
-
-OnnxOperatorNames onnx_operator_names(const OnnxGraph& graph) {
-  OnnxOperatorNames names;
-  UniqueNames unique;
-  for (const OnnxNode& node : graph.nodes) {
-    const auto output =
-        std::ranges::find_if(node.outputs, [](std::string_view name) { return !name.empty(); });
-    names.nodes.push_back(unique.take(std::string(!node.name.empty()             ? node.name
-                                                  : output != node.outputs.end() ? *output
-                                                                                 : node.op)));
-  }
-  std::unordered_set<std::string_view> initializers;
-  for (const OnnxTensor& tensor : graph.initializers) initializers.insert(tensor.name);
-  for (const OnnxValueType& input : graph.inputs)
-    names.inputs.push_back(
-        initializers.contains(input.name) ? std::string() : unique.take(std::string(input.name)));
-  return names;
 }
 
 OpGraph parse_onnx(std::string_view bytes, const std::string& place, std::string_view graph_name,
