@@ -23,6 +23,9 @@ void multiply_matrices(OnnxOperands& op, std::size_t right, OnnxElement element)
   Shape a = *left, b = *other;
   if (a.size() == 1) a.insert(a.begin(), 1);
   if (b.size() == 1) b.push_back(1);
+  // ONNX Runtime's FusedMatMul: the first axis belongs behind the batch.
+  if (op.integer("transBatchA", 0) != 0) std::rotate(a.begin(), a.begin() + 1, a.end() - 1);
+  if (op.integer("transBatchB", 0) != 0) std::rotate(b.begin(), b.begin() + 1, b.end() - 1);
   if (op.integer("transA", 0) != 0) std::swap(a[a.size() - 1], a[a.size() - 2]);
   if (op.integer("transB", 0) != 0) std::swap(b[b.size() - 1], b[b.size() - 2]);
   if (a.back() != b[b.size() - 2])

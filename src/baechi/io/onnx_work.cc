@@ -43,7 +43,9 @@ std::int64_t matrix_flops(const OnnxOperands& op, const Shape& out) {
   const Shape* const a = op.shape(0);
   if (a == nullptr || a->empty()) return 0;
   const bool turned = op.integer("transA", 0) != 0 && a->size() >= 2;
-  return flop_product({2, onnx_elements(out), (*a)[a->size() - (turned ? 2 : 1)]});
+  const bool turned_batch = turned && op.integer("transBatchA", 0) != 0;
+  const std::size_t inner = turned_batch ? 0 : a->size() - (turned ? 2 : 1);
+  return flop_product({2, onnx_elements(out), (*a)[inner]});
 }
 
 // Per output element one multiply-add for every entry of the filter that it sees; for transposed

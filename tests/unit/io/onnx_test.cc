@@ -330,6 +330,24 @@ TEST_CASE("onnx: ONNX Runtime's packed attention is a product and the attention 
   CHECK(complaint(model(attention(""))).find("the shape of 'y'") != std::string::npos);
 }
 
+// [512, 4, 2048] stands for [4, 512, 2048]; turned, too, for [4, 2048, 512].
+TEST_CASE("onnx: ONNX Runtime's fused products may have their batch in the middle") {
+  const auto product = [](const std::string& attributes) {
+    const OpGraph graph = read(
+        model(node("mm", "FusedMatMul", {"a", "b"}, {"y"}, field(7, "com.microsoft") + attributes) +
+              input("a", {512, 4, 2048}) + input("b", {512, 4, 2048})));
+    return std::pair(bytes_out(graph, "mm"), *graph.times(KindId(0))[find(graph, "mm")]);
+  };
+  const std::string batches = integer("transBatchA", 1) + integer("transBatchB", 1);
+  const auto expected = [&](std::int64_t out, std::int64_t inner) {
+    return std::pair(out * 4, roofline_time(device_preset("rtx2080"),
+                                            {.flops = 2 * out * inner,
+                                             .bytes = Bytes((2 * 512 * 4 * 2048 + out) * 4)}));
+  };
+  CHECK(product(batches + integer("transB", 1)) == expected(4 * 512 * 512, 2048));
+  CHECK(product(batches + integer("transA", 1)) == expected(4 * 2048 * 2048, 512));
+}
+
 TEST_CASE("onnx: constants take no time") {
   const OpGraph graph = read(model(
       node("k", "Constant", {}, {"w"},
