@@ -163,8 +163,9 @@ void multi_head_attention(OnnxOperands& op) {
   op.set(0, op.element(0), result);
 }
 
-constexpr std::array<OnnxShapeEntry, 15> kRules{{
+constexpr std::array<OnnxShapeEntry, 16> kRules{{
     {"Attention", attention},
+    {"DynamicQuantizeMatMul", mat_mul},
     {"Einsum", einsum},
     {"FusedGemm", mat_mul},
     {"FusedMatMul", mat_mul},

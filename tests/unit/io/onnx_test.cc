@@ -348,6 +348,17 @@ TEST_CASE("onnx: ONNX Runtime's fused products may have their batch in the middl
   CHECK(product(batches + integer("transA", 1)) == expected(4 * 2048 * 2048, 512));
 }
 
+TEST_CASE("onnx: ONNX Runtime's quantized products give out what they read") {
+  // Its own names for sizes are made up: they do not stand for the batch.
+  const std::string made = field(13, value("y", {0, 0, 9}));
+  const std::string graph =
+      node("mm", "DynamicQuantizeMatMul", {"x", "w", "scale"}, {"y"}, field(7, "com.microsoft")) +
+      input("x", {0, 5, 4}) + field(5, tensor("w", {4, 9}, 3)) + initializer("scale", {1}) + made;
+  const OpGraph read_back = read(model(graph), costs(2));
+  CHECK(bytes_out(read_back, "mm") == 2 * 5 * 9 * 4);
+  CHECK(read_back[find(read_back, "mm")].permanent == Bytes(4 * 9 + 4));
+}
+
 TEST_CASE("onnx: constants take no time") {
   const OpGraph graph = read(model(
       node("k", "Constant", {}, {"w"},
