@@ -12,22 +12,12 @@
 #include "baechi/io/chakra_nodes.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/wire_reader.h"
+#include "unit/io/wire_text.h"
 #include "unit/test_paths.h"
 
 namespace baechi {
 namespace {
 
-std::string number(std::uint64_t field, std::uint64_t value) {
-  std::string out;
-  append_varint(out, field << 3);
-  append_varint(out, value);
-  return out;
-}
-std::string field(std::uint64_t number, std::string_view bytes) {
-  std::string out;
-  append_bytes_field(out, number, bytes);
-  return out;
-}
 std::string message(const std::string& bytes) {
   std::string out;
   append_varint(out, bytes.size());

@@ -18,23 +18,12 @@
 #include "baechi/io/write_graph.h"
 #include "baechi/io/write_graph_def.h"
 #include "baechi/plan/planner.h"
+#include "unit/io/wire_text.h"
 #include "unit/test_paths.h"
 
 namespace baechi {
 namespace {
 
-// A writer of the few messages that these tests need.
-std::string number(std::uint64_t field, std::uint64_t value) {
-  std::string out;
-  append_varint(out, field << 3);
-  append_varint(out, value);
-  return out;
-}
-std::string field(std::uint64_t number, std::string_view bytes) {
-  std::string out;
-  append_bytes_field(out, number, bytes);
-  return out;
-}
 std::string attribute(std::string_view key, const std::string& value) {
   return field(5, field(1, key) + field(2, value));
 }

@@ -15,27 +15,15 @@
 #include "baechi/io/read_cluster.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/text_file.h"
-#include "baechi/io/wire_reader.h"
 #include "baechi/io/write_graph.h"
 #include "baechi/io/write_onnx.h"
 #include "baechi/plan/planner.h"
+#include "unit/io/wire_text.h"
 #include "unit/test_paths.h"
 
 namespace baechi {
 namespace {
 
-// A writer of the few messages that these tests need.
-std::string number(std::uint64_t field, std::uint64_t value) {
-  std::string out;
-  append_varint(out, field << 3);
-  append_varint(out, value);
-  return out;
-}
-std::string field(std::uint64_t number, std::string_view bytes) {
-  std::string out;
-  append_bytes_field(out, number, bytes);
-  return out;
-}
 constexpr std::uint64_t kFloat = 1, kInt64 = 7;
 
 // A dimension of 0 is open, and named "n".
