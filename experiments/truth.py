@@ -34,8 +34,6 @@ costs add up. On several, most placements are within 5%. What is off by more tha
   pair of devices share a stream and so a queue, which the planner's `parallel` communication has
   not; and gradients of one tensor are summed before they are sent, where the planner sends each.
   Peaks that are predicted too low, down to 0.82 of the measured one, are of this model, too.
-- `two-tower`, m-TOPO, in the plan's order: forward and backward run one tower after the other, at
-  twice the step of the program's order. That is a defect of `streams+order`, not of the prediction.
 
 **Kernels that last.** Errors are those of the virtual clock and the time by which threads wake up
 late: on one device, where nothing is left to predict, that alone is 4 to 9%, and it grows with the

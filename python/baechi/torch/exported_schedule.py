@@ -182,13 +182,18 @@ def _by_start(
     graph: ExportedGraph, after: Mapping[int, set[int]], start_of: Callable[[Node], int | None]
 ) -> list[int]:
     starts = [start_of(node) for node in graph.nodes]
-    for node in reversed(graph.nodes):  # what makes a constant runs when it is wanted
-        if starts[node.index] is None and not after[node.index]:
-            users = [starts[u] for u in graph.users.get(node.index, ())]
-            starts[node.index] = min((s for s in users if s is not None), default=0)
+    wanted: dict[int, int] = {}  # by whom it is read first, be it through what has no start itself
+    for node in reversed(graph.nodes):
+        own = starts[node.index]
+        users = [wanted[u] for u in graph.users.get(node.index, ()) if u in wanted]
+        first = min(users, default=None) if own is None else own
+        if first is not None:
+            wanted[node.index] = first
     known: list[int] = []
     for node in graph.nodes:
         own = starts[node.index]
+        if own is None and not after[node.index]:
+            own = wanted.get(node.index, 0)  # an input, or what makes a constant
         known.append(max((known[b] for b in after[node.index]), default=0) if own is None else own)
     followers: dict[int, list[int]] = {}
     missing = {n: len(before) for n, before in after.items()}
