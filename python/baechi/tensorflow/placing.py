@@ -114,14 +114,17 @@ def assign(
     if not _private.is_concrete(traced):
         return Placed(PlacedGraph(graph, planned), None, plan)
     assigned = PlacedFunction(traced, planned)
-    if check and not (found := assigned.check()):
+    try:
+        if check and not (found := assigned.check()):
+            raise NotAsPlanned(f"{found}; check=False runs it nevertheless")
+        placed = Placed(assigned, None, plan)
+        if isinstance(captured, Captured) and captured.model is not None:
+            placed._keras = PlacedKeras(
+                captured.model, captured.signature, placed.function, placed.device_of
+            )
+    except BaseException:
         assigned.restore()
-        raise NotAsPlanned(f"{found}; check=False runs it nevertheless")
-    placed = Placed(assigned, None, plan)
-    if isinstance(captured, Captured) and captured.model is not None:
-        placed._keras = PlacedKeras(
-            captured.model, captured.signature, placed.function, placed.device_of
-        )
+        raise
     return placed
 
 

@@ -50,11 +50,30 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
             "jit_compile=False to place it"
         )
     if _private.is_concrete(function):
+        _require_own_variables(function)
         return flattened(function)
     python = getattr(function, "python_function", function)
-    with _inlined(), _private.no_gradient_barrier():
-        traced = tf.function(python).get_concrete_function(*inputs, **keywords)
+    with _private.no_gradient_barrier():
+        try:
+            with _inlined():
+                traced = tf.function(python).get_concrete_function(*inputs, **keywords)
+        except TypeError:
+            # A called function that branches or loops on tensors in Python's words: only what is
+            # traced as a function of its own has these converted.
+            traced = tf.function(python).get_concrete_function(*inputs, **keywords)
+    _require_own_variables(traced)
     return flattened(traced)  # what was traced before, as in a SavedModel, still is called
+
+
+def _require_own_variables(traced: Any) -> None:
+    """Raise InputError if a variable is one of several that a strategy keeps the same."""
+    for variable in traced.graph.variables:
+        if _private.own_strategy(variable) is not None:
+            name = variable.name.split(":")[0]
+            raise InputError(
+                f"the variable {name!r} belongs to a distribution strategy, which keeps copies of "
+                "it: make the variables outside of strategy.scope() to place what uses them"
+            )
 
 
 def spec_of(value: Any, dynamic_batch: bool) -> Any:

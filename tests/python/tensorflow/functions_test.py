@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import baechi.tensorflow
+import numpy as np
 import tensorflow as tf
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction
@@ -380,3 +381,45 @@ def test_a_step_is_measured_and_its_profile_used_again(tmp_path: Any) -> None:
 def test_a_plan_needs_no_devices() -> None:
     plan = baechi.tensorflow.plan(Linear().step, X, cluster="16xv100")
     assert plan.fits
+
+
+def test_what_a_called_function_branches_on_is_converted() -> None:
+    weight = tf.Variable(tf.eye(3), name="weight")
+
+    @tf.function
+    def called(x: Any) -> Any:
+        if tf.reduce_sum(x) > 0:
+            x = x * 2.0
+        return x
+
+    def step(x: Any) -> Any:
+        return tf.reduce_sum(called(tf.matmul(x, weight)))
+
+    placed = baechi.tensorflow.place(step, X, cluster="4x1GiB", method="random")
+    assert X.numpy().sum() < 0
+    assert placed(X).numpy() == pytest.approx(X.numpy().sum())
+    assert placed(-X).numpy() == pytest.approx(-2 * X.numpy().sum())
+
+
+def test_an_error_while_reading_back_puts_everything_back(monkeypatch: Any) -> None:
+    weight = tf.Variable(tf.eye(3), name="weight")
+    before, handle = weight.device, weight.handle
+
+    def fail(_: Any) -> Any:
+        raise tf.errors.InternalError(None, None, "the runtime")
+
+    monkeypatch.setattr(PlacedFunction, "check", fail)
+    traced = baechi.tensorflow.trace(lambda x: tf.reduce_sum(tf.matmul(x, weight)), SPEC)
+    device_of = {o.name: "gpu:2" for o in traced.graph.get_operations()}
+    with pytest.raises(tf.errors.InternalError, match="the runtime"):
+        baechi.tensorflow.assign(traced, device_of, DEVICES)
+    assert weight.device == before
+    assert weight.handle is handle
+    assert (weight.numpy() == np.eye(3)).all()
+
+
+def test_variables_of_a_strategy_are_refused() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        weight = tf.Variable(tf.eye(3), name="weight")
+    with pytest.raises(baechi.InputError, match=r"'weight' belongs to a distribution strategy"):
+        baechi.tensorflow.trace(lambda x: tf.matmul(x, weight), SPEC)
