@@ -148,10 +148,22 @@ def with_sizes(graph: Any, size: int) -> Any:
         result = known.as_graph_def(add_shapes=True)
     for node in result.node:
         node.name = renamed.get(node.name, node.name)
+        _add_traced_shapes(node, graph.get_operation_by_name(node.name))
         for index, source in enumerate(node.input):
             if source.lstrip("^") in renamed:
                 node.input[index] = source.replace(source.lstrip("^"), renamed[source.lstrip("^")])
     return result
+
+
+def _add_traced_shapes(node: Any, traced: Any) -> None:
+    """Add what is known of an operation's outputs from tracing: the gradient of a loop says more.
+
+    Shapes that follow from a variable's are not all found again when a graph is read.
+    """
+    for shape, tensor in zip(node.attr["_output_shapes"].list.shape, traced.outputs, strict=True):
+        found = tf.TensorShape(shape)
+        if not found.is_fully_defined() and found.is_compatible_with(tensor.shape):
+            shape.CopyFrom(found.merge_with(tensor.shape).as_proto())
 
 
 def has_kernel(operation: Any, device_type: str) -> bool:
@@ -314,7 +326,7 @@ def build_keras(model: Any, batch: Any) -> None:
 
 
 def own_strategy(model: Any) -> Any:
-    """Return the distribution strategy that a Keras model was made under, if any."""
+    """Return the distribution strategy that a model or variable was made under, if any."""
     return getattr(model, "_distribute_strategy", None)
 
 

@@ -108,7 +108,7 @@ def capture_model(
 
     """
     example, _ = batch_of(inputs)
-    spec = spec_of(example, dynamic_batch)
+    spec = keras.tree.lists_to_tuples(spec_of(example, dynamic_batch))  # as fit feeds lists
     captured = captured_function(trace_training(model, spec), batch or batch_size_of(example))
     captured.model = model
     captured.signature = spec

@@ -296,3 +296,39 @@ def test_mixed_precision(policy: str) -> None:
         keras.config.set_dtype_policy("float32")
     baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
     assert fit(model) == fit(plain)
+
+
+def two_of_each() -> Any:
+    """Two inputs and two outputs, as lists."""
+    keras.utils.set_random_seed(5)
+    inputs = [keras.Input((6,)), keras.Input((6,))]
+    both = keras.layers.Concatenate()([keras.layers.Dense(4)(one) for one in inputs])
+    outputs = [keras.layers.Dense(3, name="kind")(both), keras.layers.Dense(1, name="size")(both)]
+    model = keras.Model(inputs, outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=[loss, "mse"], jit_compile=False)
+    return model
+
+
+@pytest.mark.usefixtures("exact")
+def test_lists_of_inputs_and_outputs() -> None:
+    x, y = [X, 2 * X], [Y, X[:, :1]]
+    plain, model = two_of_each(), two_of_each()
+    baechi.tensorflow.place(model, [X[:8], X[:8]], [Y[:8], X[:8, :1]], **SCATTERED)
+    options = {"batch_size": 8, "verbose": 0, "shuffle": False}
+    assert model.fit(x, y, **options).history == plain.fit(x, y, **options).history
+
+
+@pytest.mark.usefixtures("exact")
+def test_a_recurrent_layer_with_a_loop_is_one_operator() -> None:
+    def model() -> Any:
+        keras.utils.set_random_seed(6)
+        layers = [keras.Input((3, 2)), keras.layers.LSTM(4), keras.layers.Dense(3)]
+        return compiled(keras.Sequential(layers))
+
+    x = X.reshape(22, 3, 2)
+    plain, placed_one = model(), model()
+    with pytest.warns(UserWarning, match="unroll"):
+        baechi.tensorflow.place(placed_one, x[:8], Y[:8], **SCATTERED)
+    options = {"batch_size": 8, "verbose": 0, "shuffle": False}
+    assert placed_one.fit(x, Y, **options).history == plain.fit(x, Y, **options).history
