@@ -105,6 +105,17 @@ class _Copy:
         self.arrival = arrival
 
 
+class _Made:
+    """When a storage was written last: a view of it that is made later is there just as early."""
+
+    __slots__ = ("event", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, event: Any) -> None:
+        self.tensor = weakref.ref(tensor)  # without it another storage may have the address
+        self.version = _private.version_of(tensor)
+        self.event = event
+
+
 class Assigner(Interceptor):
     """A model whose operators run where a placement says, until `remove`."""
 
@@ -139,6 +150,8 @@ class Assigner(Interceptor):
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._pending: dict[int, list[Any]] = {}
         self._pushed = _pushed(captured, self._device_of) if mode == "streams" else {}
+        self._viewed = _viewed(captured, self._pushed)
+        self._made_at: dict[int, _Made] = {}  # by storage; of operators in `_viewed`
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
         self._hooks: list[Any] = []
@@ -223,7 +236,7 @@ class Assigner(Interceptor):
         if source is None:
             arrival = self._from_outside(tensor, target)
         else:
-            arrival = self.links.send(tensor, source, target)
+            arrival = self.links.send(tensor, source, target, self._ready(tensor))
         if target.shared:
             setattr(arrival.tensor, _TAG, target)
         if arrival.sent is not None:
@@ -237,6 +250,14 @@ class Assigner(Interceptor):
         copies[key] = copy
         return copy
 
+    def _ready(self, tensor: torch.Tensor) -> Any:
+        """Return the event of the last change of a storage; None where that is not known."""
+        made = self._made_at.get(_private.storage_address(tensor)) if self._made_at else None
+        if made is None or tensor.is_inference():  # these do not count their versions
+            return None
+        known = made.tensor() is not None and made.version == _private.version_of(tensor)
+        return made.event if known else None
+
     def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
         self.links.transfers += 1
         self.links.bytes += tensor.numel() * tensor.element_size()
@@ -248,6 +269,7 @@ class Assigner(Interceptor):
 
     def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
         """Let pending copies of the storage finish, and forget what will be outdated."""
+        self._made_at.pop(_private.storage_address(tensor), None)
         events = self._pending.pop(_private.storage_address(tensor), None)
         if events is not None and device is not None and device.stream is not None:
             for event in events:
@@ -288,6 +310,7 @@ class Assigner(Interceptor):
             self._state.paused = False
             self._join(from_caller=False)
             self._copies.clear()
+            self._made_at.clear()
 
     def _keep_for_caller(self, weight: torch.Tensor) -> None:
         """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
@@ -333,7 +356,7 @@ class Assigner(Interceptor):
             else:
                 args = map_tensors(lambda t: self.moved(t, device), args)
                 kwargs = map_tensors(lambda t: self.moved(t, device), kwargs)
-        if changes and self._pending:
+        if changes and (self._pending or self._made_at):
             for tensor in tensors_in((args, kwargs)):
                 self._about_to_change(tensor, device)
         if device is None or device.own_stream is None:
@@ -366,6 +389,10 @@ class Assigner(Interceptor):
 
     def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
         self._mark(out, device)
+        if key in self._viewed and device is not None and device.has_streams:
+            event = device.stream.record_event()
+            for tensor in tensors_in(out):
+                self._made_at[_private.storage_address(tensor)] = _Made(tensor, event)
         if self._pushed:
             self._push(key, out, device)
         if self.watch is not None:
@@ -393,7 +420,8 @@ class Assigner(Interceptor):
                 return self.moved(tensor, device)
 
             args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
-        if changes and tensors and (self._pending or tensors[0].is_inference()):
+        watched = self._pending or self._made_at
+        if changes and tensors and (watched or tensors[0].is_inference()):
             self._about_to_change(tensors[0], device)
         if device is None or device.own_stream is None:
             out = call(*args, **kwargs)
@@ -503,6 +531,23 @@ def _pushed(
             if wanted:
                 pushed.setdefault(key, {})[position] = wanted
     return pushed
+
+
+def _viewed(captured: Capture, pushed: Mapping[str, Any]) -> set[str]:
+    """Return the operators that wrote last what is sent as a view."""
+    writers = {
+        writer
+        for op in captured.ops
+        if op.only_views and op.key in pushed
+        for writer in op.reads.values()
+        if writer is not None
+    }
+    modules = {  # that may run as one unit
+        key
+        for key, outputs in captured.exits.items()
+        if any(origin is not None and origin[0] in writers for origin in outputs)
+    }
+    return modules | {captured.ops[writer].key for writer in writers}
 
 
 def _wanted(

@@ -93,12 +93,12 @@ class _Transfer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, route: Any) -> Any:
         ctx.route = route
-        producer, send, receive, consumer, _, _ = route
-        return _hop(tensor, producer, send, receive, consumer)
+        behind, _, send, receive, consumer, _, _ = route
+        return _hop(tensor, behind, send, receive, consumer)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        producer, _, receive, _, gradient_send, gradient_receive = ctx.route
+        _, producer, _, receive, _, gradient_send, gradient_receive = ctx.route
         gradient = _hop(gradients[0], receive, gradient_send, gradient_receive, producer)
         receive.wait_event(gradient_receive.record_event())
         return gradient, None
@@ -183,8 +183,22 @@ class Links:
             self._pairs[source.index, target.index] = pair
         return pair
 
-    def send(self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice) -> Arrival:
-        """Start to copy `tensor`, which `source` has or makes, to `target`."""
+    def send(
+        self,
+        tensor: torch.Tensor,
+        source: LogicalDevice,
+        target: LogicalDevice,
+        ready: Any = None,
+    ) -> Arrival:
+        """Start to copy `tensor`, which `source` has or makes, to `target`.
+
+        Args:
+            tensor: What is sent.
+            source: Where it is.
+            target: Where it is wanted.
+            ready: The event behind which it is made; None: all that `source` was asked to do.
+
+        """
         self.transfers += 1
         self.bytes += tensor.numel() * tensor.element_size()
         streams = source.has_streams and target.has_streams
@@ -196,17 +210,22 @@ class Links:
             sent = target.own_stream.record_event() if within and target.own_stream else None
             return Arrival(copy, None, None, sent)
         producer, consumer = source.stream, target.stream
-        route = (producer, *self._pair(source, target), consumer, *self._pair(target, source))
+        send, receive = self._pair(source, target)
+        if ready is not None:
+            send.wait_event(ready)
+        behind = producer if ready is None else send
+        back = self._pair(target, source)
+        route = (behind, producer, send, receive, consumer, *back)
         if self._native is not None:
             numbers = [n for s in route for n in (s.stream_id, s.device_index, s.device_type)]
             copy = self._native(tensor, numbers)
         elif tensor.requires_grad and torch.is_grad_enabled():
-            with route[2]:
+            with receive:
                 copy = _Transfer.apply(tensor, route)
             _private.run_first(copy.grad_fn)
         else:
-            copy = _hop(tensor, *route[:4])
-        return Arrival(copy, route[2].record_event(), consumer, route[1].record_event())
+            copy = _hop(tensor, behind, send, receive, consumer)
+        return Arrival(copy, receive.record_event(), consumer, send.record_event())
 
     def _copied(
         self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice

@@ -312,6 +312,64 @@ def test_what_a_module_returns_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert late > early + 5e-3
 
 
+class Behind(nn.Module):
+    """A view of what was made first, taken behind other work, and perhaps behind a change."""
+
+    def __init__(self, changes: bool) -> None:
+        super().__init__()
+        self.changes = changes
+        self.first = nn.Tanh()
+        self.chain = nn.ModuleList(nn.Tanh() for _ in range(8))
+        self.reader = nn.ModuleList(nn.Sigmoid() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        made = self.first(x)
+        x = made + 1
+        early = self.reader[0](made[0])
+        for step in self.chain:
+            x = step(x)
+        if self.changes:
+            made.mul_(x)
+        return x, early, self.reader[1](made[1])
+
+
+def forward_of(model: nn.Module, devices: list[str]) -> tuple[float, Any, Any]:
+    """Return how long the forward takes on the virtual clock, and what it returns here and there.
+
+    What `reader` begins with is on the second device.
+    """
+    x = torch.randn(4, 4)
+    captured = baechi.torch.capture(model, x)
+    device_of = {op.key: "d1" if op.key.startswith("reader") else "d0" for op in captured.ops}
+    expected = model(x)
+    placed = baechi.torch.assign(
+        model, captured, device_of, dict(zip(("d0", "d1"), devices, strict=True)), tier=1
+    )
+    x = x.to("sim:0")
+    sim.reset_virtual_clock()
+    found = placed.model(x)
+    took = float(sim.virtual_time())
+    placed.restore()
+    return took, [t.cpu() for t in found], list(expected)
+
+
+@pytest.mark.parametrize("devices", [["sim:0", "sim:1"], ["sim:0", "sim:0"]])
+def test_a_view_is_sent_when_its_storage_is_ready(devices: list[str]) -> None:
+    with sim.configured(
+        clock="virtual", operator_time="1ms", link=sim.Link("100us", None), poison=False
+    ):
+        took, found, expected = forward_of(Behind(changes=False), devices)
+    torch.testing.assert_close(found, expected)
+    assert took == pytest.approx(10e-3, abs=0.3e-3)  # the chain
+
+
+@pytest.mark.parametrize("devices", [["sim:0", "sim:1"], ["sim:0", "sim:0"]])
+def test_a_view_of_what_is_changed_is_sent_behind_the_change(devices: list[str]) -> None:
+    with sim.configured(operator_time="5ms"):
+        _, found, expected = forward_of(Behind(changes=True), devices)
+    torch.testing.assert_close(found, expected)
+
+
 def test_the_accelerators_of_the_machine_are_the_cluster_by_default() -> None:
     inputs = torch.randn(4, 256)
     sim.configure(memory=["8MiB", "8MiB", "4MiB", "8MiB"])

@@ -20,6 +20,7 @@ using torch::autograd::variable_list;
 
 // The streams of one transfer, in the order that Python gives them.
 struct Route {
+  c10::Stream behind;            // on the source: what it was asked to do so far makes the tensor
   c10::Stream producer;          // where the tensor is made, on the source
   c10::Stream send;              // on the source
   c10::Stream receive;           // on the target
@@ -34,9 +35,9 @@ c10::Stream unpack(const std::vector<std::int64_t>& parts, std::size_t i) {
 }
 
 Route unpack(const std::vector<std::int64_t>& parts) {
-  TORCH_CHECK_VALUE(parts.size() == 18, "a route is six streams of three numbers");
-  return {unpack(parts, 0), unpack(parts, 3),  unpack(parts, 6),
-          unpack(parts, 9), unpack(parts, 12), unpack(parts, 15)};
+  TORCH_CHECK_VALUE(parts.size() == 21, "a route is seven streams of three numbers");
+  return {unpack(parts, 0),  unpack(parts, 3),  unpack(parts, 6), unpack(parts, 9),
+          unpack(parts, 12), unpack(parts, 15), unpack(parts, 18)};
 }
 
 struct Hop {
@@ -76,7 +77,7 @@ class Transfer : public torch::autograd::Function<Transfer> {
                             const std::vector<std::int64_t>& parts) {
     context->saved_data["route"] = parts;
     const Route route = unpack(parts);
-    return hop(tensor, {route.producer, route.send, route.receive, route.consumer});
+    return hop(tensor, {route.behind, route.send, route.receive, route.consumer});
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -96,7 +97,7 @@ at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
   const std::vector<std::int64_t> numbers = parts.vec();
   const Route route = unpack(numbers);
   if (!(at::GradMode::is_enabled() && tensor.requires_grad()))
-    return hop(tensor, {route.producer, route.send, route.receive, route.consumer});
+    return hop(tensor, {route.behind, route.send, route.receive, route.consumer});
   const c10::StreamGuard guard(route.receive);
   at::Tensor copy = Transfer::apply(tensor, numbers);
   // Autograd runs what was made last first: a copy that was sent long before it was read would send
