@@ -44,34 +44,47 @@ def run_first(node: Any) -> None:
 class OneBackwardThread:
     """While anybody wants it: the backward calls of a thread run in it, for all devices.
 
-    Which a thread takes over when it calls `here`.
+    Which a thread takes over when it calls `here`. What held before is put back in the thread that
+    calls the last `end`, or that collects the last one who wanted it.
     """
 
     def __init__(self) -> None:
-        self._who: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._before: bool | None = None
+        self._who: dict[int, weakref.finalize[..., Any]] = {}
+        self._taken = threading.local()
 
     def begin(self, who: Any) -> None:
         """Want it, until `end` or the end of `who`."""
-        if self._before is None:
-            self._before = torch._C._is_multithreading_enabled()
-        self._who.add(who)
+        if id(who) not in self._who:
+            gone = weakref.finalize(who, self._end, id(who))
+            gone.atexit = False
+            self._who[id(who)] = gone
         self.here()
 
     def here(self) -> None:
         """Let it hold in this thread."""
         if torch._C._is_multithreading_enabled():
             torch._C._set_multithreading_enabled(False)
+            self._taken.here = True
 
     def end(self, who: Any) -> None:
         """Want it no more."""
-        self._who.discard(who)
-        if not self._who and self._before is not None:
-            torch._C._set_multithreading_enabled(self._before)
-            self._before = None
+        gone = self._who.get(id(who))
+        if gone is not None:
+            gone()
+
+    def _end(self, who: int) -> None:
+        self._who.pop(who, None)
+        if not self._who and getattr(self._taken, "here", False):
+            torch._C._set_multithreading_enabled(True)
+            self._taken.here = False
 
 
 one_backward_thread = OneBackwardThread()
+
+
+def has_global_module_hooks() -> bool:
+    """Whether there are hooks that run at every call of every module."""
+    return bool(nn.modules.module._has_any_global_hook())
 
 
 def storage_address(tensor: torch.Tensor) -> int:

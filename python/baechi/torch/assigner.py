@@ -62,7 +62,24 @@ _HOST_ARGUMENTS = frozenset(
         "rnn_relu",
     ]
 )
-_IN_PLACE = frozenset(["__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"])
+_IN_PLACE = frozenset(
+    [
+        "__setitem__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__idiv__",
+        "__itruediv__",
+        "__ifloordiv__",
+        "__imod__",
+        "__ipow__",
+        "__iand__",
+        "__ior__",
+        "__ixor__",
+        "__ilshift__",
+        "__irshift__",
+    ]
+)
 
 
 def changes_argument(name: str, kwargs: Mapping[str, Any]) -> bool:
@@ -154,6 +171,7 @@ class Assigner(Interceptor):
         self._made_at: dict[int, _Made] = {}  # by storage; of operators in `_viewed`
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
+        self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
         self._hooks: list[Any] = []
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
         self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
@@ -161,7 +179,15 @@ class Assigner(Interceptor):
     # Weights
 
     def install(self) -> None:
-        """Move the weights and put the wrappers in place."""
+        """Move the weights and put the wrappers in place; if it fails, all is as before."""
+        self.check_free()
+        try:
+            self._put_in_place()
+        except BaseException:
+            self.remove()
+            raise
+
+    def _put_in_place(self) -> None:
         _private.one_backward_thread.begin(self)
         goes = _weight_devices(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
@@ -170,9 +196,7 @@ class Assigner(Interceptor):
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
         for tensor, device in goes:
             self._mark(tensor, device)
-            if device.own_stream is not None and tensor.requires_grad:
-                hook = tensor.register_post_accumulate_grad_hook(self._keep_for_caller)
-                self._hooks.append(hook)
+        self._unhooked = [tensor for tensor, device in goes if device.own_stream is not None]
         super().install()
 
     def remove(self) -> None:
@@ -182,6 +206,7 @@ class Assigner(Interceptor):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._unhooked.clear()
         move_weights(self._moved)
         for tensor, _ in self._moved:
             if hasattr(tensor, _TAG):
@@ -201,7 +226,8 @@ class Assigner(Interceptor):
     def _mark(self, value: Any, device: LogicalDevice | None) -> None:
         if device is not None and device.shared:
             for tensor in tensors_in(value):
-                setattr(tensor, _TAG, device)
+                if tensor.device == device.torch_device:  # a function may send it elsewhere
+                    setattr(tensor, _TAG, device)
 
     # Moving
 
@@ -293,6 +319,28 @@ class Assigner(Interceptor):
 
     # Running
 
+    def _start(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        if not path or not self._own_streams:
+            return super()._start(path, forward)
+
+        def joined(*args: Any, **kwargs: Any) -> Any:
+            self._join(from_caller=True)
+            try:
+                out = forward(*args, **kwargs)
+            finally:
+                self._join(from_caller=False)
+            for tensor in tensors_in(out):
+                self._read_by_caller(tensor)
+            return out
+
+        return joined
+
+    def _read_by_caller(self, tensor: torch.Tensor) -> None:
+        """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
+        source = self.owner(tensor)
+        if source is not None and source.own_stream is not None:
+            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the model; what it returns goes to where its first input is."""
         home = next((t.device for t in tensors_in((args, kwargs))), None)
@@ -300,7 +348,7 @@ class Assigner(Interceptor):
             home = self._moved[0][1]
         _private.one_backward_thread.here()  # also where another thread calls the model
         self._pending.clear()
-        self._join(from_caller=True)
+        self._called()
         try:
             out = forward(*args, **kwargs)
             self._state.paused = True
@@ -318,11 +366,26 @@ class Assigner(Interceptor):
         if weight.grad is not None and callers is not None:
             weight.grad.record_stream(callers)
 
+    def _called(self) -> None:
+        """Begin behind what the caller's streams were asked to do, and remember these."""
+        for device in self._own_streams:
+            callers = torch.accelerator.current_stream(device.torch_device)
+            self._callers[device.torch_device] = callers
+        if self._unhooked:
+            self._hook_trained()
+        self._join(from_caller=True)
+
+    def _hook_trained(self) -> None:
+        for tensor in self._unhooked:
+            if tensor.requires_grad:
+                hook = tensor.register_post_accumulate_grad_hook(self._keep_for_caller)
+                self._hooks.append(hook)
+        self._unhooked = [t for t in self._unhooked if not t.requires_grad]
+
     def _join(self, *, from_caller: bool) -> None:
         for device in self._own_streams:
             callers = torch.accelerator.current_stream(device.torch_device)
             own = device.own_stream
-            self._callers[device.torch_device] = callers
             if from_caller:
                 own.wait_event(callers.record_event())
             else:
@@ -331,6 +394,7 @@ class Assigner(Interceptor):
     def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
         source = self.owner(tensor)
         if home is None or source is None or tensor.device == home:
+            self._read_by_caller(tensor)
             return tensor
         target = self._exclusive.get(home)
         if target is not None:
@@ -447,7 +511,9 @@ class Assigner(Interceptor):
             return None
         for tensor in tensors:
             if isinstance(tensor, nn.Parameter):
-                return self.owner(tensor)
+                owner = self.owner(tensor)
+                if owner is not None:  # else it was made after the model was placed
+                    return owner
         if planned is not None:
             return planned
         return next(filter(None, map(self.owner, tensors)), None)

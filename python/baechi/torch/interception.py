@@ -59,11 +59,9 @@ OBSERVERS = frozenset(
         "is_conj",
         "is_neg",
         "register_post_accumulate_grad_hook",
+        "record_stream",
     ]
 )
-
-
-_MARK = "_baechi_wrapper"
 
 
 class Scope:
@@ -123,6 +121,16 @@ def is_unit_by_default(module: nn.Module) -> bool:
     )
 
 
+class _Wrapper(functools.partial[Any]):
+    """A module's forward while it is seen; a copy of it would run the module it was made for."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or pickled with the module."""
+        raise InputError(
+            "a placed model cannot be copied or pickled: restore() it first, or take its state_dict"
+        )
+
+
 class Interceptor(TorchFunctionMode):
     """Calls run_root, run_unit and run_function for what the model does; subclasses decide."""
 
@@ -136,11 +144,15 @@ class Interceptor(TorchFunctionMode):
         self._state = _State()
         self._wrapped: list[tuple[nn.Module, Any]] = []
 
+    def check_free(self) -> None:
+        """Raise InputError if the model has wrappers already."""
+        if any(isinstance(m.__dict__.get("forward"), _Wrapper) for m in self.model.modules()):
+            raise InputError("the model is placed already: restore() it first")
+
     def install(self) -> None:
         """Put the wrappers in place."""
+        self.check_free()
         units: list[str] = []
-        if any(hasattr(module.__dict__.get("forward"), _MARK) for module in self.model.modules()):
-            raise InputError("the model is placed already: restore() it first")
         for path, module in self.model.named_modules():
             if units and path.startswith(units[-1] + "."):
                 continue
@@ -153,8 +165,9 @@ class Interceptor(TorchFunctionMode):
                 units.append(path)
             before = module.__dict__.get("forward")
             wrap = self._wrap_unit if unit else self._wrap_interior
-            module.__dict__["forward"] = wrap(path, module, module.forward)
-            setattr(module.__dict__["forward"], _MARK, True)
+            forward = module.forward
+            wrapper = functools.update_wrapper(_Wrapper(wrap(path, module, forward)), forward)
+            module.__dict__["forward"] = wrapper
             self._wrapped.append((module, before))
 
     def remove(self) -> None:
@@ -193,7 +206,6 @@ class Interceptor(TorchFunctionMode):
     def _wrap_unit(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Any:
         state = self._state
 
-        @functools.wraps(forward)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             around = state.scope
             if around is None:
@@ -219,7 +231,6 @@ class Interceptor(TorchFunctionMode):
     def _wrap_interior(self, path: str, _: nn.Module, forward: Callable[..., Any]) -> Any:
         state = self._state
 
-        @functools.wraps(forward)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             around = state.scope
             if around is None:

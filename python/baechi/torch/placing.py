@@ -81,6 +81,15 @@ class Placed:
             return copies
         was_active = self._active
         self.restore()
+        try:
+            return self._verified(inputs, loss, tolerance)
+        finally:
+            if was_active:
+                mine.install()
+                self._active = True
+
+    def _verified(self, inputs: Any, loss: Any, tolerance: float | None) -> Verification:
+        mine = self._assigner
         units = mine.captured.units
         expected = trail_of(self.model, lambda path, _: path in units, inputs, loss)
         found = Trail()
@@ -98,9 +107,6 @@ class Placed:
         if result and isinstance(mine, TieredAssigner):
             graph = self._verified_graph(mine, inputs, loss, tolerance)
             result = result if graph is None else graph
-        if was_active:
-            mine.install()
-            self._active = True
         return result
 
     def _verified_graph(

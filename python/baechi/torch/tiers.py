@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
+from baechi.torch import _private
 from baechi.torch.assigner import Assigner, named_weights
 from baechi.torch.capture import Capture
 from baechi.torch.communication import MODES as PLAIN_MODES
@@ -103,11 +104,13 @@ class TieredAssigner(Assigner):
         self._refused: dict[Any, str] = {}
         self._by_call = {} if tier2.operators is None else tier2.operators.by_call()
         self._all_modules: list[nn.Module] = []
+        self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
 
-    def install(self) -> None:
-        """Move the weights and put the wrappers in place."""
-        super().install()
+    def _put_in_place(self) -> None:
+        super()._put_in_place()
         self._all_modules = list(self.model.modules())
+        tables = [m._modules for m in self._all_modules if m._modules]
+        self._children = [(table, tuple(table.values())) for table in tables]
         for exported in self.tier2.exported:
             key = (exported.structure, exported.modes)
             if not any(p.exported is exported for p in self._programs.get(key, ())):
@@ -174,6 +177,11 @@ class TieredAssigner(Assigner):
             torch.is_autocast_enabled(d.torch_device.type) for d in self.devices
         ):
             raise NotExportedError("under autocast precisions follow the eager code")
+        if _private.has_global_module_hooks():
+            raise NotExportedError("all modules have hooks")
+        for children, placed in self._children:
+            if tuple(children.values()) != placed:
+                raise NotExportedError("a module inside it was replaced after it was placed")
         for module in self._all_modules[1:]:
             if (
                 module._forward_hooks
@@ -248,7 +256,7 @@ class TieredAssigner(Assigner):
         if home is None and self._moved:
             home = self._moved[0][1]
         self._pending.clear()
-        self._join(from_caller=True)
+        self._called()
         try:
             outputs = program.run(tensors)
             self._join(from_caller=False)
