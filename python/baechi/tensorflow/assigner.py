@@ -245,6 +245,11 @@ def _not_taken(function: Any) -> None:
     flat = tf.nest.flatten((arguments, keywords), expand_composites=True)
     places = [i for i, spec in enumerate(flat) if isinstance(spec, tf.TensorSpec)]
     specs = [flat[i] for i in places]
+    if any(_opaque(spec.dtype) for spec in specs):
+        raise InputError(
+            "the function takes an iterator or another resource, and cannot be read back without "
+            "running it: give it tensors, step(next(iterator)), or place it with check=False"
+        )
     outputs = tf.nest.flatten(function.structured_outputs, expand_composites=True)
     kept = [i for i, o in enumerate(outputs) if isinstance(o, tf.TensorSpec | tf.Tensor)]
     kinds = [(outputs[i].dtype, outputs[i].shape) for i in kept]

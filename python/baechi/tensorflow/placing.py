@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from baechi._core import Cluster, InputError, Plan, Profile
+from baechi._core import Cluster, Graph, InputError, Plan, Profile
 from baechi.pipeline import cluster_of, place_graph
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import (
@@ -234,7 +234,9 @@ class _Step:
             costs = ",".join(f"{kind}={preset}" for kind, preset in kinds)
         elif isinstance(profile, str) and profile == "measure":
             costs = self._measured(cluster, devices)
-        return place_graph(graph_of(self.captured, costs), cluster, **options)
+        graph = graph_of(self.captured, costs)
+        _require_kinds(graph, cluster)
+        return place_graph(graph, cluster, **options)
 
     def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
         flat = tf.nest.flatten(self._values)
@@ -251,6 +253,18 @@ class _Step:
         if self.captured.function is None:
             return measure(self.captured, kinds=kinds, **self._run)
         return measure(self.captured, *self._values, kinds=kinds)
+
+
+def _require_kinds(graph: Graph, cluster: Cluster) -> None:
+    """Raise InputError if the costs are of other kinds of devices than the cluster has."""
+    known = sorted({kind for index in range(len(graph)) for kind in graph[index].times})
+    kinds = sorted({device.kind for device in cluster.devices})
+    if not set(known) & set(kinds):
+        raise InputError(
+            f"the costs are of devices of kind {', '.join(map(repr, known))}, and the cluster's "
+            f"are of kind {', '.join(map(repr, kinds))}: name them alike, when measuring with "
+            f"kinds={{'CPU': {kinds[0]!r}}}"
+        )
 
 
 def _cluster(

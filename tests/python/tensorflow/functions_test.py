@@ -423,3 +423,29 @@ def test_variables_of_a_strategy_are_refused() -> None:
         weight = tf.Variable(tf.eye(3), name="weight")
     with pytest.raises(baechi.InputError, match=r"'weight' belongs to a distribution strategy"):
         baechi.tensorflow.trace(lambda x: tf.matmul(x, weight), SPEC)
+
+
+def test_a_profile_of_another_kind_of_devices_says_how_to_name_it() -> None:
+    weight = tf.Variable(tf.eye(3), name="weight")
+    captured = baechi.tensorflow.capture(lambda x: tf.matmul(x, weight), X)
+    profile = baechi.tensorflow.measure(captured, X)
+    with pytest.raises(baechi.InputError, match=r"'cpu'.*'gpu'.*kinds=\{'CPU': 'gpu'\}"):
+        baechi.tensorflow.plan(captured, cluster="4x1GiB", profile=profile)
+    profile = baechi.tensorflow.measure(captured, X, kinds={"CPU": "gpu"})
+    assert baechi.tensorflow.plan(captured, cluster="4x1GiB", profile=profile).device_of
+
+
+def test_an_iterator_as_argument_says_what_to_do() -> None:
+    weight = tf.Variable(tf.eye(3), name="weight")
+    before = weight.handle
+    batches = tf.data.Dataset.from_tensors(X)
+
+    def step(iterator: Any) -> Any:
+        return tf.reduce_sum(tf.matmul(next(iterator), weight))
+
+    options: dict[str, Any] = {"cluster": "4x1GiB", "method": "random"}
+    with pytest.raises(baechi.InputError, match=r"give it tensors.*or place it with check=False"):
+        baechi.tensorflow.place(step, iter(batches), **options)
+    assert weight.handle is before
+    placed = baechi.tensorflow.place(step, iter(batches), check=False, **options)
+    assert placed(iter(batches)).numpy() == pytest.approx(X.numpy().sum())
