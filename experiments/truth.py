@@ -27,9 +27,6 @@ SUMMARY = """\
 **Virtual clock.** On one device the prediction is the step, to a kernel (tested): the measured
 costs add up. On several, most placements are within 5%. What is off by more than 15%:
 
-- `mixtral` on four devices: gradients of what several experts read are summed on the device that
-  made it, in the order in which autograd meets them, before work of that device that could go
-  first.
 - `gnmt`, m-TOPO, in the plan's order: not resolved. Two differences are known: transfers of one
   pair of devices share a stream and so a queue, which the planner's `parallel` communication has
   not; and gradients of one tensor are summed before they are sent, where the planner sends each.

@@ -358,6 +358,7 @@ class Assigner(Interceptor):
             self._state.paused = False
             self._join(from_caller=False)
             self._copies.clear()
+            self.links.forget()
             self._made_at.clear()
 
     def _keep_for_caller(self, weight: torch.Tensor) -> None:

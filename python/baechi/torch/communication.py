@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ class _Transfer(torch.autograd.Function):
         return gradient, None
 
 
+class _Collection(torch.autograd.Function):
+    """Where the gradients of what is sent to several devices meet on their way back.
+
+    Autograd adds up what arrives for a tensor as soon as it meets it, on the stream of the node: on
+    a compute stream, work that does not need them would wait for them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> Any:  # noqa: ARG004
+        return tensor.data  # no view: it would keep `tensor` alive
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        return gradients[0]
+
+
 class _Clone(torch.autograd.Function):
     """A copy within one memory that is a transfer to the logical devices on it."""
 
@@ -173,6 +190,8 @@ class Links:
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
         streams = mode == "streams" and any(device.has_streams for device in devices)
         self._native = native_transfer() if streams else None
+        self._collecting: dict[int, Any] = {}  # streams, by device
+        self._collected: dict[int, tuple[Any, int, torch.Tensor]] = {}  # by tensor
         self.transfers = 0  # how many tensors were sent so far
         self.bytes = 0
 
@@ -182,6 +201,29 @@ class Links:
             pair = torch.Stream(source.torch_device), torch.Stream(target.torch_device)
             self._pairs[source.index, target.index] = pair
         return pair
+
+    def _collection(self, tensor: torch.Tensor, source: LogicalDevice) -> torch.Tensor:
+        """Return what is sent for a tensor: the same for all devices."""
+        key, version = id(tensor), _private.version_of(tensor)
+        known = self._collected.get(key)
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        stream = self._collecting.get(source.index)
+        if stream is None:
+            stream = self._collecting[source.index] = torch.Stream(source.torch_device)
+        collected = self._collected
+
+        def forget(_: Any) -> None:
+            collected.pop(key, None)
+
+        with stream:
+            sent: torch.Tensor = _Collection.apply(tensor)
+        collected[key] = weakref.ref(tensor, forget), version, sent
+        return sent
+
+    def forget(self) -> None:
+        """Let go of what was sent in a forward that is over."""
+        self._collected.clear()
 
     def send(
         self,
@@ -210,6 +252,8 @@ class Links:
             sent = target.own_stream.record_event() if within and target.own_stream else None
             return Arrival(copy, None, None, sent)
         producer, consumer = source.stream, target.stream
+        if tensor.requires_grad and torch.is_grad_enabled():
+            tensor = self._collection(tensor, source)
         send, receive = self._pair(source, target)
         if ready is not None:
             send.wait_event(ready)

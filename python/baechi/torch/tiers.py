@@ -269,3 +269,4 @@ class TieredAssigner(Assigner):
         finally:
             self._join(from_caller=False)
             self._copies.clear()
+            self.links.forget()

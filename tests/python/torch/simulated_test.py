@@ -370,6 +370,43 @@ def test_a_view_of_what_is_changed_is_sent_behind_the_change(devices: list[str])
     torch.testing.assert_close(found, expected)
 
 
+class Shared(nn.Module):
+    """What was made first is read on three devices; the last of them has work of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Tanh()
+        self.own = nn.Sequential(*(nn.Tanh() for _ in range(8)))
+        self.one = nn.Sequential(*(nn.Tanh() for _ in range(6)))
+        self.two = nn.Sequential(*(nn.Tanh() for _ in range(6)))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x)
+        return self.own(x), self.one(x), self.two(x)
+
+
+def test_gradients_that_come_back_hold_up_no_other_work() -> None:
+    with sim.configured(
+        clock="virtual", operator_time="1ms", link=sim.Link("100us", None), poison=False
+    ):
+        model, x = Shared(), torch.randn(4, 4, device="sim:0", requires_grad=True)
+        captured = baechi.torch.capture(model, x)
+        device_of = {
+            op.key: {"one": "d1", "two": "d2"}.get(op.key.partition(".")[0], "d0")
+            for op in captured.ops
+        }
+        devices = {f"d{i}": f"sim:{i}" for i in range(3)}
+        placed = baechi.torch.assign(model, captured, device_of, devices, tier=1)
+        outputs = model(x)
+        gradients = [torch.ones_like(y) for y in outputs]
+        sim.reset_virtual_clock()
+        torch.autograd.backward(outputs, gradients)
+        took = float(sim.virtual_time())
+        placed.restore()
+    # The device's own eight, two sums at most behind them, and the first operator.
+    assert took == pytest.approx(10.2e-3, abs=0.5e-3)
+
+
 def test_the_accelerators_of_the_machine_are_the_cluster_by_default() -> None:
     inputs = torch.randn(4, 256)
     sim.configure(memory=["8MiB", "8MiB", "4MiB", "8MiB"])
