@@ -6,7 +6,7 @@
 >>> placed.restore()  # doctest: +SKIP
 """
 
-from baechi.torch.capture import Capture, capture
+from baechi.torch.capture import capture
 from baechi.torch.device_map import device_map
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
@@ -14,6 +14,7 @@ from baechi.torch.graph_generator import ModelGraph, graph_of
 from baechi.torch.placing import Placed, assign, place
 from baechi.torch.profiler import Costs, OpCost, estimate, measure
 from baechi.torch.pt2 import graph_of_program, load_pt2
+from baechi.torch.recorded_step import Capture
 from baechi.torch.split_spec import split_spec
 from baechi.torch.verification import Verification
 

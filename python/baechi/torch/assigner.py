@@ -22,12 +22,20 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.capture import Capture
 from baechi.torch.communication import MODES, Arrival, Departure, Links, LogicalDevice
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
-from baechi.torch.profiler import kept_ops
+from baechi.torch.planned_pieces import (
+    called_units,
+    homes_of_weights,
+    keeping_units,
+    named_weights,
+    pushed_outputs,
+    units_of,
+    writers_of_views,
+)
+from baechi.torch.recorded_step import Capture
 
 _TAG = "_baechi_device"
 
@@ -153,21 +161,21 @@ class Assigner(Interceptor):
         self.placement = dict(device_of)
         self.captured = captured
         self._device_of = {key: devices[index] for key, index in device_of.items()}
-        self._units = _units(captured, self._device_of) if collapse else _called_units(captured)
+        self._units = units_of(captured, self._device_of) if collapse else called_units(captured)
         super().__init__(model, lambda path, _: path in self._units)
         self.links = Links(devices, mode)
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
-        self._keeping_units = _keeping_units(captured)
+        self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._any_shared = any(d.shared for d in devices)
         self._own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._pending: dict[int, list[Any]] = {}
-        self._pushed = _pushed(captured, self._device_of) if mode == "streams" else {}
-        self._viewed = _viewed(captured, self._pushed)
+        self._pushed = pushed_outputs(captured, self._device_of) if mode == "streams" else {}
+        self._viewed = writers_of_views(captured, self._pushed)
         self._made_at: dict[int, _Made] = {}  # by storage; of operators in `_viewed`
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
@@ -189,7 +197,7 @@ class Assigner(Interceptor):
 
     def _put_in_place(self) -> None:
         _private.one_backward_thread.begin(self)
-        goes = _weight_devices(self.model, self.captured, self._device_of)
+        goes = homes_of_weights(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in named_weights(self.model)]
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
@@ -518,131 +526,3 @@ class Assigner(Interceptor):
         if planned is not None:
             return planned
         return next(filter(None, map(self.owner, tensors)), None)
-
-
-def _called_units(captured: Capture) -> dict[str, LogicalDevice | None]:
-    return dict.fromkeys(sorted(captured.units))
-
-
-def _units(
-    captured: Capture, device_of: Mapping[str, LogicalDevice]
-) -> dict[str, LogicalDevice | None]:
-    """Return the modules that run as one piece, and where; None where each call may differ."""
-    units = _called_units(captured)
-    inside = _inside(captured)
-    for path, members in inside.items():
-        if path not in captured.entries and path not in units:
-            continue
-        found = {device_of.get(captured.ops[i].key) for i in members}
-        if len(found) == 1 and None not in found and _closed(captured, path, members):
-            units[path] = found.pop()
-    return units
-
-
-def _inside(captured: Capture) -> dict[str, list[int]]:
-    """Return the operators inside every module."""
-    stands = kept_ops(captured)
-    inside: dict[str, list[int]] = {}
-    for index, op in enumerate(captured.ops):
-        if stands[index] != index:
-            continue
-        path = op.module if op.module is not None else op.scope
-        for around in _prefixes(path):
-            inside.setdefault(around, []).append(index)
-    return inside
-
-
-def _keeping_units(captured: Capture) -> set[str]:
-    """Return the modules that change nothing in place but what they made."""
-    keeping = set()
-    for path, members in _inside(captured).items():
-        own = set(members)
-        changed = {t for index in members for t in captured.ops[index].changed}
-        if all(captured.tensors[tensor].producer in own for tensor in changed):
-            keeping.add(path)
-    return keeping
-
-
-def _prefixes(path: str) -> list[str]:
-    parts = path.split(".") if path else []
-    return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
-
-
-def _closed(captured: Capture, path: str, members: list[int]) -> bool:
-    """Whether all that the operators read comes in through the arguments of the module."""
-    arguments = captured.entries.get(path)
-    if arguments is None:
-        return True  # a unit already
-    own = set(members)
-    for index in members:
-        for tensor in captured.ops[index].reads:
-            if captured.tensors[tensor].producer not in own and tensor not in arguments:
-                return False
-    return True
-
-
-def _pushed(
-    captured: Capture, device_of: Mapping[str, LogicalDevice]
-) -> dict[str, dict[int, list[LogicalDevice]]]:
-    """Return the devices that read each output of each operator as it is, not through a view."""
-    pushed: dict[str, dict[int, list[LogicalDevice]]] = {}
-    for op in captured.ops:
-        for position, readers in op.feeds.items():
-            devices = {device_of.get(captured.ops[r].key) for r in readers}
-            wanted = sorted((d for d in devices if d is not None), key=lambda d: d.index)
-            if wanted:
-                pushed.setdefault(op.key, {})[position] = wanted
-    for key, outputs in captured.exits.items():  # a module may run as one unit
-        for position, origin in enumerate(outputs):
-            wanted = [] if origin is None else _wanted(pushed, captured, origin)
-            if wanted:
-                pushed.setdefault(key, {})[position] = wanted
-    return pushed
-
-
-def _viewed(captured: Capture, pushed: Mapping[str, Any]) -> set[str]:
-    """Return the operators that wrote last what is sent as a view."""
-    writers = {
-        writer
-        for op in captured.ops
-        if op.only_views and op.key in pushed
-        for writer in op.reads.values()
-        if writer is not None
-    }
-    modules = {  # that may run as one unit
-        key
-        for key, outputs in captured.exits.items()
-        if any(origin is not None and origin[0] in writers for origin in outputs)
-    }
-    return modules | {captured.ops[writer].key for writer in writers}
-
-
-def _wanted(
-    pushed: Mapping[str, Mapping[int, list[LogicalDevice]]],
-    captured: Capture,
-    origin: tuple[int, int],
-) -> list[LogicalDevice]:
-    op, position = origin
-    return pushed.get(captured.ops[op].key, {}).get(position, [])
-
-
-def _weight_devices(
-    model: nn.Module, captured: Capture, device_of: Mapping[str, LogicalDevice]
-) -> list[tuple[torch.Tensor, LogicalDevice]]:
-    """Return where every parameter and buffer goes: to its user, or beside its neighbour."""
-    user: dict[str, LogicalDevice] = {}
-    for op in captured.ops:
-        for name in op.weights:
-            if op.key in device_of:
-                user.setdefault(name, device_of[op.key])
-    result: list[tuple[torch.Tensor, LogicalDevice]] = []
-    last = next(iter(user.values()), None) or next(iter(device_of.values()))
-    for name, tensor in named_weights(model):
-        last = user.get(captured.aliases.get(name, name), last)
-        result.append((tensor, last))
-    return result
-
-
-def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return parameters and buffers, tied ones once."""
-    return [*model.named_parameters(), *model.named_buffers()]

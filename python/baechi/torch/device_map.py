@@ -16,10 +16,11 @@ from torch import nn
 
 from baechi._core import Cluster, InputError
 from baechi.pipeline import place_graph
-from baechi.torch.capture import Capture, capture
+from baechi.torch.capture import capture
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.placing import detected_cluster
 from baechi.torch.profiler import estimate, kept_ops
+from baechi.torch.recorded_step import Capture
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip

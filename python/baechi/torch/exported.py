@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from baechi.torch import _private
-from baechi.torch.capture import Recorder, call_arguments, unit_test
+from baechi.torch.capture import call_arguments
 from baechi.torch.exported_graph import (
     ANNOTATION,
     ExportedGraph,
@@ -34,6 +34,7 @@ from baechi.torch.exported_graph import (
 )
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.recorder import Recorder, unit_test
 
 _PREFIX = "model."
 _HOOKS = frozenset(

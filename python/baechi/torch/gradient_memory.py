@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from baechi.torch.autograd_graph import Gradient, Node
-from baechi.torch.capture import Capture, Run, rounded
+from baechi.torch.recorded_step import Capture, Run, rounded
 
 TICKS = 4  # of the clock per event of the trace: what is freed, made and freed again in between
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baechi._core import Graph, GraphBuilder, InputError
-from baechi.torch.capture import Capture
 from baechi.torch.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
+from baechi.torch.recorded_step import Capture
 
 INPUTS = "inputs"
 BACKWARD = ":backward"

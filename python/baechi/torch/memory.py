@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from baechi.torch.autograd_graph import Node
-from baechi.torch.capture import Capture, Run, Seen
 from baechi.torch.gradient_memory import TICKS, Gradients
 from baechi.torch.profiler import OPTIMIZERS, kept_ops
+from baechi.torch.recorded_step import Capture, Run, Seen
 
 LOSS = "loss/"
 

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.capture import Capture, Op, Recorder
 from baechi.torch.executor import interpreted, weight_of
 from baechi.torch.exported import Exported, structure_of
 from baechi.torch.exported_graph import Node, NotExportedError, Region
 from baechi.torch.interception import Interceptor
+from baechi.torch.recorded_step import Capture, Op
+from baechi.torch.recorder import Recorder
 
 
 def kind_of(node: Node) -> str:

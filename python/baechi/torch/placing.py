@@ -16,7 +16,7 @@ from torch import nn
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.assigner import Assigner, logical_devices
-from baechi.torch.capture import Capture, call_arguments, capture_on, unchanged
+from baechi.torch.capture import call_arguments, capture_on, unchanged
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
@@ -24,6 +24,7 @@ from baechi.torch.memory import Peak, peaks_of
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import OperatorWatcher, kept_together, module_devices
 from baechi.torch.profiler import Costs, estimate, measure
+from baechi.torch.recorded_step import Capture
 from baechi.torch.tiers import MODES, NOT_RUN, ORDER, TIERS, Operators, Tier2, TieredAssigner
 from baechi.torch.verification import (
     Trail,

@@ -24,19 +24,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, device_presets, roofline_time
-from baechi.torch.capture import (
-    Capture,
-    Op,
-    Recorder,
-    Run,
-    Work,
-    call_arguments,
-    record_step,
-    recorder_of,
-    sum_of,
-    unchanged,
-)
+from baechi.torch.capture import call_arguments, record_step, sum_of, unchanged
 from baechi.torch.nested import tensors_in
+from baechi.torch.recorded_step import Capture, Op, Run, Work
+from baechi.torch.recorder import Recorder, recorder_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

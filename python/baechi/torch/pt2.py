@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from baechi._core import Graph, GraphBuilder, InputError, roofline_time
+from baechi.torch.recorded_step import PRECISIONS
 
 # Every reader holds its own copy of a shared weight up to this size, as of an ONNX initializer.
 _REPLICATED = 64 * 1024
@@ -29,7 +30,6 @@ _VIEWS = frozenset(
     ]
 )  # fmt: skip
 _UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, ValueError)
-_PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def load_pt2(
@@ -259,6 +259,6 @@ def _name(node: fx.Node) -> str:
 def _precision(node: fx.Node) -> str:
     for source in (*node.all_input_nodes, node):
         for value in _tensors(source.meta.get("val")):
-            if value.dtype in _PRECISIONS:
-                return _PRECISIONS[value.dtype]
+            if value.dtype in PRECISIONS:
+                return PRECISIONS[value.dtype]
     return "fp32"

@@ -18,8 +18,7 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.assigner import Assigner, named_weights
-from baechi.torch.capture import Capture
+from baechi.torch.assigner import Assigner
 from baechi.torch.communication import MODES as PLAIN_MODES
 from baechi.torch.communication import LogicalDevice
 from baechi.torch.executor import Machine, compiled, weight_of
@@ -27,6 +26,8 @@ from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.exported_graph import Node, NotExportedError
 from baechi.torch.exported_schedule import devices_of, planned_order, scheduled
 from baechi.torch.interception import Interceptor
+from baechi.torch.planned_pieces import named_weights
+from baechi.torch.recorded_step import Capture
 
 TIERS = ("auto", 1, 2)
 ORDER = "streams+order"

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records a step of a PyTorch model while it runs (Paper 4.1).
+
+It is watched from three sides: module calls and torch functions say what the operators are
+(`interception`), the dispatcher says which storages each reads, writes and makes, and saved-tensor
+hooks say what the backward keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi.torch import _private
+from baechi.torch.autograd_graph import NodeRecorder
+from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
+from baechi.torch.nested import tensors_in
+from baechi.torch.recorded_step import Op, Run, Seen, Tensor, Weight, Work, rounded
+
+
+class DispatcherSide(TorchDispatchMode):
+    """The dispatcher's side of the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self._recorder.dispatched(func, args, kwargs, out)
+        return out
+
+
+class Recorder(Interceptor):
+    """Records one step of a model."""
+
+    sees_entries = True
+
+    def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
+        super().__init__(model, is_unit)
+        self.ops: list[Op] = []
+        self.tensors: list[Tensor] = []
+        self.weights: dict[str, Weight] = {}
+        self.aliases: dict[str, str] = {}
+        self.units: set[str] = set()
+        self.entries: dict[str, set[int]] = {}
+        self.exits: dict[str, list[tuple[int, int] | None]] = {}
+        self.trace: list[Run | int] = []
+        self.autograd = NodeRecorder(
+            self._op_of_number, self._weight_name, self._known_storage, lambda: len(self.trace)
+        )
+        self._twins: list[torch.Tensor] = []
+        self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
+        self.seen: list[Seen] = []
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
+        self._end_number = 0
+        self._failed: str | None = None
+        self._formulas = _private.flop_formulas()
+        self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
+        self._ids: dict[int, int] = {}  # tensor by storage address, while the storage lives
+        self._watches: dict[int, Any] = {}
+        self._op: int | None = None
+        self._first_numbers: list[int] = []  # of the autograd nodes of each op
+        self._forwarded = False
+        self._live = 0
+        self._segment: tuple[int, int, int] | None = None  # op, live at its start, peak
+        self._segment_made: list[int] = []
+        self._sizes: dict[int, int] = {}
+
+    # Weights
+
+    def know_weights(self, twin: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Take in parameters and buffers; `twin` is what the dispatcher sees in their place."""
+        named = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
+        named += [(n, b, False) for n, b in self.model.named_buffers()]
+        for name, tensor, trained in named:
+            self._twins.append(twin(tensor))  # held, so that no address is used again
+            addresses = [_private.storage_address(t) for t in (tensor, self._twins[-1])]
+            known = next((self._weight_of[a] for a in addresses if a in self._weight_of), name)
+            self.aliases[name] = known
+            size = rounded(tensor.untyped_storage().nbytes())
+            self.weights.setdefault(known, Weight(known, size, False)).trained |= trained
+            for address in addresses:
+                self._weight_of[address] = known
+
+    # Module calls and functions
+
+    def run_unit(
+        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a unit as an operator."""
+        self.units.add(scope.path)
+        kind = type(module).__name__
+        with self._running(Op(scope.key or kind, kind, scope.path), args, kwargs):
+            return self._finish(forward(*args, **kwargs), args, kwargs)
+
+    def run_function(
+        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a torch function as an operator."""
+        op = Op(scope.function_key(index, name), name, None, scope.path)
+        with self._running(op, args, kwargs):
+            return self._finish(call(*args, **kwargs), args, kwargs)
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model and note its inputs."""
+        self.entered(self.root, args, kwargs)
+        return forward(*args, **kwargs)
+
+    def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
+        """Note what came in by arguments."""
+        known = self.entries.setdefault(scope.path, set())
+        known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
+
+    def left(self, scope: Scope, out: Any) -> None:
+        """Note whose outputs a module returns as they are."""
+        found = []
+        for tensor in tensors_in(out):
+            origin = self._origins.get(id(tensor))
+            known = origin is not None and origin[0]() is tensor
+            found.append((origin[1], origin[2]) if origin is not None and known else None)
+        self.exits[scope.key] = found
+
+    def sentence_of(self, error: Exception) -> str:
+        """Say where the step failed."""
+        name = type(self.model).__name__
+        lines = str(error).strip().splitlines() or [""]
+        what = f"{type(error).__name__}: {lines[0]}"
+        if self._forwarded:
+            return f"{name} cannot be recorded: its backward failed: {what}"
+        after = f"after {self.ops[-1].key!r}" if self.ops else "before its first operator"
+        if self._failed is not None:
+            after = f"in {self._failed!r}"
+        return f"{name} cannot be recorded: it failed {after}: {what}"
+
+    @contextlib.contextmanager
+    def _running(self, op: Op, args: Any, kwargs: Any) -> Iterator[None]:
+        if self._op is not None:  # a unit called by a function, as autograd functions do
+            yield
+            return
+        index = len(self.ops)
+        self.ops.append(op)
+        self._first_numbers.append(_private.next_sequence_number())
+        self._op = index
+        op.arrives = self._bytes_read(tensors_in((args, kwargs)))
+        for tensor in tensors_in((args, kwargs)):
+            number = self._see(tensor, None)
+            if number is not None and number not in op.takes:
+                op.takes.append(number)
+            origin = self._origins.get(id(tensor))
+            if origin is not None and origin[0]() is tensor:
+                self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
+        self._open_segment(index)
+        try:
+            yield
+        except Exception:
+            self._failed = op.key
+            raise
+        finally:
+            self._close_segment(op.forward)
+            op.end = len(self.trace)
+            self._op = None
+
+    def _see(self, tensor: torch.Tensor, maker: int | None) -> int | None:
+        """Return the number of a tensor that the model's code holds; None for weights."""
+        if _private.storage_address(tensor) in self._weight_of:
+            return None
+        version = _private.version_of(tensor)
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        number = len(self.seen)
+        size = rounded(tensor.numel() * tensor.element_size())
+        seen = Seen(self.tensor_of(tensor, None), size, maker)
+        self.seen.append(seen)
+
+        def gone(_: Any) -> None:
+            seen.until = len(self.trace)
+
+        self._seen[id(tensor)] = (weakref.ref(tensor, gone), version, number)
+        return number
+
+    def _finish(self, out: Any, args: Any, kwargs: Any) -> Any:
+        op = self.ops[self._op] if self._op is not None else None
+        if op is not None:
+            op.shapes = ",".join(
+                "x".join(map(str, t.shape)) for t in tensors_in((args, tuple(kwargs.values())))
+            )
+        for position, tensor in enumerate(tensors_in(out)):
+            if self._op is not None:
+                self._see(tensor, self._op)
+                self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
+            if not tensor.requires_grad:
+                continue
+            if op is not None:
+                op.grads = True
+            known = self._ids.get(_private.storage_address(tensor))
+            if known is not None:
+                self.tensors[known].requires_grad = True
+        return out
+
+    # Storages
+
+    def tensor_of(self, tensor: torch.Tensor, producer: int | None) -> int:
+        """Return the graph's tensor that `tensor` is, or is a view of."""
+        storage = tensor.untyped_storage()
+        address = int(storage._cdata)
+        known = self._ids.get(address)
+        if known is not None:
+            return known
+        index = len(self.tensors)
+        size = rounded(storage.nbytes())
+        self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
+        self._ids[address] = index
+        self._live += size
+        self._sizes[index] = size
+        if self._segment is not None:
+            self._segment_made.append(index)
+            op, start, peak = self._segment
+            self._segment = (op, start, max(peak, self._live))
+
+        def freed(_: Any, address: int = address, index: int = index) -> None:
+            if index in self._sizes:
+                self._free(index)
+            del self._watches[index]
+            if self._ids.get(address) == index:
+                del self._ids[address]
+
+        self._watches[index] = weakref.ref(storage, freed)
+        return index
+
+    def _bytes_read(self, tensors: Iterator[torch.Tensor]) -> dict[int, int]:
+        """Return how much of each known storage some tensors are; equal views count once."""
+        views: dict[int, dict[Any, int]] = {}
+        for tensor in tensors:
+            known = self._ids.get(_private.storage_address(tensor))
+            if known is not None:
+                place = (tensor.storage_offset(), tuple(tensor.shape))
+                size = rounded(tensor.numel() * tensor.element_size())
+                views.setdefault(known, {})[place] = size
+        return {known: sum(sizes.values()) for known, sizes in views.items()}
+
+    def _free(self, tensor: int) -> None:
+        self._live -= self._sizes.pop(tensor)
+        self.trace.append(tensor)
+
+    def _added_in_place(self, args: Any) -> None:
+        """Take the sum of two gradients for what it is when nothing is watched: in place."""
+        for tensor in tensors_in(args):
+            known = self._ids.get(_private.storage_address(tensor))
+            if known in self._sizes and _private.only_autograd_holds(tensor):
+                self._free(known)
+                return
+
+    def _open_segment(self, op: int) -> None:
+        self._segment = (op, self._live, self._live)
+        self._segment_made = []
+
+    def _close_segment(self, work: Work) -> None:
+        if self._segment is None:
+            return
+        _, start, peak = self._segment
+        kept = sum(self._sizes.get(i, 0) for i in self._segment_made)
+        work.temporary = max(work.temporary, peak - start - kept)
+        self._segment = None
+
+    def forwarded(self) -> None:
+        """Say that the forward is over: what the dispatcher sees now is the backward."""
+        self._forwarded = True
+
+    def finished(self) -> None:
+        """Say that the step is over."""
+        if self._segment is not None:
+            self._close_segment(self.ops[self._segment[0]].backward)
+        self._watches.clear()
+
+    def _backward_op(self) -> int | None:
+        node = _private.current_autograd_node()
+        return None if node is None else self._op_of_number(_private.sequence_number(node))
+
+    def _weight_name(self, tensor: torch.Tensor) -> str | None:
+        return self._weight_of.get(_private.storage_address(tensor))
+
+    def _known_storage(self, tensor: torch.Tensor) -> int | None:
+        return self._ids.get(_private.storage_address(tensor))
+
+    def _op_of_number(self, number: int) -> int | None:
+        if number >= self._end_number:
+            return None  # the accumulation of a leaf
+        index = bisect_right(self._first_numbers, number) - 1
+        return index if index >= 0 else None
+
+    def number_end(self) -> None:
+        """Take note of where the autograd nodes of the forward end."""
+        self._end_number = _private.next_sequence_number()
+
+    # The dispatcher
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Take in one aten operator."""
+        backward = self._forwarded
+        index = self._backward_op() if backward else self._op
+        if index is None:
+            if backward:  # belongs to what ran last
+                index = self._segment[0] if self._segment is not None else None
+            if index is None:
+                return
+        op = self.ops[index]
+        if backward and (self._segment is None or self._segment[0] != index):
+            if self._segment is not None:
+                self._close_segment(self.ops[self._segment[0]].backward)
+            self._open_segment(index)
+        if not backward:
+            self._read(op, args, kwargs)
+        if backward and func is torch.ops.aten.add.Tensor:
+            self._added_in_place(args)
+        first_made = len(self.tensors)
+        outs = list(tensors_in(out))
+        for tensor in outs:
+            if _private.storage_address(tensor) in self._weight_of:
+                continue
+            number = self.tensor_of(tensor, index if not backward else None)
+            if not backward and number >= first_made and number not in op.made:
+                op.made.append(number)
+        if not backward:
+            self._written(op, index, func, args, kwargs)
+        made = tuple(range(first_made, len(self.tensors)))
+        reads = self._bytes_read(self._arguments(args, kwargs))
+        known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
+        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
+        self.trace.append(Run(index, backward, known, made, sums))
+        work = op.backward if backward else op.forward
+        if func.is_view or (len(self.tensors) == first_made and not _writes(func)):
+            return
+        work.kernels += 1
+        touched = [*outs, *self._arguments(args, kwargs)]
+        work.bytes += sum(t.numel() * t.element_size() for t in touched)
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            work.flops += int(formula(*args, **kwargs, out_val=out))
+
+    @staticmethod
+    def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+        return tensors_in((args, tuple(kwargs.values())))
+
+    def _read(self, op: Op, args: Any, kwargs: Any) -> None:
+        for tensor in self._arguments(args, kwargs):
+            weight = self._weight_of.get(_private.storage_address(tensor))
+            if weight is not None:
+                if weight not in op.weights:
+                    op.weights.append(weight)
+                continue
+            number = self.tensor_of(tensor, None)
+            known = self.tensors[number]
+            if tensor.requires_grad:
+                known.requires_grad = True
+            if number not in op.reads and number not in op.made:
+                op.reads[number] = known.writers[-1] if known.writers else None
+
+    def _written(self, op: Op, index: int, func: Any, args: Any, kwargs: Any) -> None:
+        if not _writes(func):
+            return
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = kwargs.get(argument.name, args[position] if position < len(args) else None)
+            for tensor in tensors_in(value):
+                number = self._ids.get(_private.storage_address(tensor))
+                if number is None or number in op.made:
+                    continue
+                if number not in op.changed:
+                    op.changed.append(number)
+                    self.tensors[number].writers.append(index)
+
+    # Saved tensors
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that the running operator keeps `tensor` for its backward."""
+        if self._op is not None and not self._forwarded:
+            op = self.ops[self._op]
+            if _private.storage_address(tensor) not in self._weight_of:
+                number = self.tensor_of(tensor, None)
+                if number not in op.saved:
+                    op.saved.append(number)
+                op.keepers.setdefault(number, []).append(_private.next_sequence_number() - 1)
+        # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
+        # would keep it from being let go of.
+        return tensor.data
+
+
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
+def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
+    """Return what says which modules are units: "leaf", classes, paths or a function."""
+    if units == "leaf":
+        return lambda _, module: is_unit_by_default(module)
+    if callable(units) and not isinstance(units, type):
+        return lambda path, module: bool(units(path, module)) or is_unit_by_default(module)
+    chosen = [units] if isinstance(units, (str, type)) else list(units)
+    classes = tuple(unit for unit in chosen if isinstance(unit, type))
+    names = {unit for unit in chosen if isinstance(unit, str)}
+
+    def chooses(path: str, module: nn.Module) -> bool:
+        return (
+            path in names
+            or type(module).__name__ in names
+            or isinstance(module, classes)
+            or is_unit_by_default(module)
+        )
+
+    return chooses
+
+
+def recorder_of(model: nn.Module, units: Any) -> Recorder:
+    """Return what records a step of a model whose operators `units` names."""
+    own = getattr(units, "recorder", None)
+    recorder: Recorder = Recorder(model, unit_test(units)) if own is None else own(model)
+    return recorder
