@@ -170,7 +170,7 @@ std::optional<std::size_t> number_of(std::string_view digits) {
 std::optional<LayerPlace> layer_of(std::string_view name) {
   std::string before, module;
   for (const std::string_view part : parts_of(name)) {
-    if (!module.empty()) module += ".";
+    if (!module.empty()) module += '.';
     module += part;
     if (const auto number = number_of(part); number.has_value() && !before.empty())
       return LayerPlace{before, *number, module};
