@@ -140,7 +140,7 @@ class SvgWriter {
     const PictureNode& node = picture_.nodes[n];
     const std::string second =
         node.kind.empty() && node.operators > 1
-            ? std::to_string(node.operators) + " operators, " + short_text(node.time)
+            ? std::to_string(node.operators) + " ops, " + short_text(node.time)
             : (node.kind.empty() ? "" : node.kind + ", ") + short_text(node.time);
     std::string told = node.name + "\n" + second + ", from " + short_text(node.start);
     out_ += "<g>";

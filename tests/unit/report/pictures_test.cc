@@ -294,7 +294,7 @@ TEST_CASE("plan svg: operators one by one or in parts, transfers with their size
   const Plan plan = placed(graph, cluster, Placement(graph.num_ops(), DeviceId(0)));
   const std::string parts = plan_svg(graph, plan, 4);  // embed, head, model
   CHECK(count(parts, "<g>") == 3);
-  CHECK(parts.find("6 operators, ") != std::string::npos);
+  CHECK(parts.find("6 ops, ") != std::string::npos);
 
   OpGraphBuilder builder("a<b>&\"c\"");
   builder.set_time(builder.add_operator({.name = "x<y&z>"}), kAnyKind, Time(1));
