@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
+from baechi.torch import _private
 from baechi.torch.interception import Scope
 from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
@@ -172,8 +173,11 @@ def record_step(
         recorder.number_end()
         recorder.autograd.watch(value)
         recorder.forwarded()
-        with torch.autograd.set_multithreading_enabled(False):  # this thread is watched
+        _private.one_backward_thread.begin(recorder)  # this thread is watched
+        try:
             value.backward()
+        finally:
+            _private.one_backward_thread.end(recorder)
     recorder.finished()
     places = recorder.autograd.places
     for op in recorder.ops:

@@ -87,6 +87,27 @@ def test_a_model_that_is_dropped_without_restore_leaves_nothing_in_the_process()
     assert enabled()
 
 
+def test_a_model_that_is_dropped_while_another_is_recorded_leaves_nothing_either() -> None:
+    enabled = torch._C._is_multithreading_enabled
+    gc.collect()
+    model = coded()
+    held = [model, placed_on(model, ["cpu"] * 3, tier=1)]
+    del model
+
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        def drop(_: torch.Tensor) -> None:
+            held.clear()
+            gc.collect()
+
+        total = out.sum()
+        total.register_hook(drop)
+        return total
+
+    baechi.torch.capture(coded(), X, loss=loss)
+    assert not held
+    assert enabled()
+
+
 def test_a_second_placement_is_refused_before_any_weight_moves() -> None:
     model = coded()
     placed = placed_on(model, ["sim:0", "sim:1"], tier=1)
