@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from baechi._core import Cluster, InputError, device_presets
+from baechi._core import Cluster, InputError
 
 DEFAULT_PRESET = "rtx3090"  # for a device that is called no more than "gpu"
 _HOW_TO_SPLIT = (
@@ -122,20 +122,3 @@ def _free_memory(index: int) -> int:
             "the memory of the GPUs is unknown: name the cluster, e.g. cluster='2x8GiB', or set "
             "LogicalDeviceConfiguration(memory_limit=MiB) for each"
         ) from None
-
-
-def presets_of(cluster: Cluster) -> dict[str, str]:
-    """Return the preset that stands for every device kind of a cluster."""
-    known = device_presets()
-    kinds = {}
-    for device in cluster.devices:
-        if device.kind in known:
-            kinds[device.kind] = device.kind
-        elif device.kind == "gpu":
-            kinds[device.kind] = DEFAULT_PRESET
-        else:
-            raise InputError(
-                f"no preset stands for devices of kind {device.kind!r}: measure the costs, or name "
-                f"the kind one of {', '.join(sorted(known))}"
-            )
-    return kinds

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from baechi._core import Cluster, Graph, InputError, Plan, Profile
 from baechi.pipeline import cluster_of, place_graph
+from baechi.presets import presets_of
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import (
     Landing,
@@ -19,7 +20,7 @@ from baechi.tensorflow.assigner import (
     PlacedGraph,
     planned_devices,
 )
-from baechi.tensorflow.devices import detected_cluster, devices_for, presets_of
+from baechi.tensorflow.devices import DEFAULT_PRESET, detected_cluster, devices_for
 from baechi.tensorflow.graph_generator import Captured, capture, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras, batch_of, capture_model
 from baechi.tensorflow.profiler import measure
@@ -230,7 +231,7 @@ class _Step:
     ) -> Plan:
         costs: Any = profile
         if isinstance(profile, str) and profile == "estimate":
-            kinds = presets_of(cluster).items()
+            kinds = presets_of(cluster, DEFAULT_PRESET).items()
             costs = ",".join(f"{kind}={preset}" for kind, preset in kinds)
         elif isinstance(profile, str) and profile == "measure":
             costs = self._measured(cluster, devices)

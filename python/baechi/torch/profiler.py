@@ -23,7 +23,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi._core import Cluster, InputError, device_presets, roofline_time
+from baechi._core import Cluster, InputError, roofline_time
+from baechi.presets import presets_of
 from baechi.torch.capture import call_arguments, record_step, sum_of, unchanged
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Capture, Op, Run, Work
@@ -121,23 +122,6 @@ def folded_work(captured: Capture) -> dict[int, tuple[Work, Work]]:
     return work
 
 
-def presets_of(cluster: Cluster) -> dict[str, str]:
-    """Return the preset that stands for every device kind of a cluster."""
-    known = device_presets()
-    kinds = {}
-    for device in cluster.devices:
-        if device.kind in known:
-            kinds[device.kind] = device.kind
-        elif device.kind == "gpu":
-            kinds[device.kind] = DEFAULT_PRESET
-        else:
-            raise InputError(
-                f"no preset stands for devices of kind {device.kind!r}: measure the costs, or name "
-                f"the kind one of {', '.join(sorted(known))}"
-            )
-    return kinds
-
-
 def _memory(captured: Capture) -> dict[int, OpCost]:
     """Return the operators' memory, without times; a shared weight counts at its first user."""
     costs: dict[int, OpCost] = {}
@@ -185,7 +169,7 @@ def estimate(captured: Capture, kinds: Mapping[str, str] | Cluster) -> Costs:
         kinds: The preset for each device kind, or a cluster whose kinds name presets.
 
     """
-    presets = presets_of(kinds) if isinstance(kinds, Cluster) else dict(kinds)
+    presets = presets_of(kinds, DEFAULT_PRESET) if isinstance(kinds, Cluster) else dict(kinds)
     costs = _memory(captured)
     for index, (forward, backward) in folded_work(captured).items():
         for kind, preset in presets.items():
