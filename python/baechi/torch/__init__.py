@@ -11,7 +11,8 @@ from baechi.torch.device_map import device_map
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import ModelGraph, graph_of
-from baechi.torch.placing import Placed, assign, place
+from baechi.torch.placed import Placed
+from baechi.torch.placing import assign, place
 from baechi.torch.profiler import Costs, OpCost, estimate, measure
 from baechi.torch.pt2 import graph_of_program, load_pt2
 from baechi.torch.recorded_step import Capture

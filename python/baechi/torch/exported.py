@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
-import pickle
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +32,7 @@ from baechi.torch.exported_graph import (
 )
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.output_form import PLAIN, output_form
 from baechi.torch.recorder import Recorder, unit_test
 
 _PREFIX = "model."
@@ -43,7 +42,6 @@ _HOOKS = frozenset(
 _VALUES = frozenset(
     ["__bool__", "__int__", "__float__", "__index__", "item", "tolist", "equal", "allclose"]
 )
-_PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 _LARGEST_CONSTANT = 1 << 20  # elements of a tensor that is computed while tracing
 
 
@@ -60,7 +58,7 @@ def structure_of(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return value.dtype, value.dim(), value.is_contiguous()
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, (tuple, list)):
         return type(value), *[structure_of(item, tensors) for item in value]
@@ -252,73 +250,9 @@ class _Flat(nn.Module):
         out = self.model.forward(*args, **kwargs)
         if _state(self.model) != before:
             raise NotExportedError("its forward changes an attribute of a module")
-        outputs, rebuild = _output_form(out)
+        outputs, rebuild = output_form(out)
         self._returned(rebuild)
         return tuple(outputs)
-
-
-class _Packer(pickle.Pickler):
-    """Pickles an object with numbers in the place of its tensors."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file)
-        self.tensors: list[torch.Tensor] = []
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return the number of a tensor."""
-        if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise NotExportedError("it returns a size")
-        if not isinstance(obj, torch.Tensor):
-            return None
-        for number, tensor in enumerate(self.tensors):
-            if tensor is obj:
-                return number
-        self.tensors.append(obj)
-        return len(self.tensors) - 1
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, file: Any, tensors: list[torch.Tensor]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_load(self, pid: int) -> torch.Tensor:
-        return self._tensors[pid]
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether `map_tensors` knows all of a value."""
-    if isinstance(value, (torch.Tensor, *_PLAIN)):
-        return True
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise NotExportedError("it returns a size")
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    if isinstance(value, Mapping):
-        return all(map(_is_plain, value.values()))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return all(_is_plain(getattr(value, f.name, None)) for f in dataclasses.fields(value))
-    return False
-
-
-def _output_form(out: Any) -> tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], Any]]:
-    """Return the tensors of what a model returned, and what puts others in their place."""
-    if isinstance(out, torch.Tensor):
-        return [out], lambda tensors: tensors[0]
-    if _is_plain(out):
-        unique = list({id(t): t for t in tensors_in(out)}.values())
-        place = {id(t): i for i, t in enumerate(unique)}
-        return unique, lambda tensors: map_tensors(lambda t: tensors[place[id(t)]], out)
-    file = io.BytesIO()
-    packer = _Packer(file)
-    try:
-        packer.dump(out)
-    except NotExportedError:
-        raise
-    except Exception as error:
-        raise NotExportedError(f"it returns a {type(out).__name__}: {error}") from None
-    packed = file.getvalue()
-    return packer.tensors, lambda tensors: _Unpacker(io.BytesIO(packed), tensors).load()
 
 
 @contextlib.contextmanager

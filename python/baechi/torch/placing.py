@@ -3,181 +3,32 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.pipeline import DoesNotFit, place_graph
+from baechi._core import Cluster, InputError, Plan
 from baechi.torch.assigner import Assigner, logical_devices
-from baechi.torch.capture import call_arguments, capture_on, unchanged
+from baechi.torch.capture import call_arguments, capture_on
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
-from baechi.torch.memory import Peak, peaks_of
+from baechi.torch.memory_plan import Memory, planned_within
 from baechi.torch.nested import tensors_in
-from baechi.torch.operators import OperatorWatcher, kept_together, module_devices
+from baechi.torch.operators import kept_together, module_devices
+from baechi.torch.placed import Placed
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.recorded_step import Capture
-from baechi.torch.tiers import MODES, NOT_RUN, ORDER, TIERS, Operators, Tier2, TieredAssigner
-from baechi.torch.verification import (
-    Trail,
-    Verification,
-    check_copies,
-    compared,
-    no_dropout,
-    trail_of,
-)
+from baechi.torch.tiers import MODES, ORDER, TIERS, Operators, Tier2, TieredAssigner
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
 
 
-_ATTEMPTS = 8
 LEVELS = ("module", "operator")
-
-
-class Placed:
-    """A model that runs over several devices, until `restore`."""
-
-    def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
-        self.model = model
-        self.plan = plan
-        self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
-        self._assigner = assigner
-        assigner.install()
-        self._active = True
-
-    def restore(self) -> nn.Module:
-        """Undo everything: the model runs, and its weights are, where they were before."""
-        if self._active:
-            self._assigner.remove()
-            self._active = False
-        return self.model
-
-    def verify(
-        self,
-        inputs: Any,
-        *,
-        loss: Callable[[Any], torch.Tensor] | None = None,
-        tolerance: float | None = None,
-    ) -> Verification:
-        """Run a step on one device and placed; name the first operator that differs.
-
-        Args:
-            inputs: As example inputs are given.
-            loss: From the model's output to a scalar; by default as for `place`.
-            tolerance: Largest difference allowed, as a share of the largest value of a tensor.
-
-        """
-        mine = self._assigner
-        copies = check_copies(mine.devices, mine.mode)
-        if not copies:
-            return copies
-        was_active = self._active
-        self.restore()
-        try:
-            return self._verified(inputs, loss, tolerance)
-        finally:
-            if was_active:
-                mine.install()
-                self._active = True
-
-    def _verified(self, inputs: Any, loss: Any, tolerance: float | None) -> Verification:
-        mine = self._assigner
-        units = mine.captured.units
-        expected = trail_of(self.model, lambda path, _: path in units, inputs, loss)
-        found = Trail()
-        fine = Assigner(
-            self.model, mine.captured, mine.placement, mine.devices, mine.mode, collapse=False
-        )
-        fine.watch = found.watch
-        with unchanged(self.model), no_dropout(self.model):
-            fine.install()
-            try:
-                found.run(self.model, inputs, loss)
-            finally:
-                fine.remove()
-        result = compared(expected, found, tolerance)
-        if result and isinstance(mine, TieredAssigner):
-            graph = self._verified_graph(mine, inputs, loss, tolerance)
-            result = result if graph is None else graph
-        return result
-
-    def _verified_graph(
-        self, mine: TieredAssigner, inputs: Any, loss: Any, tolerance: float | None
-    ) -> Verification | None:
-        """Compare the exported graph on one device and placed; None where there is none."""
-        with no_dropout(self.model):
-            try:
-                graph = export(self.model, inputs, units=mine.tier2.units)
-            except NotExportedError:
-                return None
-            expected, found = Trail(), Trail()
-            sides = (
-                (OperatorWatcher(self.model, graph, expected.watch), expected),
-                (mine.watched(graph, found.watch), found),
-            )
-            for runner, trail in sides:
-                with unchanged(self.model):
-                    runner.install()
-                    try:
-                        trail.run(self.model, inputs, loss)
-                    finally:
-                        runner.remove()
-        return compared(expected, found, tolerance)
-
-    @property
-    def weight_devices(self) -> dict[str, str]:
-        """The cluster's device of every parameter and buffer, by name."""
-        return self._assigner.weight_devices
-
-    @property
-    def tier(self) -> int:
-        """Which tier ran the last call: 2 the exported graph, 1 the model's own code."""
-        return self._assigner.tier if isinstance(self._assigner, TieredAssigner) else 1
-
-    @property
-    def peaks(self) -> dict[str, int]:
-        """The most bytes that each device is predicted to hold, in the order of the program.
-
-        Of the tier that ran the last call; before the first call, of the tier that needs more.
-        """
-        if isinstance(self._assigner, TieredAssigner) and self._assigner.note == NOT_RUN:
-            known = list(self.tier_peaks.values())
-            return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
-        return dict(self.tier_peaks.get(self.tier, {}))
-
-    @property
-    def tier_note(self) -> str:
-        """Why the last call did not run in tier 2; empty when it did."""
-        if isinstance(self._assigner, TieredAssigner):
-            return self._assigner.note
-        return "tier 1 was asked for"
-
-    @property
-    def graphs(self) -> int:
-        """How many graphs of the model there are for tier 2: one per mode and kind of arguments."""
-        return self._assigner.graphs if isinstance(self._assigner, TieredAssigner) else 0
-
-    @property
-    def unplanned(self) -> set[str]:
-        """The modules and functions that ran but were not in the recorded step."""
-        return set(self._assigner.unplanned)
-
-    @property
-    def transfers(self) -> int:
-        """How many tensors were sent so far."""
-        return self._assigner.links.transfers
-
-    def __repr__(self) -> str:
-        return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"
 
 
 def detected_cluster() -> tuple[Cluster, list[torch.device]]:
@@ -373,11 +224,11 @@ def place(
     found_costs = costs_of(model, example_inputs, planned, found, costs, what)
     graph = graph_of(planned, found_costs, optimizer=optimizer, together=together)
     home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
-    plan, peaks = _planned(
+    plan, peaks = planned_within(
         graph.graph,
         planned,
         found,
-        _Memory(
+        Memory(
             optimizer,
             next((n for n, d in physical_of.items() if d == home), None),
             (tier,) if isinstance(tier, int) else (1, 2),
@@ -402,99 +253,3 @@ def place(
         }
     placed.tier_peaks = peaks
     return placed
-
-
-@dataclass
-class _Memory:
-    """What decides the memory beside the placement."""
-
-    optimizer: str
-    home: str | None  # the device where the model is called, if it is one of the cluster
-    tiers: tuple[int, ...]  # that may run it
-
-    def peaks(self, captured: Capture, plan: Plan) -> dict[int, dict[str, Peak]]:
-        """Return the peaks by tier."""
-        find = functools.partial(
-            peaks_of, captured, plan.device_of, optimizer=self.optimizer, home=self.home
-        )
-        return {tier: find(tier=tier) for tier in self.tiers}
-
-
-def _planned(
-    graph: Graph, captured: Capture, cluster: Cluster, memory: _Memory, options: Any
-) -> tuple[Plan, dict[int, dict[str, int]]]:
-    """Return a plan within memory also when operators run in the order of the program.
-
-    The planner assumes that a device takes up what is ready first. Where the program's order needs
-    more memory than a device has, the planner is asked again with less.
-    """
-    capacity = {device.name: device.capacity for device in cluster.devices}
-    allowed = dict(capacity)
-    nearest: _ProgramOrder | None = None
-    for _ in range(_ATTEMPTS):
-        try:
-            plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
-        except DoesNotFit:
-            if nearest is None:
-                raise
-            break
-        by_tier = memory.peaks(captured, plan)
-        peaks = {
-            d: max((by_tier[t][d] for t in by_tier), key=_size) for d in by_tier[memory.tiers[0]]
-        }
-        over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
-        if not over:
-            return plan, {
-                tier: {d: each[d].bytes if d in each else 0 for d in capacity}
-                for tier, each in by_tier.items()
-            }
-        worst = max(over, key=lambda device: over[device])
-        found = _ProgramOrder(
-            worst, peaks[worst], over[worst], max(p.bytes for p in peaks.values())
-        )
-        if nearest is None or found.short_by < nearest.short_by:
-            nearest = found
-        for device, excess in over.items():
-            allowed[device] = min(allowed[device], plan.peaks[device]) - excess
-        if min(allowed.values()) <= 0:
-            break
-    assert nearest is not None  # the last plan was over
-    raise DoesNotFit(nearest)
-
-
-def _size(peak: Peak) -> int:
-    return peak.bytes
-
-
-@dataclass(frozen=True)
-class _ProgramOrder:
-    """The plan that came nearest to fitting in the order of the program."""
-
-    device: str
-    peak: Peak
-    short_by: int
-    smallest_capacity: int  # at which it would have fitted
-    smallest_device_count: None = None
-    proved: bool = False
-
-    @property
-    def operator(self) -> str:
-        return self.peak.operator
-
-    @property
-    def reason(self) -> str:
-        return (
-            f"in the order of the program {self.device!r} holds {self.peak.bytes:,} bytes at "
-            f"{self.operator!r}: {self.short_by:,} bytes short in the best plan found, which fits "
-            f"when every device has {self.smallest_capacity:,} bytes"
-        )
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-def _with_capacities(cluster: Cluster, capacity: Mapping[str, int]) -> Cluster:
-    document = json.loads(cluster.to_json())
-    for device in document["devices"]:
-        device["capacity"] = f"{capacity[device['name']]}B"
-    return Cluster.from_json(json.dumps(document))

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A placed model: what it does, how it is verified, and how it becomes a plain one again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import Plan
+from baechi.torch.assigner import Assigner
+from baechi.torch.capture import unchanged
+from baechi.torch.exported import export
+from baechi.torch.exported_graph import NotExportedError
+from baechi.torch.operators import OperatorWatcher
+from baechi.torch.tiers import NOT_RUN, TieredAssigner
+from baechi.torch.verification import (
+    Trail,
+    Verification,
+    check_copies,
+    compared,
+    no_dropout,
+    trail_of,
+)
+
+
+class Placed:
+    """A model that runs over several devices, until `restore`."""
+
+    def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
+        self.model = model
+        self.plan = plan
+        self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
+        self._assigner = assigner
+        assigner.install()
+        self._active = True
+
+    def restore(self) -> nn.Module:
+        """Undo everything: the model runs, and its weights are, where they were before."""
+        if self._active:
+            self._assigner.remove()
+            self._active = False
+        return self.model
+
+    def verify(
+        self,
+        inputs: Any,
+        *,
+        loss: Callable[[Any], torch.Tensor] | None = None,
+        tolerance: float | None = None,
+    ) -> Verification:
+        """Run a step on one device and placed; name the first operator that differs.
+
+        Args:
+            inputs: As example inputs are given.
+            loss: From the model's output to a scalar; by default as for `place`.
+            tolerance: Largest difference allowed, as a share of the largest value of a tensor.
+
+        """
+        mine = self._assigner
+        copies = check_copies(mine.devices, mine.mode)
+        if not copies:
+            return copies
+        was_active = self._active
+        self.restore()
+        try:
+            return self._verified(inputs, loss, tolerance)
+        finally:
+            if was_active:
+                mine.install()
+                self._active = True
+
+    def _verified(self, inputs: Any, loss: Any, tolerance: float | None) -> Verification:
+        mine = self._assigner
+        units = mine.captured.units
+        expected = trail_of(self.model, lambda path, _: path in units, inputs, loss)
+        found = Trail()
+        fine = Assigner(
+            self.model, mine.captured, mine.placement, mine.devices, mine.mode, collapse=False
+        )
+        fine.watch = found.watch
+        with unchanged(self.model), no_dropout(self.model):
+            fine.install()
+            try:
+                found.run(self.model, inputs, loss)
+            finally:
+                fine.remove()
+        result = compared(expected, found, tolerance)
+        if result and isinstance(mine, TieredAssigner):
+            graph = self._verified_graph(mine, inputs, loss, tolerance)
+            result = result if graph is None else graph
+        return result
+
+    def _verified_graph(
+        self, mine: TieredAssigner, inputs: Any, loss: Any, tolerance: float | None
+    ) -> Verification | None:
+        """Compare the exported graph on one device and placed; None where there is none."""
+        with no_dropout(self.model):
+            try:
+                graph = export(self.model, inputs, units=mine.tier2.units)
+            except NotExportedError:
+                return None
+            expected, found = Trail(), Trail()
+            sides = (
+                (OperatorWatcher(self.model, graph, expected.watch), expected),
+                (mine.watched(graph, found.watch), found),
+            )
+            for runner, trail in sides:
+                with unchanged(self.model):
+                    runner.install()
+                    try:
+                        trail.run(self.model, inputs, loss)
+                    finally:
+                        runner.remove()
+        return compared(expected, found, tolerance)
+
+    @property
+    def weight_devices(self) -> dict[str, str]:
+        """The cluster's device of every parameter and buffer, by name."""
+        return self._assigner.weight_devices
+
+    @property
+    def tier(self) -> int:
+        """Which tier ran the last call: 2 the exported graph, 1 the model's own code."""
+        return self._assigner.tier if isinstance(self._assigner, TieredAssigner) else 1
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that each device is predicted to hold, in the order of the program.
+
+        Of the tier that ran the last call; before the first call, of the tier that needs more.
+        """
+        if isinstance(self._assigner, TieredAssigner) and self._assigner.note == NOT_RUN:
+            known = list(self.tier_peaks.values())
+            return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
+        return dict(self.tier_peaks.get(self.tier, {}))
+
+    @property
+    def tier_note(self) -> str:
+        """Why the last call did not run in tier 2; empty when it did."""
+        if isinstance(self._assigner, TieredAssigner):
+            return self._assigner.note
+        return "tier 1 was asked for"
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs of the model there are for tier 2: one per mode and kind of arguments."""
+        return self._assigner.graphs if isinstance(self._assigner, TieredAssigner) else 0
+
+    @property
+    def unplanned(self) -> set[str]:
+        """The modules and functions that ran but were not in the recorded step."""
+        return set(self._assigner.unplanned)
+
+    @property
+    def transfers(self) -> int:
+        """How many tensors were sent so far."""
+        return self._assigner.links.transfers
+
+    def __repr__(self) -> str:
+        return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"
