@@ -16,13 +16,14 @@ from baechi.torch.capture import call_arguments, capture_on
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
+from baechi.torch.graph_placement import Operators
 from baechi.torch.memory_plan import Memory, planned_within
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import kept_together, module_devices
 from baechi.torch.placed import Placed
 from baechi.torch.profiler import Costs, estimate, measure
 from baechi.torch.recorded_step import Capture
-from baechi.torch.tiers import MODES, ORDER, TIERS, Operators, Tier2, TieredAssigner
+from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike

@@ -21,12 +21,11 @@ from baechi.torch import _private
 from baechi.torch.assigner import Assigner
 from baechi.torch.communication import MODES as PLAIN_MODES
 from baechi.torch.communication import LogicalDevice
-from baechi.torch.executor import Machine, compiled, weight_of
+from baechi.torch.executor import Machine, compiled
 from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
-from baechi.torch.exported_graph import Node, NotExportedError
-from baechi.torch.exported_schedule import devices_of, planned_order, scheduled
+from baechi.torch.exported_graph import NotExportedError
+from baechi.torch.graph_placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.interception import Interceptor
-from baechi.torch.planned_pieces import named_weights
 from baechi.torch.recorded_step import Capture
 
 TIERS = ("auto", 1, 2)
@@ -35,35 +34,6 @@ NOT_RUN = "it has not run yet"
 MODES = (*PLAIN_MODES, ORDER)
 _GRAPHS = 4  # of one structure and mode; after that sizes vary too much for graphs
 _KINDS = 16  # structures and modes; numbers among the arguments are part of a structure
-
-
-@dataclass
-class Operators:
-    """A placement of an exported graph's own operators, where that is what was planned."""
-
-    device_of: dict[str, int]  # by key of a node
-    graph: Exported
-
-    def by_call(self) -> dict[tuple[str | None, str, int], int]:
-        """Return the devices by what also names an operator in a graph of another mode."""
-        return {
-            name: self.device_of[node.key]
-            for name, node in named_calls(self.graph.graph.nodes)
-            if node.key in self.device_of
-        }
-
-
-def named_calls(nodes: list[Node]) -> list[tuple[tuple[str | None, str, int], Node]]:
-    """Return the calls by recorded operator, what is called, and how often it was before there."""
-    count: dict[tuple[str | None, str], int] = {}
-    result = []
-    for node in nodes:
-        if node.kind != "call":
-            continue
-        name = (node.owner, str(node.target))
-        number = count[name] = count.get(name, -1) + 1
-        result.append(((*name, number), node))
-    return result
 
 
 @dataclass
@@ -103,7 +73,6 @@ class TieredAssigner(Assigner):
         self.note = NOT_RUN  # why that was not tier 2
         self._programs: dict[Any, list[_Program]] = {}
         self._refused: dict[Any, str] = {}
-        self._by_call = {} if tier2.operators is None else tier2.operators.by_call()
         self._all_modules: list[nn.Module] = []
         self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
 
@@ -209,48 +178,27 @@ class TieredAssigner(Assigner):
 
     # Programs
 
-    def _planned(self, exported: Exported) -> Callable[[Node], int | None]:
-        operators = self.tier2.operators
-        names = {node.index: name for name, node in named_calls(exported.graph.nodes)}
-
-        def planned(node: Node) -> int | None:
-            if operators is not None:
-                found = self._by_call.get(names[node.index])
-                if found is not None:
-                    return found
-            return None if node.owner is None else self.placement.get(node.owner)
-
-        return planned
-
     def _program(self, exported: Exported) -> _Program:
-        graph = exported.graph
+        graph, tier2 = exported.graph, self.tier2
         index = {d.name: d.index for d in self.devices}
-        where = {
-            id(tensor): index[self.weight_devices[name]]
-            for name, tensor in named_weights(self.model)
-        }
-        weights = {  # tied ones have several names
-            node.target: where[id(weight_of(self.model, node.target))]
-            for node in graph.nodes
-            if node.kind == "weight"
-        }
-        devices = devices_of(graph, weights, self._planned(exported))
-        order = list(range(len(graph.nodes)))
-        if self.full_mode == ORDER:
-            starts = self.tier2.starts
-
-            def start_of(node: Node) -> int | None:
-                return starts.get(node.key, starts.get(node.owner or ""))
-
-            def generator(node: Node) -> Any:
-                where = devices[node.index]
-                return None if where is None else self.devices[where].torch_device
-
-            order = planned_order(graph, start_of, generator)
-        schedule = scheduled(graph, devices, order, push=self.mode == "streams")
-        machine = Machine(self.model, self.devices, self.links, self.moved, self.watch)
-        homes = [devices[o] for o in graph.outputs]
+        where = {i: index[self.weight_devices[n]] for n, i in ids_by_name(self.model).items()}
+        placement = GraphPlacement(
+            self.placement,
+            tier2.operators,
+            push=self.mode == "streams",
+            starts=tier2.starts if self.full_mode == ORDER else None,
+            physical=[d.torch_device for d in self.devices],
+        )
+        schedule = placement.scheduled(graph, weights_in(self.model, graph, where))
+        machine = Machine(self.model, self.devices, self.links, self._brought, self.watch)
+        homes = [schedule.devices[o] for o in graph.outputs]
         return _Program(exported, compiled(graph, schedule, machine), homes)
+
+    def _brought(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return what came from outside; the program, which knows its readers, holds it."""
+        copy = self.moved(tensor, target)
+        self._copies.pop((id(tensor), target.index), None)
+        return copy
 
     def _run(self, program: _Program, tensors: list[torch.Tensor]) -> Any:
         home = tensors[0].device if tensors else None

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the calls of exported graphs run under the placement of a model (Paper 4.3).
+
+A placement names module calls and torch functions, or the calls of one graph. Any other graph of
+the model, of another mode or of other arguments, follows it by what its calls are a part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from baechi.torch.executor import weight_of
+from baechi.torch.exported import Exported
+from baechi.torch.exported_graph import ExportedGraph, Node
+from baechi.torch.exported_schedule import Schedule, devices_of, planned_order, scheduled
+from baechi.torch.planned_pieces import named_weights
+
+
+@dataclass
+class Operators:
+    """A placement of an exported graph's own operators, where that is what was planned."""
+
+    device_of: dict[str, int]  # by key of a node
+    graph: Exported
+
+    def by_call(self) -> dict[tuple[str | None, str, int], int]:
+        """Return the devices by what also names an operator in a graph of another mode."""
+        return {
+            name: self.device_of[node.key]
+            for name, node in named_calls(self.graph.graph.nodes)
+            if node.key in self.device_of
+        }
+
+
+def named_calls(nodes: list[Node]) -> list[tuple[tuple[str | None, str, int], Node]]:
+    """Return the calls by recorded operator, what is called, and how often it was before there."""
+    count: dict[tuple[str | None, str], int] = {}
+    result = []
+    for node in nodes:
+        if node.kind != "call":
+            continue
+        name = (node.owner, str(node.target))
+        number = count[name] = count.get(name, -1) + 1
+        result.append(((*name, number), node))
+    return result
+
+
+@dataclass
+class GraphPlacement:
+    """What decides where the calls of a graph run, and when."""
+
+    device_of: Mapping[str, int]  # by key of a recorded operator
+    operators: Operators | None = None
+    push: bool = True  # a tensor leaves as soon as it is made
+    starts: Mapping[str, int] | None = None  # planned, by key; None: the order of the program
+    physical: list[Any] = field(default_factory=list)  # of the devices; for random generators
+
+    def __post_init__(self) -> None:
+        self._by_call = {} if self.operators is None else self.operators.by_call()
+
+    def scheduled(self, graph: ExportedGraph, weights: Mapping[str, int]) -> Schedule:
+        """Return the steps of a graph; `weights`: the device of each that it names."""
+        devices = devices_of(graph, weights, self._planned(graph))
+        return scheduled(graph, devices, self._order(graph, devices), push=self.push)
+
+    def _planned(self, graph: ExportedGraph) -> Callable[[Node], int | None]:
+        names = {node.index: name for name, node in named_calls(graph.nodes)}
+
+        def planned(node: Node) -> int | None:
+            found = self._by_call.get(names[node.index])
+            if found is not None:
+                return found
+            return None if node.owner is None else self.device_of.get(node.owner)
+
+        return planned
+
+    def _order(self, graph: ExportedGraph, devices: list[int | None]) -> list[int]:
+        starts = self.starts
+        if starts is None:
+            return list(range(len(graph.nodes)))
+
+        def start_of(node: Node) -> int | None:
+            return starts.get(node.key, starts.get(node.owner or ""))
+
+        def generator(node: Node) -> Any:
+            where = devices[node.index]
+            return None if where is None else self.physical[where]
+
+        return planned_order(graph, start_of, generator)
+
+
+def weights_in(
+    model: nn.Module, graph: ExportedGraph, device_of_weight: Mapping[int, int]
+) -> dict[str, int]:
+    """Return the devices of the weights that a graph names: tied ones have several names.
+
+    Args:
+        model: Whose weights they are.
+        graph: The nodes.
+        device_of_weight: By id of the parameter or buffer.
+
+    """
+    return {
+        node.target: device_of_weight[id(weight_of(model, node.target))]
+        for node in graph.nodes
+        if node.kind == "weight"
+    }
+
+
+def ids_by_name(model: nn.Module) -> dict[str, int]:
+    """Return what tells parameters and buffers apart, tied ones once."""
+    return {name: id(tensor) for name, tensor in named_weights(model)}
