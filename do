@@ -47,12 +47,6 @@ hash_of() {
     sha256sum | cut -d' ' -f1
 }
 
-# Other placers, and the CPU build of PyTorch, on which one of them runs.
-install_peers() {
-  pip_install -r tools/requirements-torch.txt
-  pip_install --no-deps -r tools/requirements-peers.txt
-}
-
 find_python() {
   local candidate
   for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
@@ -113,6 +107,20 @@ find_headers() {
 }
 
 pip_install() { quietly "$python" -m pip install --disable-pip-version-check "$@"; }
+
+# What tools/requirements-NEED.txt names; not to find it is no failure. The peers ask for solvers and
+# drawing libraries that nobody uses.
+install_need() {
+  local need=$1 list=tools/requirements-$1.txt log=$venv/$1.log options=()
+  [[ $need == peers ]] && options=(--no-deps)
+  echo "do: installing $need (CPU build), unless it is there" >&2
+  if ! "$python" -m pip install --disable-pip-version-check "${options[@]}" -r "$list" >"$log" 2>&1
+  then
+    echo "do: pip cannot install $list, so experiments that need it are skipped:" \
+      "$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")" >&2
+    exit 1 # of the subshell that `experiments` runs this in
+  fi
+}
 
 # The virtual environment with the build tools in it, and the compiler.
 prepare() {
@@ -188,10 +196,11 @@ case $command in
   experiments)
     setup
     once experiment-packages "$(hash_of pyproject.toml)" install_extra experiments
-    if [[ " $* " =~ \ (peers|all)\  ]]; then
-      (once peer-packages "$(hash_of tools/requirements-{torch,peers}.txt)" install_peers) ||
-        echo "do: peers are skipped" >&2
-    fi
+    needs=$("$python" -m experiments --needs "$@")
+    for need in $needs; do
+      (once "need-$need" "$(hash_of "tools/requirements-$need.txt")" install_need "$need") || true
+    done
+    export BAECHI_CACHE=${BAECHI_CACHE:-$PWD/build/torch}
     exec "$python" -m experiments "$@"
     ;;
   format)

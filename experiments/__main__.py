@@ -4,77 +4,62 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
 import time
 from pathlib import Path
 
+from experiments.catalogue import EXPERIMENTS, MODULE_OF_NEED, OF_OTHERS, duration, needs_of
 from experiments.page import Page
 from experiments.peer_placers import Missing
+from experiments.several import SKIPPED, run_several
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# In the order in which `all` runs them; each module has run() -> Page.
-TABLES = {
-    "placement_time": "Table 4: placement time, and a learner's beside it",
-    "step_time": "Table 5: step time with sufficient memory",
-    "insufficient_memory": "Table 6 and Figure 6: step time and peaks when memory is short",
-    "optimizations": "Table 7: what the Graph Optimizer brings",
-    "sensitivity": "Figure 8: what profiles that are wrong cost",
-    "pytorch_models": "Table 5 on recorded PyTorch models, costs (a) and (b)",
-    "scaling": "placement time against operators and devices",
-    "peers": "side by side with Hugging Face accelerate, SAGA and equal layers",
-}
-# Placed models run in these; in `all` where their framework is installed.
-WITH_FRAMEWORK = {
-    "truth": ("torch", "predicted step times and peaks beside measured ones, PyTorch"),
-    "truth_tensorflow": ("tensorflow", "predicted step times beside measured ones, TensorFlow"),
-    "protocol": ("torch", "Table 8: the communication protocol"),
-}
-# On graphs of others, which --graphs names; not in `all`. Each module has page(FOLDER) -> str.
-OF_OTHERS = {
-    "auto": ("planner_results", "auto against the paper's methods, and its gap by budget"),
-    "dnn_partitioning": ("dnn_partitioning", "another research's instances and objectives"),
-    "prototype_placements": ("prototype_placements", "the published prototype; prints a table"),
-}
+
+def require(name: str) -> None:
+    """Raise Missing unless what the experiment needs is installed."""
+    for need in EXPERIMENTS[name].needs:
+        if importlib.util.find_spec(MODULE_OF_NEED[need]) is None:
+            raise Missing(
+                f"{MODULE_OF_NEED[need]} is not installed, see tools/requirements-{need}.txt"
+            )
 
 
-def run_table(name: str, output: Path) -> bool:
-    """Regenerate one of TABLES; False when what it needs is not installed."""
-    start = time.process_time()
+def run_one(name: str, output: Path) -> int:
+    """Regenerate one of EXPERIMENTS; 0, or SKIPPED when what it needs is not there."""
+    start = time.perf_counter()
     try:
-        framework = WITH_FRAMEWORK.get(name, ("baechi",))[0]
-        if importlib.util.find_spec(framework) is None:
-            raise Missing(f"{framework} is not installed (./do test {framework})")
+        require(name)
         page: Page = importlib.import_module(f"experiments.{name}").run()
     except Missing as why:
         print(f"{name:<22}skipped: {why}", flush=True)
-        return False
+        return SKIPPED
     page.write(output, f"./do experiments {name}")
-    seconds = time.process_time() - start
+    seconds = time.perf_counter() - start
     print(f"{name:<22}{seconds:7.1f} s  {output / name}.md", flush=True)
-    return True
+    return 0
 
 
 def run_of_others(name: str, output: Path, graphs: Path) -> None:
     """Regenerate one of OF_OTHERS."""
-    text: str = importlib.import_module(f"experiments.{OF_OTHERS[name][0]}").page(graphs)
+    text: str = importlib.import_module(f"experiments.{OF_OTHERS[name].module}").page(graphs)
     if name == "prototype_placements":
         print(text)
     else:
         (output / f"{name}.md").write_text(text)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the experiments that are named; 0 when all of them could run."""
-    others = {**WITH_FRAMEWORK, **OF_OTHERS}
-    known = {**TABLES, **{name: what for name, (_, what) in others.items()}}
-    first = len(TABLES) + len(WITH_FRAMEWORK)
-    listing = "\n".join(f"  {name:<22}{what}" for name, what in known.items())
+def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Read the command line; refuse names that nobody knows."""
+    listing = [f"  {name:<22}{e.shows} ({duration(e.minutes)})" for name, e in EXPERIMENTS.items()]
+    listing.append(f"  {'all':<22}those above")
+    listing += [f"  {name:<22}{e.shows} (--graphs)" for name, e in OF_OTHERS.items()]
     parser = argparse.ArgumentParser(
         prog="./do experiments",
         description="Regenerate the paper's tables and figures, and ours beside them.",
-        epilog=f"experiments:\n{listing}\n  {'all':<22}the first {first}",
+        epilog="\n".join(["experiments:", *listing]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
@@ -82,21 +67,35 @@ def main(arguments: list[str] | None = None) -> int:
         "--output", type=Path, default=ROOT / "docs/results", help="folder of the pages"
     )
     parser.add_argument("--graphs", type=Path, help="folder of others' graphs")
+    parser.add_argument(
+        "--needs", action="store_true", help="only print which tools/requirements-*.txt they need"
+    )
     chosen = parser.parse_args(arguments)
-    if not chosen.names:
-        parser.print_help()
-        return 0
+    known = [*EXPERIMENTS, *OF_OTHERS]
     if unknown := [name for name in chosen.names if name not in (*known, "all")]:
         parser.error(f"no experiment {unknown[0]!r}; there are: {', '.join(known)}, all")
-    skipped = 0
-    for name in [*TABLES, *WITH_FRAMEWORK] if "all" in chosen.names else chosen.names:
-        if name in TABLES or name in WITH_FRAMEWORK:
-            skipped += not run_table(name, chosen.output)
-        elif chosen.graphs is None:
-            parser.error(f"{name} needs --graphs")
-        else:
-            run_of_others(name, chosen.output, chosen.graphs)
-    return 1 if skipped and "all" not in chosen.names else 0
+    return parser, chosen
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the experiments that are named; 0 when all of them could run."""
+    parser, chosen = parse(arguments)
+    everything = "all" in chosen.names
+    names = list(dict.fromkeys(EXPERIMENTS if everything else chosen.names))
+    if chosen.needs:
+        print("\n".join(needs_of(names)))
+        return 0
+    if not names:
+        parser.print_help()
+        return 0
+    if chosen.graphs is None and (others := [name for name in names if name in OF_OTHERS]):
+        parser.error(f"{others[0]} needs --graphs")
+    if len(names) > 1:
+        return run_several(names, chosen.output, chosen.graphs, may_skip=everything)
+    if names[0] in EXPERIMENTS:
+        return run_one(names[0], chosen.output)
+    run_of_others(names[0], chosen.output, chosen.graphs)
+    return 0
 
 
 if __name__ == "__main__":

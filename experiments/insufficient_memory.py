@@ -11,6 +11,7 @@ import baechi
 from experiments import pytorch_models
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, gibibytes, milliseconds, times
+from experiments.progress import each
 from experiments.svg import Bars, grouped_bars
 from experiments.workloads import PAPER
 
@@ -65,7 +66,7 @@ class Case:
 def cases(workloads: Sequence[Workload], *, of_memory: bool = True) -> list[Case]:
     """Every workload with parts of its devices' memory, and of what one device would need."""
     result = []
-    for workload in workloads:
+    for workload in each(workloads, lambda workload: workload.name, of="with all memory"):
         graph, cluster = workload.graph(), workload.devices()
         full = cluster.devices[0].capacity
         roomy = planned(graph, cluster, "auto", bounds=False)
@@ -91,6 +92,12 @@ def row(case: Case, outcomes: dict[str, Outcome]) -> dict[str, Any]:
         "peaks": {name: list(outcome.peaks.values()) for name, outcome in outcomes.items()},
         "fallbacks": {name: list(o.fallbacks) for name, o in outcomes.items() if o.fallbacks},
     }
+
+
+def rows_of(found: Sequence[Case], of: str) -> list[dict[str, Any]]:
+    """Place every case in every way."""
+    named = each(found, lambda case: f"{case.workload.name}, {case.memory}", of=of)
+    return [row(case, case.outcomes()) for case in named]
 
 
 def step_times(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -146,7 +153,7 @@ def recorded() -> list[Table]:
         ("Recorded PyTorch models, costs (b)", measured),
     ):
         found = cases(workloads, of_memory=False)
-        tables.append(step_times(title, [row(case, case.outcomes()) for case in found]))
+        tables.append(step_times(title, rows_of(found, title)))
     tables[1].notes += " Clusters and sizes: [pytorch_models.md](pytorch_models.md)."
     return tables
 
@@ -154,7 +161,7 @@ def recorded() -> list[Table]:
 def run() -> Page:
     """The page of Table 6 and Figure 6."""
     all_cases = cases(PAPER)
-    rows = [row(case, case.outcomes()) for case in all_cases]
+    rows = rows_of(all_cases, "Generated graphs, costs (a)")
     chosen = [
         i
         for i, case in enumerate(all_cases)

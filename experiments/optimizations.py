@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import baechi
 from experiments.outcome import PAPER_METHODS, planned
 from experiments.page import Column, Page, Table, count, cpu_time, milliseconds, times
+from experiments.progress import each
 from experiments.workloads import PAPER
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ def level_row(workload: Workload) -> dict[str, Any]:
 
 def tables(workloads: Sequence[Workload]) -> list[Table]:
     """The paper's table, the levels, and the paper's figures."""
-    rows = [method_row(workload, method) for workload in workloads for method in PAPER_METHODS]
+    rows = [
+        method_row(workload, method)
+        for workload in each(workloads, lambda workload: workload.name)
+        for method in PAPER_METHODS
+    ]
     ours = Table(
         "Without and with the Graph Optimizer",
         [

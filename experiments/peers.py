@@ -13,6 +13,7 @@ from experiments import pytorch_models
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
 from experiments.peer_placers import accelerate_placement, require, saga_placement
+from experiments.progress import each
 from experiments.scopes import equal_layers
 from experiments.workloads import CURRENT, PAPER
 
@@ -90,7 +91,11 @@ def table(title: str, workloads: Sequence[Workload]) -> Table:
         Column("seconds", "placed in", cpu_time),
         Column("note", "took", none=""),
     ]
-    found = [row for workload in workloads for row in rows(workload)]
+    found = [
+        row
+        for workload in each(workloads, lambda workload: workload.name, of=title)
+        for row in rows(workload)
+    ]
     notes = (
         "Milliseconds per step; OOM: some device holds more than it has (its peak is shown), or "
         "the placer found no placement. Placed in: CPU time; ours include optimising, simulating "

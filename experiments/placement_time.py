@@ -13,6 +13,7 @@ import baechi
 from experiments.outcome import PAPER_METHODS, Outcome, planned
 from experiments.page import Column, Page, Table, count, cpu_time, milliseconds, times
 from experiments.policy_gradient import Learned, Learning, colocation_labels, learn, united
+from experiments.progress import each
 from experiments.scopes import home
 from experiments.svg import covering, lines
 from experiments.workloads import PAPER
@@ -178,7 +179,7 @@ def published_table() -> Table:
 def learning_figure(rows: Sequence[dict[str, Any]]) -> str:
     """Best step time over m-SCT's, over the learner's CPU time."""
     series = {
-        f"{row['workload'].split(',')[0]}, {row['groups']}": [
+        f"{row['workload'].rsplit(',', 1)[0]}, {row['groups']}": [
             (max(seconds, 1e-3), step / row["m-sct step"]) for _, seconds, step in row["history"]
         ]
         + [(row["seconds"], row["step"] / row["m-sct step"])]
@@ -207,13 +208,15 @@ def summary(ours: list[dict[str, Any]], learners: list[dict[str, Any]]) -> str:
 
 def run() -> Page:
     """The page of Table 4."""
-    rows = [placement_row(workload) for workload in PAPER]
+    rows = [
+        placement_row(workload)
+        for workload in each(PAPER, lambda workload: workload.name, of="ours")
+    ]
     learners = [
         learner_row(PAPER[k], groups, rows[k], how)
-        for k in LEARNED
+        for k in each(LEARNED, lambda k: PAPER[k].name, of="learning")
         for groups, how in (("scopes", Learning()), ("optimizer", OURS))
     ]
-    shown = [row for row in learners if not row["workload"].startswith("GNMT, length 50")]
     caption = "Best step time that the learner has sampled, as a multiple of m-SCT's"
     return Page(
         "placement_time",
@@ -224,5 +227,5 @@ def run() -> Page:
         "a",
         [ours_table(rows), learner_table(learners), published_table()],
         summary(rows, learners),
-        figures={"learning": (caption, learning_figure(shown))},
+        figures={"learning": (caption, learning_figure(learners))},
     )

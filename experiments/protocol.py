@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.page import Column, Page, Table, milliseconds, percent
 from experiments.placed_step import Machine, Placement, record
+from experiments.progress import each
 from experiments.svg import Bars, grouped_bars
 from experiments.torch_workloads import MEDIUM
 
@@ -70,7 +71,7 @@ def row(placement: Placement, modes: Sequence[str]) -> dict[str, Any]:
 def rows_of(workloads: Sequence[TorchWorkload]) -> list[dict[str, Any]]:
     """Run the placements of some models that send anything."""
     rows = []
-    for workload in workloads:
+    for workload in each(workloads, lambda workload: workload.name):
         recorded = record(workload, MACHINE)
         for method, modes in PLACEMENTS.items():
             placement = Placement.planned(recorded, MACHINE, 4, method, bounds=False)
@@ -129,6 +130,7 @@ def figure(rows: list[dict[str, Any]]) -> str:
             row["workload"],
             {name: [100 * row[name] / row["plain"]] for name in MODES},
             100.0,
+            may_exceed=True,
         )
         for row in rows
         if all(name in row for name in MODES)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import baechi
 from experiments.outcome import PAPER_METHODS, planned
 from experiments.page import Column, Page, Table, count, cpu_time
-from experiments.svg import covering, lines
+from experiments.progress import each
+from experiments.svg import Axis, covering, lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,9 @@ def measure(points: Sequence[tuple[int, int]], of: str) -> list[dict[str, Any]]:
     """One row per (operators, devices)."""
     rows = []
     graphs: dict[int, baechi.Graph] = {}
-    for operators, devices in points:
+    for operators, devices in each(
+        points, lambda point: "{:,} operators, {} devices".format(*point)
+    ):
         if operators not in graphs:
             graphs = {operators: baechi.generate("layered", operators=operators)}
         graph, cluster = graphs[operators], cluster_of(devices)
@@ -129,7 +132,8 @@ def figure(rows: list[dict[str, Any]], key: str) -> str:
         for name in names_of(rows)
     }
     values = [y for points in series.values() for _, y in points]
-    x = covering([float(row[key]) for row in rows], log=True, show="{:,.0f}".format, title=key)
+    ticks = tuple(float(row[key]) for row in rows)
+    x = Axis(ticks[0], ticks[-1], True, "{:,.0f}".format, key, ticks)
     y = covering(values, log=True, show=cpu_time, title="CPU time to a verified plan")
     return lines(x, y, series)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import baechi
 from experiments.outcome import PAPER_METHODS
 from experiments.page import Column, Page, Table, count, milliseconds
+from experiments.progress import each
 from experiments.svg import Axis, Box, boxes
 from experiments.workloads import PAPER
 
@@ -103,7 +104,7 @@ def run() -> Page:
     """The page of Figure 8."""
     rows = [
         measure(PAPER[k], method, off_by, SAMPLES)
-        for k in CHOSEN
+        for k in each(CHOSEN, lambda k: PAPER[k].name)
         for method in METHODS
         for off_by in ERRORS
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, milliseconds, percent, times
+from experiments.progress import each
 from experiments.workloads import CURRENT, PAPER
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def row(workload: Workload) -> dict[str, Any]:
 
 def tables(title: str, workloads: Sequence[Workload]) -> list[Table]:
     """Step times, and how they compare: one row per workload in each."""
-    rows = [row(workload) for workload in workloads]
+    rows = [row(workload) for workload in each(workloads, lambda workload: workload.name, of=title)]
     experts = dict.fromkeys(f"{w.name.split(',')[0]}: {w.hand.expert_is}" for w in workloads)
     names = {"single": "one device", "expert": "expert", **{m: m for m in METHODS}}
     step_times = Table(

@@ -23,6 +23,7 @@ class Axis:
     log: bool = False
     show: Callable[[float], str] = "{:g}".format
     title: str = ""
+    ticks: tuple[float, ...] = ()  # where the marks are; none: at round values
 
     def share(self, value: float) -> float:
         """How far along the axis a value is."""
@@ -32,6 +33,8 @@ class Axis:
 
     def marks(self) -> list[float]:
         """Powers of ten, or about five round values."""
+        if self.ticks:
+            return list(self.ticks)
         if self.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             step = max(1, (last - first) // 6)
@@ -152,12 +155,15 @@ class Bars:
     title: str
     groups: dict[str, list[float]]
     limit: float
+    may_exceed: bool = False  # else what does is red
 
 
 def grouped_bars(panels: Sequence[Bars], y_title: str) -> str:
     """Panels side by side with one axis; bars beyond the limit of their panel are red."""
     each = 60.0 + 46 * max(len(panel.groups) for panel in panels)
-    canvas = Canvas(LEFT + each * len(panels), HEIGHT - 40)
+    longest = max(len(name) for panel in panels for name in panel.groups)
+    names = max(66.0, 24 + 4.2 * longest)  # what turned names take below the axis
+    canvas = Canvas(LEFT + each * len(panels), HEIGHT - 106 + names)
     values = [v for panel in panels for group in panel.groups.values() for v in group]
     y = covering([*values, *(panel.limit for panel in panels)], title=y_title)
     for number, bars in enumerate(panels):
@@ -170,7 +176,8 @@ def grouped_bars(panels: Sequence[Bars], y_title: str) -> str:
             width = (panel.width / len(bars.groups) - 8) / max(len(group), 1)
             for k, value in enumerate(group):
                 top = panel.at(0, value)[1]
-                color = "#c0392b" if value > bars.limit else COLORS[place % len(COLORS)]
+                red = value > bars.limit and not bars.may_exceed
+                color = "#c0392b" if red else COLORS[place % len(COLORS)]
                 style = f'fill="{color}" stroke="white" stroke-width="0.5"'
                 canvas.rectangle((left + k * width, top), (width, bottom - top), style)
             if not group:

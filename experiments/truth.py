@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.page import Column, Page, Table, milliseconds, percent, times
 from experiments.placed_step import Machine, Placement, Recorded, record
+from experiments.progress import each
 from experiments.torch_workloads import MEDIUM, TINY
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ PREDICTED = [
 def virtual_rows(workloads: Sequence[TorchWorkload]) -> list[dict[str, Any]]:
     """How PyTorch runs placed models, and nothing else."""
     rows = []
-    for workload in workloads:
+    for workload in each(workloads, lambda workload: workload.name, of="virtual clock"):
         recorded = record(workload, VIRTUAL)
         for placement in placements(recorded, VIRTUAL, PLACEMENTS):
             found = row(placement, placement.run())
@@ -134,7 +135,7 @@ def on_the_virtual_clock(rows: list[dict[str, Any]]) -> Table:
 def real_rows(workloads: Sequence[TorchWorkload], steps: int) -> list[dict[str, Any]]:
     """Threads, Python and locks in earnest: kernels that sleep need no cores."""
     rows = []
-    for workload in workloads:
+    for workload in each(workloads, lambda workload: workload.name, of="kernels that last"):
         recorded = record(workload, SLOW)
         for placement in placements(recorded, SLOW, ((1, "single"), (2, "auto"), (4, "m-topo"))):
             found = row(placement, placement.run(steps=steps)) | {"load": load()}
@@ -168,7 +169,7 @@ def cpu_rows(workloads: Sequence[TorchWorkload], steps: int) -> list[dict[str, A
     """The kernels of this machine's CPU, which has fewer cores than there are devices."""
     rows = []
     cores = len(os.sched_getaffinity(0))
-    for workload in workloads:
+    for workload in each(workloads, lambda workload: workload.name, of="kernels of the CPU"):
         recorded = record(workload, CPU)
         for placement in placements(recorded, CPU, ((1, "single"), (2, "auto"), (4, "m-topo"))):
             step = placement.run(steps=steps)

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from experiments.page import Column, Page, Table, milliseconds, percent
+from experiments.progress import each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,6 +140,6 @@ def run() -> Page:
     """The page."""
     four_devices()
     rows: list[dict[str, Any]] = []
-    for name, (changes, batch) in MEDIUM.items():
-        rows += rows_of(name, changes, batch, 5)
+    for name in each(list(MEDIUM)):
+        rows += rows_of(name, *MEDIUM[name], 5)
     return page(rows)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,15 +14,18 @@ import pytest
 import baechi
 from experiments import __main__ as command
 from experiments import (
+    catalogue,
     insufficient_memory,
     optimizations,
     peer_placers,
     peers,
     placement_time,
     policy_gradient,
+    progress,
     scaling,
     scopes,
     sensitivity,
+    several,
     step_time,
     svg,
 )
@@ -273,6 +277,7 @@ def test_axes_put_values_where_they_belong() -> None:
     linear = svg.Axis(0, 42)
     assert linear.share(21) == 0.5
     assert linear.marks() == [0, 10, 20, 30, 40]
+    assert svg.Axis(2, 8, log=True, ticks=(2, 4, 8)).marks() == [2, 4, 8]
 
 
 def test_a_page_has_the_same_values_as_text_and_as_json(tmp_path: Path) -> None:
@@ -304,7 +309,8 @@ def test_what_is_not_installed_is_said_and_skipped(
         raise peer_placers.Missing("no such package")
 
     monkeypatch.setattr(peers, "require", refuse)
-    assert command.main(["peers", "--output", str(tmp_path)]) == 1
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "peers", catalogue.Experiment("peers", 1))
+    assert command.main(["peers", "--output", str(tmp_path)]) == several.SKIPPED
     assert "skipped: no such package" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
@@ -322,7 +328,71 @@ def test_the_command_writes_the_page_of_an_experiment(
     assert means == [f"{document['tables'][0]['rows'][0]['m-etf/single']:.2f}"]
 
 
-@pytest.mark.parametrize("name", command.TABLES)
+def test_several_experiments_outlive_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    codes = {"optimizations": 3, "scaling": -9, "peers": several.SKIPPED, "step_time": 0}
+
+    def run_apart(name: str, *_: object) -> several.Ended:
+        return several.Ended(name, codes[name], 90.0, "OSError: the disk is full")
+
+    monkeypatch.setattr(several, "run_apart", run_apart)
+    assert several.run_several(list(codes), tmp_path, may_skip=True) == 1
+    said = capfd.readouterr().err
+    assert "[2/4] scaling" in said
+    assert re.search(r"optimizations +1.5 min  FAILED \(exit code 3\): OSError: the disk", said)
+    assert re.search(r"scaling .*FAILED: ended by signal 9", said)
+    assert re.search(r"peers .*skipped", said)
+    assert re.search(r"step_time .*done", said)
+    del codes["optimizations"], codes["scaling"]
+    assert several.run_several(list(codes), tmp_path, may_skip=True) == 0
+    assert several.run_several(list(codes), tmp_path) == 1
+
+
+def test_what_an_experiment_dies_of_is_said_last(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    ended = several.run_apart("prototype_placements", tmp_path, missing)
+    assert ended.code == 1
+    assert "FileNotFoundError" in ended.last_words
+    assert str(missing) in ended.in_words()
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_needs_are_those_of_the_experiments_that_are_named(
+    capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    assert command.main(["--needs", "step_time", "truth", "peers"]) == 0
+    assert capsys.readouterr().out.split() == ["torch", "peers"]
+    assert command.main(["--needs", "all"]) == 0
+    needs = capsys.readouterr().out.split()
+    assert sorted(needs) == ["peers", "tensorflow", "torch"]
+    for need in needs:
+        assert (root / f"tools/requirements-{need}.txt").exists()
+        assert need in catalogue.MODULE_OF_NEED
+
+
+def test_without_its_framework_an_experiment_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(catalogue.MODULE_OF_NEED, "torch", "a_module_that_nobody_has")
+    assert command.main(["truth", "--output", str(tmp_path)]) == several.SKIPPED
+    assert "skipped: a_module_that_nobody_has is not installed" in capsys.readouterr().out
+
+
+def test_progress_counts_and_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress.each(["a", "b"], str.upper, of="letters")) == ["a", "b"]
+    assert re.search(r"1/2 letters: A \(.*\n +2/2 letters: B \(", capsys.readouterr().err)
+
+
+def test_bars_beyond_a_limit_are_red_where_that_is_a_fault() -> None:
+    panel = svg.Bars("t", {"a name that is longer": [5.0]}, 4.0)
+    assert svg.grouped_bars([panel], "y").count("#c0392b") == 1
+    assert "#c0392b" not in svg.grouped_bars([dataclasses.replace(panel, may_exceed=True)], "y")
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_every_experiment_has_a_page(name: str, root: Path) -> None:
     document = json.loads((root / "docs/results" / f"{name}.json").read_text())
     assert document["command"] == f"./do experiments {name}"
