@@ -126,6 +126,7 @@ class Step:
     forward: float  # seconds
     total: float
     processor: float  # of all threads: kernels, Python and waiting that is busy
+    kernels: float  # of the kernels alone
     peaks: list[int] = field(default_factory=list)  # bytes by device
 
 
@@ -191,7 +192,13 @@ class Placement:
                 placed.restore()
         best = min(runs[1:], key=lambda run: run.total)
         peaks = [max(each) for each in zip(*(run.peaks for run in runs[1:]), strict=True)]
-        return Step(best.forward, best.total, min(run.processor for run in runs[1:]), peaks)
+        return Step(
+            best.forward,
+            best.total,
+            min(run.processor for run in runs[1:]),
+            min(run.kernels for run in runs[1:]),
+            peaks,
+        )
 
 
 def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: int) -> Step:
@@ -202,7 +209,7 @@ def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: i
         sim.synchronize(device)
         sim.reset_peak_memory_stats(device)
     sim.reset_virtual_clock()
-    start, used = time.perf_counter(), time.process_time()
+    start, used, computed = time.perf_counter(), time.process_time(), sim.kernel_time()
 
     def passed() -> float:
         if clock == "virtual":
@@ -217,7 +224,6 @@ def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: i
         forward = passed()
         loss.backward()
     total = passed()
-    processor = time.process_time() - used
-    return Step(
-        forward, total, processor, [sim.max_memory_allocated(device) for device in range(devices)]
-    )
+    processor, kernels = time.process_time() - used, sim.kernel_time() - computed
+    peaks = [sim.max_memory_allocated(device) for device in range(devices)]
+    return Step(forward, total, processor, kernels, peaks)

@@ -174,9 +174,10 @@ def cpu_rows(workloads: Sequence[TorchWorkload], steps: int) -> list[dict[str, A
         for placement in placements(recorded, CPU, ((1, "single"), (2, "auto"), (4, "m-topo"))):
             step = placement.run(steps=steps)
             found = row(placement, step) | {"load": load()}
-            found["processor"] = nanoseconds(step.processor)
-            found["work_error"] = found["work"] / found["processor"] - 1
-            found["least"] = max(found["predicted"], found["processor"] // cores)
+            found["kernels"] = nanoseconds(step.kernels)
+            found["host"] = nanoseconds(step.processor) - found["kernels"]
+            found["work_error"] = found["work"] / found["kernels"] - 1
+            found["least"] = max(found["predicted"], nanoseconds(step.processor) // cores)
             rows.append(found)
     return rows
 
@@ -188,8 +189,9 @@ def on_the_cpu(rows: list[dict[str, Any]]) -> Table:
         [
             *NAMED,
             Column("work", "predicted work", milliseconds),
-            Column("processor", "processor time", milliseconds),
+            Column("kernels", "kernels' work", milliseconds),
             Column("work_error", "error", percent),
+            Column("host", "the host's work", milliseconds),
             Column("predicted", "predicted step", milliseconds),
             Column("least", "at least, on these cores", milliseconds),
             Column("measured", "measured", milliseconds),

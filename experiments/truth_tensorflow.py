@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SUMMARY = """\
-Logical devices share the machine's cores, so a step can be no shorter than its processor time over
-the number of cores, however it is placed, and other programs make it longer. What the profiler says
-of the operators can be compared with the processor time that a step really takes; the predicted
-step is that of a machine that has a core for each device and nothing else to do. On a loaded
-machine the profile and the step are measured with the waiting for other programs in them: errors
-of half a step and more are that, and are as large on one device, where nothing is left to
-predict."""
+**Work.** What the profiler measured of all operators, each alone, is -20 to +14% off the processor
+time that a step takes of all cores: what TensorFlow needs to start an operator and to hand its
+result over is in the one and not in the other, and grows with the number of devices.
+
+**Steps.** The predicted step is that of a machine with one core for each device, which runs one
+operator at a time. This one has two cores for all of them, and TensorFlow runs operators that wait
+for nothing on any core that is free, on one device as well. So a step on one device is up to half
+of the work shorter than predicted, and one on four is never shorter than the work over two. What
+the placement gains cannot be seen on such devices."""
 # Logical devices share the memory: a tensor is handed over, not copied.
 LINK = "20us,20GB/s"
 WAYS = ((1, "single"), (2, "m-topo"), (4, "m-topo"), (4, "auto"))
@@ -111,7 +113,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
             Column("operators", "operators"),
             Column("work", "predicted work", milliseconds),
             Column("processor", "processor time", milliseconds),
-            Column("predicted", "predicted", milliseconds),
+            Column("work_error", "error", percent),
+            Column("predicted", "predicted step", milliseconds),
             Column("measured", "measured", milliseconds),
             Column("error", "error", percent),
             Column("load", "load"),

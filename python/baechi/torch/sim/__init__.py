@@ -56,6 +56,7 @@ __all__ = [
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "kernel_time",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -289,6 +290,14 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 def work(duration: float | str, device: _Device = None) -> None:
     """Keep a device's current stream busy for so long: seconds, or text such as ``"2ms"``."""
     check(library.baechi_sim_work(_index(device), nanoseconds(duration)))
+
+
+def kernel_time() -> float:
+    """Return the processor time, in seconds, that kernels of all devices have taken so far.
+
+    Of the threads that run them: no waiting, nothing of what the host does to start them.
+    """
+    return int(library.baechi_sim_kernel_time()) / 1e9
 
 
 def virtual_time() -> float:

@@ -48,6 +48,7 @@ def _load() -> ctypes.CDLL:
     library.baechi_sim_work.restype = ctypes.c_bool
     library.baechi_sim_work.argtypes = [ctypes.c_int, ctypes.c_int64]
     library.baechi_sim_seed.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    library.baechi_sim_kernel_time.restype = ctypes.c_int64
     library.baechi_sim_virtual_now.restype = ctypes.c_int64
     library.baechi_sim_virtual_host.restype = ctypes.c_int64
     atexit.register(library.baechi_sim_stop)  # before PyTorch's own globals are destroyed

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "generator.h"
+#include "launch.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -98,6 +99,7 @@ BAECHI_EXPORT bool baechi_sim_work(int device, std::int64_t duration_ns) {
       [&] { submit(current_stream(device), {.name = "work", .duration_ns = duration_ns}, [] {}); });
 }
 
+BAECHI_EXPORT std::int64_t baechi_sim_kernel_time() { return kernel_time_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_now() { return virtual_now_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_host() { return virtual_host_ns(); }
 BAECHI_EXPORT void baechi_sim_reset_virtual_clock() { reset_virtual_clock(); }

@@ -7,6 +7,9 @@
 #include <ATen/TensorUtils.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <time.h>
+
+#include <atomic>
 
 #include "memory.h"
 
@@ -21,6 +24,14 @@ c10::DispatchKeySet keys_above_kernels() {
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1,
                            c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
   return keys;
+}
+
+std::atomic<std::int64_t> kernels_ns = 0;
+
+std::int64_t processor_time_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 }  // namespace
@@ -70,9 +81,13 @@ void launch(const char* name, int device, std::int64_t bytes, Task kernel) {
            // As many as the caller would use, so that sums are split the same way.
            if (at::get_num_threads() != threads) at::set_num_threads(threads);
            const HostKernelScope scope;
+           const std::int64_t start = processor_time_ns();
            kernel();
+           kernels_ns += processor_time_ns() - start;
          });
 }
+
+std::int64_t kernel_time_ns() { return kernels_ns; }
 
 at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::DeviceGuard guard(sim_device(device));
