@@ -26,6 +26,7 @@ from baechi.torch.communication import MODES, Arrival, Departure, Links, Logical
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.optimizer_state import follow
 from baechi.torch.planned_pieces import (
     called_units,
     homes_of_weights,
@@ -202,6 +203,7 @@ class Assigner(Interceptor):
         names = [name for name, _ in named_weights(self.model)]
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
+        follow(self._moved)
         for tensor, device in goes:
             self._mark(tensor, device)
         self._unhooked = [tensor for tensor, device in goes if device.own_stream is not None]
@@ -215,7 +217,9 @@ class Assigner(Interceptor):
             hook.remove()
         self._hooks.clear()
         self._unhooked.clear()
+        came_from = [(tensor, tensor.device) for tensor, _ in self._moved]
         move_weights(self._moved)
+        follow(came_from)
         for tensor, _ in self._moved:
             if hasattr(tensor, _TAG):
                 delattr(tensor, _TAG)
