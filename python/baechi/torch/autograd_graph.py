@@ -24,7 +24,12 @@ class Gradient:
     slot: int
     tensor: int | None = None  # its storage; None when there is no gradient
     bytes: int = 0  # of its values, rounded as an allocator does
-    dense: bool = True  # its values fill a storage without gaps or overlap
+    addable: bool = True  # the engine may add to it in place when nothing else holds its storage
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The buffer that it is for."""
+        return self.target, self.slot
 
 
 @dataclass
@@ -86,7 +91,7 @@ class NodeRecorder:
         order = {id(node): position for position, node in enumerate(self.nodes)}
         for node in self.nodes:
             node.gives = [
-                Gradient(order[id(self._found[g.target])], g.slot, g.tensor, g.bytes, g.dense)
+                Gradient(order[id(self._found[g.target])], g.slot, g.tensor, g.bytes, g.addable)
                 for g in node.gives
                 if id(self._found[g.target]) in order
             ]
@@ -145,12 +150,17 @@ class NodeRecorder:
                 node.gives.append(Gradient(*edge))
                 continue
             size = tensor.numel() * tensor.element_size()
-            node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_dense(tensor)))
+            node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_addable(tensor)))
         self.nodes.append(node)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor lie in memory without gaps and without overlap."""
+def _is_addable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no view and lies in memory without gaps and without overlap.
+
+    A view holds the tensor that it is a view of, so the engine is never the only one.
+    """
+    if tensor._base is not None:
+        return False
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

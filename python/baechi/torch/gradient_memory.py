@@ -4,7 +4,9 @@
 The engine of autograd is followed node by node. A gradient waits in a buffer of the node that wants
 it; further ones are added to it, in place where nothing else holds its memory. A gradient that
 another device wants waits where it was made until all of that device's readers have added theirs,
-and then goes over at once: transfers run before everything else.
+and then goes over at once: transfers run before everything else. Those that came over for one
+tensor meet in a buffer of their own. It is added to the node's when the engine has nothing to do
+that the forward did after the tensor was sent, which was as soon as it was made.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 from baechi.torch.autograd_graph import Gradient, Node
 from baechi.torch.recorded_step import Capture, Run, rounded
 
-TICKS = 4  # of the clock per event of the trace: what is freed, made and freed again in between
+TICKS = 64  # of the clock per event of the trace: what is freed, made and freed again in between
 
 Hold = Callable[[str | None, int, int, int], None]  # device, bytes, from, until
 
@@ -36,7 +38,7 @@ class _Held:
     """What a buffer holds of a storage."""
 
     storage: _Storage
-    dense: bool
+    addable: bool
 
 
 class Gradients:
@@ -64,10 +66,20 @@ class Gradients:
         self._waiting: dict[tuple[int, int, str | None], int] = {}
         for device, node in zip(self._devices, captured.nodes, strict=True):
             for gradient in node.gives:
-                key = (gradient.target, gradient.slot, device)
+                key = (*gradient.place, device)
                 self._waiting[key] = self._waiting.get(key, 0) + 1
+        self._abroad: dict[tuple[int, int], int] = {}  # devices that have yet to send theirs
+        for target, slot, device in self._waiting:
+            if self._collects(target, device):
+                self._abroad[target, slot] = self._abroad.get((target, slot), 0) + 1
         self._buffers: dict[tuple[int, int], _Held] = {}
         self._departing: dict[tuple[int, int, str | None], _Held] = {}
+        self._arrived: dict[tuple[int, int], _Held] = {}
+        self._now = 0
+
+    def _collects(self, target: int, source: str | None) -> bool:
+        """Whether what comes from `source` meets others; from outside the devices it does not."""
+        return source is not None and source != self._devices[target]
 
     def replay(self) -> set[int]:
         """Hold all that is made in the backward; returns those tensors."""
@@ -85,7 +97,9 @@ class Gradients:
         return set(self._made)
 
     def _run(self, index: int, node: Node, made: Mapping[int, int]) -> None:
+        self._collect(index, node)
         device, end = self._devices[index], node.at * TICKS
+        self._now = max(self._now, end)
         inputs = {
             slot: held
             for slot in {*node.received, *(s for n, s in self._buffers if n == index)}
@@ -93,15 +107,14 @@ class Gradients:
         }
         known = {node.received[s]: h.storage for s, h in inputs.items() if s in node.received}
         for tensor, at in made.items():
-            storage = _Storage(device, self._captured.tensors[tensor].bytes, at * TICKS)
-            known[tensor] = storage
-        given = [g for g in node.gives if g.tensor in known]
-        for gradient in given:
-            known[gradient.tensor].holders += 1  # type: ignore[index]
+            known[tensor] = _Storage(device, self._captured.tensors[tensor].bytes, _made_at(at))
+        for gradient in node.gives:
+            if gradient.tensor in known:
+                known[gradient.tensor].holders += 1
         for tensor, at in made.items():
             if known[tensor].holders == 0:
                 until = self._freed.get(tensor, len(self._captured.trace))
-                self._hold(device, known[tensor].bytes, at * TICKS, until * TICKS)
+                self._hold(device, known[tensor].bytes, _made_at(at), until * TICKS)
         for held in inputs.values():
             if node.weight is not None and not made:  # it is the weight's gradient from now on
                 self._hold(device, held.storage.bytes, held.storage.since, self._end)
@@ -109,40 +122,73 @@ class Gradients:
                 self._drop(held.storage, end)
         for gradient in node.gives:
             found = known.get(gradient.tensor) if gradient.tensor is not None else None
-            self._deliver(device, gradient, found, end)
+            self._deliver(device, gradient, found)
+        for gradient in node.gives:
+            self._send(device, gradient)
 
     def _drop(self, storage: _Storage, at: int) -> None:
         storage.holders -= 1
         if storage.holders == 0:
             self._hold(storage.device, storage.bytes, storage.since, at)
 
-    def _deliver(
-        self, device: str | None, gradient: Gradient, storage: _Storage | None, at: int
-    ) -> None:
-        place = (gradient.target, gradient.slot)
-        wanted = self._devices[gradient.target]
-        if device == wanted:
-            if storage is not None:
-                self._add(self._buffers, place, _Held(storage, gradient.dense), gradient, at)
-            return
-        key = (*place, device)
-        if storage is not None:
-            self._add(self._departing, key, _Held(storage, gradient.dense), gradient, at)
-        self._waiting[key] -= 1
-        if self._waiting[key] == 0 and (leaves := self._departing.pop(key, None)) is not None:
-            copy = _Storage(wanted, rounded(gradient.bytes), at + 1, 1)
-            self._add(self._buffers, place, _Held(copy, True), gradient, at)
-            self._drop(leaves.storage, at + 2)
+    def _next(self) -> int:
+        """Return a moment after all that happened so far, and before the next event."""
+        if (self._now + 2) % TICKS:
+            self._now += 1
+        return self._now
 
-    def _add(self, buffers: Any, key: Any, new: _Held, gradient: Gradient, at: int) -> None:
+    def _deliver(self, device: str | None, gradient: Gradient, storage: _Storage | None) -> None:
+        """Put a gradient into the buffer of its target, or with those that go there."""
+        here = device == self._devices[gradient.target]
+        buffers: Any = self._buffers if here else self._departing
+        key = gradient.place if here else (*gradient.place, device)
+        if storage is not None:
+            self._add(buffers, key, _Held(storage, gradient.addable), gradient.bytes)
+
+    def _send(self, device: str | None, gradient: Gradient) -> None:
+        """Copy what goes to another device once it is complete."""
+        key = (*gradient.place, device)
+        if device == self._devices[gradient.target]:
+            return
+        self._waiting[key] -= 1
+        if self._waiting[key] > 0:
+            return
+        meets = self._collects(gradient.target, device)
+        if meets:
+            self._abroad[gradient.place] -= 1
+        leaves = self._departing.pop(key, None)
+        if leaves is None:
+            return
+        size = rounded(gradient.bytes)
+        copy = _Storage(self._devices[gradient.target], size, self._next(), 1)
+        self._drop(leaves.storage, self._next())
+        into = self._arrived if meets else self._buffers
+        self._add(into, gradient.place, _Held(copy, True), size)
+
+    def _collect(self, index: int, node: Node) -> None:
+        """Add what came over to the buffers, as far as the engine does so before a node."""
+        for place in list(self._arrived):
+            maker = self._captured.nodes[place[0]].op
+            early = maker is None or (node.op is not None and node.op <= maker)
+            if self._abroad[place] == 0 and (early or place[0] == index):
+                held = self._arrived.pop(place)
+                self._add(self._buffers, place, held, held.storage.bytes)
+
+    def _add(self, buffers: Any, key: Any, new: _Held, size: int) -> None:
         old = buffers.get(key)
         if old is None:
             buffers[key] = new
             return
-        if old.storage.holders == 1 and old.dense:
-            self._drop(new.storage, at + 2)
+        if old.storage.holders == 1 and old.addable:
+            self._drop(new.storage, self._next())
             return
-        total = _Storage(new.storage.device, rounded(gradient.bytes), at + 1, 1)
+        total = _Storage(new.storage.device, rounded(size), self._next(), 1)
         buffers[key] = _Held(total, True)
-        self._drop(old.storage, at + 2)
-        self._drop(new.storage, at + 2)
+        at = self._next()
+        self._drop(old.storage, at)
+        self._drop(new.storage, at)
+
+
+def _made_at(event: int) -> int:
+    """Return when a kernel's results are allocated: behind all that comes before its event."""
+    return event * TICKS + TICKS - 1
