@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import traceback
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import checkpoint as checkpointing
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -80,6 +82,90 @@ class OneBackwardThread:
 
 
 one_backward_thread = OneBackwardThread()
+
+
+class AutogradCalls:
+    """While anybody wants it: sees what autograd does with functions of Python.
+
+    `torch.utils.checkpoint` keeps a function for the backward; what `resumed_later` returns is kept
+    in its place, and is told by `begins` when the function is about to run in the forward. The call
+    of an autograd function, which no function mode sees, is handed to `applied`.
+    """
+
+    def __init__(self) -> None:
+        self._who: dict[int, weakref.ref[Any]] = {}
+        self._before: tuple[Any, Any, Any] | None = None
+
+    def begin(self, who: Any) -> None:
+        """Let `who`, a function mode, see them until `end` or the end of `who`."""
+        key = id(who)
+        self._who[key] = weakref.ref(who, lambda _: self._forget(key))
+        if self._before is not None:
+            return
+        module, function = checkpointing, checkpointing.CheckpointFunction
+        generator, forward = module._checkpoint_without_reentrant_generator, function.forward
+        apply = torch.autograd.Function.__dict__["apply"]
+        self._before = generator, forward, apply
+
+        def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+            resumed = self._resumed(kept, runs_now=False)
+            inner = generator(resumed, *args, **kwargs)
+            next(inner)
+            if resumed is not kept:
+                resumed.begins()  # behind what the checkpoint itself calls
+            try:
+                yield
+            except BaseException as error:
+                inner.throw(error)
+                raise
+            next(inner, None)
+
+        def with_forward(ctx: Any, kept: Any, *args: Any) -> Any:
+            return forward(ctx, self._resumed(kept, runs_now=True), *args)
+
+        def with_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            call = apply.__get__(None, cls)
+            who = None if cls.__module__.startswith("torch.") else self._seeing()
+            return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
+
+        module._checkpoint_without_reentrant_generator = with_generator
+        function.forward = staticmethod(with_forward)
+        torch.autograd.Function.apply = classmethod(with_apply)
+
+    def _seeing(self) -> Any:
+        """Return who sees what runs in this thread now."""
+        modes = _get_current_function_mode_stack()
+        return modes[-1] if modes and id(modes[-1]) in self._who else None
+
+    def _resumed(self, function: Any, *, runs_now: bool) -> Any:
+        who = self._seeing()
+        return function if who is None else who.resumed_later(function, runs_now=runs_now)
+
+    def end(self, who: Any) -> None:
+        """Let `who` see no more."""
+        self._forget(id(who))
+
+    def _forget(self, key: int) -> None:
+        self._who.pop(key, None)
+        if self._before is not None and not self._who:
+            generator, forward, apply = self._before
+            checkpointing._checkpoint_without_reentrant_generator = generator
+            checkpointing.CheckpointFunction.forward = staticmethod(forward)
+            torch.autograd.Function.apply = apply
+            self._before = None
+
+
+autograd_calls = AutogradCalls()
+
+
+def called_by_checkpoint() -> bool:
+    """Whether the torch function that a mode is handed was called by a checkpoint itself."""
+    return sys._getframe(2).f_globals is vars(checkpointing)
+
+
+def is_seeing(mode: TorchFunctionMode) -> bool:
+    """Whether a function mode is on in this thread."""
+    return mode in _get_current_function_mode_stack()
 
 
 def has_global_module_hooks() -> bool:
@@ -256,6 +342,41 @@ def _wrong_in_tracing() -> list[str]:
     return [*wrong, "functions with a backward of their own are not noticed"]
 
 
+def _wrong_in_autograd_calls() -> list[str]:
+    class Who(TorchFunctionMode):
+        seen = 0
+
+        def resumed_later(self, function: Any, *, runs_now: bool) -> Any:
+            self.seen += 1 + runs_now
+            return self if not runs_now else function
+
+        def begins(self) -> None:
+            self.seen += 3
+
+        def applied(self, cls: Any, call: Any, args: Any, kwargs: Any) -> Any:
+            del cls, call, kwargs
+            self.seen += 6
+            return args
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Own(torch.autograd.Function):
+        """A function with a backward of its own."""
+
+    who = Who()
+    autograd_calls.begin(who)
+    with who:
+        for reentrant in (False, True):
+            x = torch.ones(2, requires_grad=True)
+            checkpointing.checkpoint(torch.sin, x, use_reentrant=reentrant)
+        Own.apply(x)
+    autograd_calls.end(who)
+    return [] if who.seen == 12 else ["functions of autograd are not seen"]
+
+
 def self_test() -> list[str]:
     """Return what is not as expected in the PyTorch that is installed; empty when all is."""
     wrong = []
@@ -320,6 +441,7 @@ def self_test() -> list[str]:
     if cell._flat_weights[0] is not cell.weight_ih_l0:
         wrong.append("recurrent modules keep their weights elsewhere")
     wrong += _wrong_in_tracing()
+    wrong += _wrong_in_autograd_calls()
     if not moves_in_place(weight, torch.device("cpu")):
         wrong.append("parameters cannot be moved in place")
     return wrong

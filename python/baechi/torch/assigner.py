@@ -331,9 +331,25 @@ class Assigner(Interceptor):
 
     # Running
 
+    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        _private.one_backward_thread.here()  # also where another thread calls the model
+        return super()._outside(path, forward, args, kwargs)
+
     def _start(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        if not path or not self._own_streams:
-            return super()._start(path, forward)
+        run = super()._start(path, forward)
+        if not path or _private.current_autograd_node() is not None:
+            return run  # what is computed again for a backward stays where it was
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            home = next((t.device for t in tensors_in((args, kwargs))), None)
+            return self._all_sent_home(run(*args, **kwargs), home)
+
+        return called
+
+    def part(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Order a part of the model that runs alone behind its caller, and its caller behind it."""
+        if not self._own_streams:
+            return forward
 
         def joined(*args: Any, **kwargs: Any) -> Any:
             self._join(from_caller=True)
@@ -347,6 +363,13 @@ class Assigner(Interceptor):
 
         return joined
 
+    def _all_sent_home(self, out: Any, home: torch.device | None) -> Any:
+        self._state.paused = True
+        try:
+            return map_tensors(lambda t: self._sent_home(t, home), out)
+        finally:
+            self._state.paused = False
+
     def _read_by_caller(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
         source = self.owner(tensor)
@@ -358,16 +381,13 @@ class Assigner(Interceptor):
         home = next((t.device for t in tensors_in((args, kwargs))), None)
         if home is None and self._moved:
             home = self._moved[0][1]
-        _private.one_backward_thread.here()  # also where another thread calls the model
         self._pending.clear()
         self._called()
         try:
             out = forward(*args, **kwargs)
-            self._state.paused = True
             self._join(from_caller=False)
-            return map_tensors(lambda t: self._sent_home(t, home), out)
+            return self._all_sent_home(out, home)
         finally:
-            self._state.paused = False
             self._join(from_caller=False)
             self._copies.clear()
             self.links.forget()

@@ -10,6 +10,7 @@ before it in the same module call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -60,6 +61,9 @@ OBSERVERS = frozenset(
         "is_neg",
         "register_post_accumulate_grad_hook",
         "record_stream",
+        "device",
+        "_set_grad_enabled",
+        "_set_multithreading_enabled",
     ]
 )
 
@@ -93,6 +97,15 @@ class Scope:
         scope.begin()
         return scope
 
+    def mark(self) -> tuple[int, dict[str, int]]:
+        """Return how far the call is, for `go_back`."""
+        return self.functions, dict(self._calls)
+
+    def go_back(self, mark: tuple[int, dict[str, int]]) -> None:
+        """Count from where the call was at a mark."""
+        self.functions = mark[0]
+        self._calls = dict(mark[1])
+
     def _key_of(self, path: str, count: int) -> str:
         if not self.key:
             key = path
@@ -110,6 +123,7 @@ class Scope:
 class _State(threading.local):
     scope: Scope | None = None
     paused = False
+    resumed = False  # what runs was run before and is computed again
 
 
 def is_unit_by_default(module: nn.Module) -> bool:
@@ -129,6 +143,31 @@ class _Wrapper(functools.partial[Any]):
         raise InputError(
             "a placed model cannot be copied or pickled: restore() it first, or take its state_dict"
         )
+
+
+class _Resumed:
+    """A function that is run again in the backward, as it was run in the forward."""
+
+    def __init__(
+        self, by: Interceptor, function: Callable[..., Any], scope: Scope, runs_now: bool
+    ) -> None:
+        self._by = by
+        self._function = function
+        self._scope = scope
+        self._mark = scope.mark()
+        self._runs_now = runs_now  # the next call is still that of the forward
+
+    def begins(self) -> None:
+        """Take note of where the forward is."""
+        self._mark = self._scope.mark()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function."""
+        if self._runs_now:
+            self._runs_now = False
+            self._mark = self._scope.mark()
+            return self._function(*args, **kwargs)
+        return self._by.resume(self._scope, self._mark, self._function, args, kwargs)
 
 
 class Interceptor(TorchFunctionMode):
@@ -152,6 +191,7 @@ class Interceptor(TorchFunctionMode):
     def install(self) -> None:
         """Put the wrappers in place."""
         self.check_free()
+        _private.autograd_calls.begin(self)
         units: list[str] = []
         for path, module in self.model.named_modules():
             if units and path.startswith(units[-1] + "."):
@@ -172,6 +212,7 @@ class Interceptor(TorchFunctionMode):
 
     def remove(self) -> None:
         """Take the wrappers away; the modules are as before `install`."""
+        _private.autograd_calls.end(self)
         for module, before in reversed(self._wrapped):
             if before is None:
                 module.__dict__.pop("forward", None)
@@ -253,8 +294,7 @@ class Interceptor(TorchFunctionMode):
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run what was called while the model as a whole is not running.
 
-        The model itself, or, when activations are computed again in the backward, one of its
-        modules: that one counts as called for the first time.
+        The model itself, or one of its modules: that one counts as called for the first time.
         """
         self.root.begin()
         scope = self.root
@@ -269,8 +309,39 @@ class Interceptor(TorchFunctionMode):
 
     def _start(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         if path:
-            return forward
+            return self.part(forward)
         return lambda *args, **kwargs: self.run_root(forward, args, kwargs)
+
+    def part(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs a part of the model while the model as a whole is not running."""
+        return forward
+
+    # Activations that are computed again in the backward
+
+    def resumed_later(self, function: Callable[..., Any], *, runs_now: bool) -> Callable[..., Any]:
+        """Return what to keep in the place of a function that will run again in the backward."""
+        state = self._state
+        if state.scope is None or state.paused:
+            return function
+        return _Resumed(self, function, state.scope, runs_now)
+
+    def resume(
+        self, scope: Scope, mark: Any, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run a function again, seen and counted as it was when `scope` was at `mark`."""
+        if not self._wrapped:
+            return function(*args, **kwargs)
+        state = self._state
+        before = scope.mark()
+        scope.go_back(mark)
+        was = state.scope, state.paused, state.resumed
+        state.scope, state.paused, state.resumed = scope, False, True
+        try:
+            with contextlib.nullcontext() if _private.is_seeing(self) else self:
+                return self.part(function)(*args, **kwargs)
+        finally:
+            state.scope, state.paused, state.resumed = was
+            scope.go_back(before)
 
     def session(self, scope: Scope, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run `call` inside `scope` with the mode on."""
@@ -282,6 +353,20 @@ class Interceptor(TorchFunctionMode):
         finally:
             state.scope = None
 
+    def applied(self, cls: type, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Hand the call of an autograd function to run_function: its inside is not looked at."""
+        state = self._state
+        scope = state.scope
+        if scope is None or state.paused:
+            return call(*args, **kwargs)
+        index = scope.functions
+        scope.functions = index + 1
+        mode = _private.pop_function_mode()
+        try:
+            return self.run_function(scope, index, cls.__name__, call, args, kwargs)
+        finally:
+            _private.push_function_mode(mode)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Hand a torch function to run_function, unless it only looks at a tensor."""
         state = self._state
@@ -289,6 +374,8 @@ class Interceptor(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if scope is None or state.paused or name in OBSERVERS:
             return func(*args, **(kwargs or {}))
+        if state.resumed and name == "detach" and _private.called_by_checkpoint():
+            return func(*args, **(kwargs or {}))  # of what is kept: not so in the forward
         index = scope.functions
         scope.functions = index + 1
         return self.run_function(scope, index, name, func, args, kwargs or {})

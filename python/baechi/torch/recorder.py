@@ -115,6 +115,19 @@ class Recorder(Interceptor):
         self.entered(self.root, args, kwargs)
         return forward(*args, **kwargs)
 
+    def resume(
+        self, scope: Scope, mark: Any, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Compute activations again: work of the backward, and no operators of its own."""
+        del mark
+        state = self._state
+        before = state.scope, state.paused
+        state.scope, state.paused = scope, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            state.scope, state.paused = before
+
     def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
         """Note what came in by arguments."""
         known = self.entries.setdefault(scope.path, set())

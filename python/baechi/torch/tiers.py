@@ -121,6 +121,7 @@ class TieredAssigner(Assigner):
                 ) from None
             return super()._outside(path, forward, args, kwargs)
         self.tier, self.note = 2, ""
+        _private.one_backward_thread.here()
         return self._run(program, tensors)
 
     def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
