@@ -23,6 +23,7 @@
 
 #include "generator.h"
 #include "launch.h"
+#include "meta_memo.h"
 
 namespace baechi::sim {
 namespace {
@@ -202,7 +203,19 @@ class Call {
         }));
       }
     }
-    if (arguments != nullptr) *arguments = meta;
+    if (arguments != nullptr) {
+      *arguments = meta;
+      return call_meta(std::move(meta));
+    }
+    auto key = key_of(op_, meta);
+    if (!key) return call_meta(std::move(meta));
+    if (auto known = remembered(*key)) return *std::move(known);
+    auto results = call_meta(std::move(meta));
+    remember(*std::move(key), results);
+    return results;
+  }
+
+  std::optional<Stack> call_meta(Stack meta) const {
     try {
       const HostKernelScope scope;
       op_.callBoxed(&meta);
