@@ -106,10 +106,11 @@ class Page:
     tables: list[Table]
     summary: str = ""
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)  # (caption, SVG) by name
+    made: dict[str, str] = field(default_factory=lambda: machine())
 
     def markdown(self, command: str) -> str:
         """The whole page."""
-        where = machine()
+        where = self.made
         parts = [
             f"# {self.title}",
             f"{self.simulated}\n\nCosts: {'; '.join(COSTS[letter] for letter in self.costs)}.  \n"
@@ -130,7 +131,7 @@ class Page:
         return {
             "name": self.name,
             "title": self.title,
-            **machine(),
+            **self.made,
             "command": command,
             "costs": [COSTS[letter] for letter in self.costs],
             "simulated": self.simulated,

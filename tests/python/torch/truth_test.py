@@ -112,3 +112,16 @@ def test_a_page_of_the_truth_check_holds_its_rows() -> None:
     assert spread["plan_error"] == spread["plan"] / spread["ordered"] - 1
     json.dumps(table.rows)
     assert measured_graph(TINY["unet"], repeats=1).names[0] == "inputs"
+
+
+def test_the_virtual_table_is_run_again_and_the_others_stay(tmp_path: Path) -> None:
+    clocks = [truth.on_the_real_clock([]), truth.on_the_cpu([])]
+    for table in clocks:
+        table.rows = [{"workload": "unet", "devices": 1, "method": "single", "measured": 7_000_000}]
+    first = truth.page([truth.on_the_virtual_clock([]), *clocks])
+    first.made["date"] = "2000-01-01"
+    first.write(tmp_path, "command")
+    again = truth.again(tmp_path, [TINY["unet"]])
+    assert len(again.tables[0].rows) == len(truth.PLACEMENTS)
+    assert [table.rows for table in again.tables[1:]] == [table.rows for table in clocks]
+    assert "2000-01-01" in again.markdown("command")
