@@ -182,6 +182,10 @@ def record_step(
     places = recorder.autograd.places
     for op in recorder.ops:
         op.keepers = {t: [places[n] for n in ns if n in places] for t, ns in op.keepers.items()}
+    for seen in recorder.seen:
+        if seen.node is not None:
+            number, output = seen.node
+            seen.node = (places[number], output) if number in places else None
 
 
 @contextlib.contextmanager

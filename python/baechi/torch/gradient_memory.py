@@ -6,7 +6,7 @@ it; further ones are added to it, in place where nothing else holds its memory. 
 another device wants waits where it was made until all of that device's readers have added theirs,
 and then goes over at once: transfers run before everything else. Those that came over for one
 tensor meet in a buffer of their own. It is added to the node's when the engine has nothing to do
-that the forward did after the tensor was sent, which was as soon as it was made.
+that the forward did after the tensor was sent.
 """
 
 from __future__ import annotations
@@ -45,9 +45,14 @@ class Gradients:
     """The engine's buffers while the nodes of a recorded backward run."""
 
     def __init__(
-        self, captured: Capture, device_of_node: Callable[[Node], str | None], hold: Hold
+        self,
+        captured: Capture,
+        device_of_node: Callable[[Node], str | None],
+        hold: Hold,
+        sent_behind: Mapping[tuple[int, int], int],
     ) -> None:
         self._captured = captured
+        self._sent_behind = sent_behind  # the operator, by what went to other devices
         self._device_of_node = device_of_node
         self._hold = hold
         self._end = len(captured.trace) * TICKS
@@ -168,8 +173,8 @@ class Gradients:
     def _collect(self, index: int, node: Node) -> None:
         """Add what came over to the buffers, as far as the engine does so before a node."""
         for place in list(self._arrived):
-            maker = self._captured.nodes[place[0]].op
-            early = maker is None or (node.op is not None and node.op <= maker)
+            sender = self._sent_behind.get(place, self._captured.nodes[place[0]].op)
+            early = sender is None or (node.op is not None and node.op <= sender)
             if self._abroad[place] == 0 and (early or place[0] == index):
                 held = self._arrived.pop(place)
                 self._add(self._buffers, place, held, held.storage.bytes)

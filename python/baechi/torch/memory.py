@@ -73,6 +73,10 @@ class _Step:
         self._objects: dict[int, list[Seen]] = {}
         for seen in captured.seen:
             self._objects.setdefault(seen.tensor, []).append(seen)
+        self._takers: dict[int, list[int]] = {}  # of what the code holds
+        for index, op in enumerate(captured.ops):
+            for number in op.takes:
+                self._takers.setdefault(number, []).append(index)
         self._own_code = own_code
         self._last_read: dict[int, int] = {}
         for op in captured.ops:
@@ -120,7 +124,9 @@ class _Step:
         return self._home if node.op is None else self._device[node.op]
 
     def _hold_tensors(self) -> None:
-        gradients = Gradients(self._captured, self._device_of_node, self._hold_bytes).replay()
+        gradients = Gradients(
+            self._captured, self._device_of_node, self._hold_bytes, self._sent_behind()
+        ).replay()
         made: dict[int, tuple[str | None, int]] = {}
         for at, event in enumerate(self._captured.trace):
             if isinstance(event, Run):
@@ -129,12 +135,23 @@ class _Step:
         for tensor, (device, start) in made.items():
             if tensor not in gradients:
                 self._hold(device, tensor, start, self._activation_end(tensor, device, start))
-        takers: dict[int, list[int]] = {}
-        for index, op in enumerate(self._captured.ops):
-            for number in op.takes:
-                takers.setdefault(number, []).append(index)
-        for number, ops in takers.items():
+        for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
+
+    def _sent_behind(self) -> dict[tuple[int, int], int]:
+        """Return the operator behind which an output of a node first goes to another device."""
+        result: dict[tuple[int, int], int] = {}
+        if not self._own_code:
+            return result  # a graph sends as soon as it can
+        for number, ops in self._takers.items():
+            seen = self._captured.seen[number]
+            if seen.node is None or seen.maker is None:
+                continue
+            near = None, self._device[seen.maker]
+            away = [op for op in ops if self._device[op] not in near]
+            if away and (sender := seen.sender(away[0])) is not None:
+                result[seen.node] = sender
+        return result
 
     def _released(self, tensor: int, savers: Iterable[int]) -> int | None:
         """Return when the backwards of operators let go of a tensor that they saved."""
@@ -171,13 +188,14 @@ class _Step:
     def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
         owner = made[seen.tensor][0] if seen.tensor in made else None
-        kept = any(s != seen.maker for s in self._savers_on(seen.tensor, owner))
+        kept = any(self._device[s] == owner for s in seen.kept)
         until = self._forward_end if kept else self._let_go(seen)
         for device in {self._device[t] for t in takers} - {owner}:
             mine = [t for t in takers if self._device[t] == device]
             start = self._begins[mine[0]] * TICKS
-            if seen.maker is not None:  # it is sent before the maker's own arguments are let go of
-                start = min(start, self._captured.ops[seen.maker].end * TICKS - 1)
+            sender = seen.sender(mine[0])
+            if sender is not None:  # it is sent before that one's own arguments are let go of
+                start = min(start, self._captured.ops[sender].end * TICKS - 1)
             savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
             if not self._own_code:  # a graph drops a copy behind its last reader
                 until = max(self._captured.ops[t].end for t in mine)

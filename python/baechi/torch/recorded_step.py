@@ -54,8 +54,19 @@ class Seen:
 
     tensor: int
     bytes: int
-    maker: int | None  # the operator that returned it
+    given: list[int] = field(default_factory=list)  # operators that returned it, its maker first
+    kept: list[int] = field(default_factory=list)  # operators whose backward keeps it, or a view
+    node: tuple[int, int] | None = None  # of autograd, and which of its outputs it is
     until: int | None = None  # events of the trace before the code let go of it; None: it did not
+
+    @property
+    def maker(self) -> int | None:
+        """The operator that returned it first."""
+        return self.given[0] if self.given else None
+
+    def sender(self, reader: int) -> int | None:
+        """The operator that returned it last before `reader` took it: behind it, it is sent."""
+        return max((op for op in self.given if op < reader), default=None)
 
 
 @dataclass

@@ -188,11 +188,15 @@ class Recorder(Interceptor):
             return None
         version = _private.version_of(tensor)
         known = self._seen.get(id(tensor))
+        given = [] if maker is None else [maker]
         if known is not None and known[0]() is tensor and known[1] == version:
+            self.seen[known[2]].given += given
             return known[2]
         number = len(self.seen)
         size = rounded(tensor.numel() * tensor.element_size())
-        seen = Seen(self.tensor_of(tensor, None), size, maker)
+        seen = Seen(self.tensor_of(tensor, None), size, given)
+        if tensor.grad_fn is not None:
+            seen.node = _private.sequence_number(tensor.grad_fn), tensor.output_nr
         self.seen.append(seen)
 
         def gone(_: Any) -> None:
@@ -404,6 +408,10 @@ class Recorder(Interceptor):
                 if number not in op.saved:
                     op.saved.append(number)
                 op.keepers.setdefault(number, []).append(_private.next_sequence_number() - 1)
+                for held in (tensor, tensor._base):
+                    known = self._seen.get(id(held))
+                    if known is not None and known[0]() is held:
+                        self.seen[known[2]].kept.append(self._op)
         # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
         # would keep it from being let go of.
         return tensor.data
