@@ -26,6 +26,28 @@ LAST_TESTED = (2, 13)
 pop_function_mode = torch._C._pop_torch_function_stack
 push_function_mode = torch._C._push_on_torch_function_stack
 current_autograd_node = torch._C._current_autograd_node
+not_compiled = torch._disable_dynamo  # what torch.compile is not to look into
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is what torch.compile returned for another one."""
+    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """Return the module that torch.compile was given; others are their own."""
+    return module._orig_mod if is_compiled(module) else module
+
+
+def compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def eager(model: nn.Module) -> Any:
+    """Return a context in which compiled modules inside run their own code."""
+    inside = any(is_compiled(module) or compiled_in_place(module) for module in model.modules())
+    return torch.compiler.set_stance("force_eager") if inside else contextlib.nullcontext()
 
 
 def next_sequence_number() -> int:

@@ -24,6 +24,7 @@ from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.communication import MODES, Arrival, Departure, Links, LogicalDevice
 from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import move_weights
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.optimizer_state import follow
@@ -180,6 +181,7 @@ class Assigner(Interceptor):
         self._made_at: dict[int, _Made] = {}  # by storage; of operators in `_viewed`
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
+        self._kept: KeptWeights | None = None
         self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
         self._hooks: list[Any] = []
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
@@ -206,6 +208,7 @@ class Assigner(Interceptor):
         follow(self._moved)
         for tensor, device in goes:
             self._mark(tensor, device)
+        self._kept = KeptWeights(self.model, self.retyped)
         self._unhooked = [tensor for tensor, device in goes if device.own_stream is not None]
         super().install()
 
@@ -217,13 +220,29 @@ class Assigner(Interceptor):
             hook.remove()
         self._hooks.clear()
         self._unhooked.clear()
-        came_from = [(tensor, tensor.device) for tensor, _ in self._moved]
-        move_weights(self._moved)
+        if self._kept is not None:
+            self._kept.remove()
+        goes = [*self._moved, *self._made_since()]
+        came_from = [(tensor, tensor.device) for tensor, _ in goes]
+        move_weights(goes)
         follow(came_from)
         for tensor, _ in self._moved:
             if hasattr(tensor, _TAG):
                 delattr(tensor, _TAG)
         self._moved = []
+
+    def _made_since(self) -> list[tuple[torch.Tensor, torch.device]]:
+        """Return the weights made on our devices since, and where the others came from."""
+        homes = {home for _, home in self._moved}
+        known = {id(tensor) for tensor, _ in self._moved}
+        ours = {device.torch_device for device in self.devices}
+        if len(homes) != 1:
+            return []
+        weights = [tensor for _, tensor in named_weights(self.model) if id(tensor) not in known]
+        return [(tensor, *homes) for tensor in weights if tensor.device in ours]
+
+    def retyped(self) -> None:
+        """Take note that the weights have another type."""
 
     # Who has a tensor
 
@@ -333,7 +352,17 @@ class Assigner(Interceptor):
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _private.one_backward_thread.here()  # also where another thread calls the model
-        return super()._outside(path, forward, args, kwargs)
+        try:
+            return super()._outside(path, forward, args, kwargs)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: RuntimeError) -> None:
+        """Raise a clearer error if weights are not where they should be."""
+        by_name = {device.name: device for device in self.devices}
+        planned = {name: by_name[device] for name, device in self.weight_devices.items()}
+        check_weights(self.model, planned, error)
 
     def _start(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         run = super()._start(path, forward)
@@ -520,6 +549,8 @@ class Assigner(Interceptor):
         watched = self._pending or self._made_at
         if changes and tensors and (watched or tensors[0].is_inference()):
             self._about_to_change(tensors[0], device)
+        if device is None:
+            self._await(tensors)
         if device is None or device.own_stream is None:
             out = call(*args, **kwargs)
         else:
@@ -527,6 +558,15 @@ class Assigner(Interceptor):
                 out = call(*args, **kwargs)
         self._made(known[1], out, device)
         return out
+
+    def _await(self, tensors: list[torch.Tensor]) -> None:
+        """Order the caller's streams behind what made the tensors of ours that they read."""
+        if not self._own_streams:
+            return
+        owners = {self.owner(tensor) for tensor in tensors}
+        for device in (d for d in self._own_streams if d in owners):
+            callers = torch.accelerator.current_stream(device.torch_device)
+            callers.wait_event(device.own_stream.record_event())
 
     def _device_of_function(
         self,
@@ -538,10 +578,14 @@ class Assigner(Interceptor):
         out = kwargs.get("out")
         if isinstance(out, torch.Tensor):
             return self.owner(out)
-        if stays and tensors:
-            return self.owner(tensors[0])
         if not tensors:
             return None
+        if stays:
+            first, own = tensors[0], self.owner(tensors[0])
+            if own is not None or not self._any_shared:
+                return own
+            others = filter(None, map(self.owner, tensors))  # a buffer that it fills for itself
+            return next((d for d in others if d.torch_device == first.device), None)
         for tensor in tensors:
             if isinstance(tensor, nn.Parameter):
                 owner = self.owner(tensor)

@@ -89,6 +89,7 @@ def capture(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    model = _private.uncompiled(model)
     on_meta = any(p.is_meta for p in model.parameters())
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
@@ -96,6 +97,7 @@ def capture(
     args, kwargs = call_arguments(example_inputs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model))
+        stack.enter_context(_private.eager(model))
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:
             args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)

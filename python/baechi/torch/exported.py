@@ -24,6 +24,7 @@ from torch import nn
 
 from baechi.torch import _private
 from baechi.torch.capture import call_arguments
+from baechi.torch.export_reasons import reason_of
 from baechi.torch.exported_graph import (
     ANNOTATION,
     ExportedGraph,
@@ -128,14 +129,26 @@ class _Tracer(Interceptor):
 
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
+        self.failed: str | None = None  # the innermost call that raised an error
+        self.last: str | None = None  # call that was traced
         self._values: dict[int, tuple[Any, torch.Tensor]] = {}  # by id: the traced, the real one
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Trace a unit under its name."""
-        with _private.annotate(ANNOTATION, scope.key or type(module).__name__):
+        key = scope.key or type(module).__name__
+        with self._named(key), _private.annotate(ANNOTATION, key):
             return forward(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _named(self, key: str) -> Iterator[None]:
+        self.last = key
+        try:
+            yield
+        except Exception:
+            self.failed = self.failed or key
+            raise
 
     def run_function(
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
@@ -143,10 +156,11 @@ class _Tracer(Interceptor):
         """Trace a function under its name; compute what follows from no input and no weight."""
         traced = list(tensors_in((args, tuple(kwargs.values()))))
         constant = all(self._known(t) for t in traced)
+        key = scope.function_key(index, name)
         if constant and name in _VALUES and traced:
-            with _private.no_tracing():
+            with self._named(key), _private.no_tracing():
                 return call(*self._real(args), **self._real(kwargs))
-        with _private.annotate(ANNOTATION, scope.function_key(index, name)):
+        with self._named(key), _private.annotate(ANNOTATION, key):
             out = call(*args, **kwargs)
         if constant:
             self._compute(name, call, args, kwargs, out)
@@ -326,6 +340,7 @@ def export(
         NotExportedError: With what stands in the way.
 
     """
+    model = _private.uncompiled(model)
     call = example_inputs
     if not isinstance(call, Call):
         call = Call(*call_arguments(example_inputs))
@@ -338,6 +353,7 @@ def export(
     tracer = _Tracer(model, unit_test(units))
     with contextlib.ExitStack() as stack:
         stack.enter_context(_untouched(model))
+        stack.enter_context(_private.eager(model))
         stack.enter_context(_weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         tracer.install()
@@ -353,13 +369,7 @@ def export(
         except NotExportedError:
             raise
         except Exception as error:
-            cause: BaseException | None = error
-            while cause is not None:
-                if isinstance(cause, NotExportedError):
-                    raise cause from None
-                cause = cause.__cause__ or cause.__context__
-            line = (str(error).strip().splitlines() or [""])[0]
-            raise NotExportedError(f"{type(error).__name__}: {line}") from None
+            raise reason_of(error, tracer.failed, tracer.last) from error
     calls = [node for node in graph.nodes if node.kind == "call"]
     if calls and all(node.owner is None for node in calls):
         raise NotExportedError("this PyTorch does not keep the names of traced calls")

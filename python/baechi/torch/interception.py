@@ -125,6 +125,9 @@ class _State(threading.local):
     paused = False
     resumed = False  # what runs was run before and is computed again
 
+    def __init__(self) -> None:
+        self.root = Scope("", "")  # each thread counts its own calls
+
 
 def is_unit_by_default(module: nn.Module) -> bool:
     """Whether a module has no inside worth a look: leaves, and what computes its own weights."""
@@ -132,6 +135,7 @@ def is_unit_by_default(module: nn.Module) -> bool:
         next(module.children(), None) is None
         or isinstance(module, nn.MultiheadAttention)
         or hasattr(module, "parametrizations")
+        or _private.is_compiled(module)
     )
 
 
@@ -178,10 +182,14 @@ class Interceptor(TorchFunctionMode):
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__()
         self.model = model
-        self.root = Scope("", "")
         self._is_unit = is_unit
         self._state = _State()
         self._wrapped: list[tuple[nn.Module, Any]] = []
+
+    @property
+    def root(self) -> Scope:
+        """The call of the model as a whole."""
+        return self._state.root
 
     def check_free(self) -> None:
         """Raise InputError if the model has wrappers already."""
@@ -206,7 +214,10 @@ class Interceptor(TorchFunctionMode):
             before = module.__dict__.get("forward")
             wrap = self._wrap_unit if unit else self._wrap_interior
             forward = module.forward
-            wrapper = functools.update_wrapper(_Wrapper(wrap(path, module, forward)), forward)
+            call = wrap(path, module, forward)
+            if not path or _private.compiled_in_place(module):
+                call = _private.not_compiled(call)
+            wrapper = functools.update_wrapper(_Wrapper(call), forward)
             module.__dict__["forward"] = wrapper
             self._wrapped.append((module, before))
 

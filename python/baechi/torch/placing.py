@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
+from baechi.torch import _private
 from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import call_arguments, capture_on
 from baechi.torch.exported import Exported, export
@@ -92,6 +93,7 @@ def assign(
         units: As `captured` was made with.
 
     """
+    model = _private.uncompiled(model)
     if tier not in TIERS:
         raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
     if mode not in MODES:
@@ -202,6 +204,7 @@ def place(
         DoesNotFit: No plan fits the cluster.
 
     """
+    model = _private.uncompiled(model)
     if level not in LEVELS:
         raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     if cluster == "auto":

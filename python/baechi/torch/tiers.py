@@ -75,12 +75,14 @@ class TieredAssigner(Assigner):
         self._refused: dict[Any, str] = {}
         self._all_modules: list[nn.Module] = []
         self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
+        self._weights: list[tuple[Mapping[str, Any], tuple[str, ...]]] = []  # their names
 
     def _put_in_place(self) -> None:
         super()._put_in_place()
         self._all_modules = list(self.model.modules())
-        tables = [m._modules for m in self._all_modules if m._modules]
-        self._children = [(table, tuple(table.values())) for table in tables]
+        self._children = [(m._modules, tuple(m._modules.values())) for m in self._all_modules]
+        weights = [t for m in self._all_modules for t in (m._parameters, m._buffers) if t]
+        self._weights = [(table, tuple(table)) for table in weights]
         for exported in self.tier2.exported:
             key = (exported.structure, exported.modes)
             if not any(p.exported is exported for p in self._programs.get(key, ())):
@@ -90,6 +92,12 @@ class TieredAssigner(Assigner):
         """Take the wrappers away and move the weights back."""
         super().remove()
         self._programs.clear()  # they hold nothing that lives elsewhere, but name the devices
+
+    def retyped(self) -> None:
+        """Forget the graphs: they hold conversions to types that the weights no longer have."""
+        self._programs.clear()
+        self._refused.clear()
+        self.tier2.exported.clear()
 
     @property
     def graphs(self) -> int:
@@ -118,11 +126,15 @@ class TieredAssigner(Assigner):
             if self.tier2.required and not self._programs:
                 raise InputError(
                     f"{type(self.model).__name__} cannot run in tier 2: {reason}"
-                ) from None
+                ) from reason
             return super()._outside(path, forward, args, kwargs)
         self.tier, self.note = 2, ""
         _private.one_backward_thread.here()
-        return self._run(program, tensors)
+        try:
+            return self._run(program, tensors)
+        except RuntimeError as error:
+            self._explain(error)
+            raise
 
     def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
         """Return what runs a call; raises why nothing does."""
@@ -153,6 +165,9 @@ class TieredAssigner(Assigner):
         for children, placed in self._children:
             if tuple(children.values()) != placed:
                 raise NotExportedError("a module inside it was replaced after it was placed")
+        for weights, names in self._weights:
+            if tuple(weights) != names:
+                raise NotExportedError("it has other parameters than when it was placed")
         for module in self._all_modules[1:]:
             if (
                 module._forward_hooks

@@ -196,6 +196,81 @@ def test_what_a_graph_would_forget_runs_in_tier_1(what: str) -> None:
     assert reason in placed.tier_note
 
 
+def _shapeless(_: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.baechi_tests.shapeless(x)
+
+
+@functools.cache
+def define_shapeless() -> None:
+    def shapeless(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    shapeless.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    torch.library.custom_op("baechi_tests::shapeless", shapeless, mutates_args=())
+
+
+# What is said of the module `special`, and the class of torch's own error.
+CLAUSES = {
+    "a turn": (
+        lambda x: x + 1 if x.sum() > 0 else x,
+        "a turn that its code takes, or a size, is data-dependent, in 'special/__bool__@2'",
+        "GuardOnDataDependentSymNode",
+    ),
+    "a size": (
+        lambda x: x.repeat(int(x.sum().abs().item()) + 1, 1),
+        "a turn that its code takes, or a size, is data-dependent, behind 'special/item@2'",
+        "GuardOnDataDependentSymNode",
+    ),
+    "an operator": (
+        lambda x: x if torch.allclose(x, x * 2) else -x,
+        "a turn that its code takes, or a size, is data-dependent (aten.allclose.default), in "
+        "'special/allclose@1'",
+        "DataDependentOutputException",
+    ),
+    "no shapes": (
+        lambda x: _shapeless(None, x),
+        "an operator is called whose shapes PyTorch cannot tell without running it "
+        "(baechi_tests::shapeless), in 'special/shapeless@0'; "
+        "`torch.library.register_fake` tells it",
+        "RuntimeError",
+    ),
+    "numpy": (
+        lambda x: torch.from_numpy(x.detach().numpy()),
+        "tracing it fails, in 'special/numpy@1': RuntimeError: .numpy() is not supported for "
+        "tensor subclasses.",
+        "RuntimeError",
+    ),
+    "a key": (
+        lambda x: {"a": x}["b"],
+        "tracing it fails, behind 'first': KeyError: 'b'",
+        "KeyError",
+    ),
+}
+
+
+class Special(nn.Module):
+    """A module around a function that cannot be traced."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.inner, self.function = nn.Identity(), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("what", CLAUSES)
+def test_a_refusal_is_one_clause_that_names_the_call(what: str) -> None:
+    define_shapeless()
+    function, clause, cause = CLAUSES[what]
+    model = Doing(Special(function))
+    model.forward = lambda x: model.second(model.special(model.first(x)))  # type: ignore[method-assign]
+    with pytest.raises(baechi.torch.NotExportedError) as raised:
+        baechi.torch.export(model, torch.ones(3, 4))
+    assert str(raised.value) == clause
+    assert type(raised.value.__cause__).__name__ == cause
+
+
 @pytest.mark.parametrize("what", ["calls", "mean", "history"])
 def test_what_a_forward_leaves_in_attributes_is_not_lost(what: str) -> None:
     torch.manual_seed(7)

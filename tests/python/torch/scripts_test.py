@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training scripts and libraries do with a model, after it was placed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from optimizers_test import DEVICES, X, net, placed_on, step
+from torch import nn
+
+import baechi
+
+sim: Any = pytest.importorskip("baechi.torch.sim")
+
+pytestmark = pytest.mark.usefixtures("sim", "restored")
+
+_PLACED: list[Any] = []
+
+TIERS = pytest.mark.parametrize("tier", [1, 2])
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Leave no model placed: libraries hold on to models."""
+    yield
+    for place in _PLACED:
+        place.restore()
+    _PLACED.clear()
+
+
+def placed(model: nn.Module, tier: int | str, devices: list[str] | None = None) -> Any:
+    devices = devices or DEVICES
+    place = baechi.torch.place(
+        model,
+        X,
+        f"{len(devices)}x1GiB",
+        method="random",
+        seed=1,
+        bounds=False,
+        devices=devices,
+        tier=tier,
+    )
+    _PLACED.append(place)
+    return place
+
+
+def both(tier: int | str) -> tuple[Any, Any, Any]:
+    """Return a model, the same placed, and the placement."""
+    plain, model = net(), net()
+    return plain, model, placed(model, tier)
+
+
+def same_steps(plain: nn.Module, model: nn.Module, count: int = 2) -> None:
+    expected = torch.optim.Adam(plain.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(count):
+        assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
+
+
+def same_gradients(plain: nn.Module, model: nn.Module) -> None:
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-6)
+
+
+# Moving and retyping
+
+
+@TIERS
+@pytest.mark.parametrize("how", ["to", "cpu", "to, typed", "to, a part"])
+def test_a_script_that_sends_the_model_to_a_device_is_told_and_goes_on(tier: int, how: str) -> None:
+    plain, model, place = both(tier)
+    where = [p.device for p in model.parameters()]
+    if how == "to, a part":
+        model.left.to("sim:3")
+        with pytest.raises(baechi.InputError, match=r"'left.weight' is on sim:3, and the plan"):
+            model(X)
+        place.restore()
+        return
+    with pytest.warns(UserWarning, match="its weights stay on the devices of the plan"):
+        model.cpu() if how == "cpu" else model.to("sim:3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        if how == "to, typed":
+            model.to("cpu", torch.float64)
+            plain.double()
+            torch.testing.assert_close(model(X.double()), plain(X.double()))
+        else:
+            same_steps(plain, model)
+    assert [p.device for p in model.parameters()] == where
+    place.restore()
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    model.to("sim:3")
+    assert {str(p.device) for p in model.parameters()} == {"sim:3"}
+
+
+class Typed(nn.Module):
+    """Has a buffer, and a conversion to the type of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(8, 4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convert what is computed to the weights' type."""
+        y = torch.arange(4, device=x.device).float() * self.scale.float()
+        return self.head(self.embedding(x) * y.to(self.head.weight.dtype)) * self.scale
+
+
+@TIERS
+@pytest.mark.parametrize("devices", [DEVICES, ["sim:0"] * 3])
+def test_other_precisions_after_placement(tier: int, devices: list[str]) -> None:
+    torch.manual_seed(5)
+    plain, x = Typed(), torch.tensor([1, 2, 3])
+    model = copy.deepcopy(plain)
+    place = baechi.torch.place(
+        model, x, "3x1GiB", method="random", seed=1, bounds=False, devices=devices, tier=tier
+    )
+    torch.testing.assert_close(model(x), plain(x))
+    for change in ("double", "bfloat16", "float"):
+        getattr(plain, change)()
+        getattr(model, change)()
+        found = model(x)
+        assert found.dtype == plain(x).dtype
+        torch.testing.assert_close(found, plain(x), rtol=1e-2, atol=1e-2)
+        assert place.tier == tier
+    place.restore()
+    assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"cpu"}
+    torch.testing.assert_close(model(x), plain(x), rtol=1e-2, atol=1e-2)
+
+
+def test_weights_that_are_not_the_models_own_are_named() -> None:
+    plain, model, place = both(1)
+    weights = {name: tensor * 2 for name, tensor in plain.state_dict().items()}
+    with pytest.raises(baechi.InputError, match=r"the weight '.*' is on cpu, and the plan has it"):
+        torch.func.functional_call(model, weights, (X,))
+    homes = {name: p.device for name, p in model.named_parameters()}
+    there = {name: tensor.to(homes[name]) for name, tensor in weights.items()}
+    expected = torch.func.functional_call(plain, weights, (X,))
+    torch.testing.assert_close(torch.func.functional_call(model, there, (X,)), expected)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.zeros(2, 3))  # an error of the user's own is left as it is
+    place.restore()
+
+
+# Modules that are changed
+
+
+@pytest.mark.parametrize("tier", [1, "auto"])
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_parametrizations_before_and_after_placement(name: str, tier: int | str) -> None:
+    parametrize = getattr(nn.utils.parametrizations, name)
+    for after in (False, True):
+        plain, model = net(), net()
+        for each in (plain, model):
+            if not after:
+                torch.manual_seed(3)
+                parametrize(each.left)
+        place = placed(model, tier)
+        for each in (plain, model):
+            each(X)
+            if after:
+                torch.manual_seed(3)
+                parametrize(each.left)
+        if name == "weight_norm" or not after:  # the others draw on the device
+            same_steps(plain, model)
+        place.restore()
+        assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"cpu"}
+        model(X)
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter of low rank beside it."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.base = base
+        self.down, self.up = nn.Linear(16, 2, bias=False), nn.Linear(2, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the adapter."""
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*not in the recorded step")
+@pytest.mark.parametrize("device", ["cpu", "sim:1"])
+@pytest.mark.parametrize("tier", [1, "auto"])
+def test_adapters_that_are_put_in_after_placement(tier: int | str, device: str) -> None:
+    plain, model, place = both(tier)
+    model(X)
+    for each in (plain, model):
+        each.left.requires_grad_(False)
+        each.left = Adapted(each.left)
+    model.left.down.to(device)
+    model.left.up.to(device)
+    same_steps(plain, model)
+    assert place.tier == 1
+    place.restore()
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    same_steps(plain, model)
+
+
+@TIERS
+def test_a_parameter_that_is_taken_away_is_noticed(tier: int) -> None:
+    plain, model, place = both(tier)
+    model(X)
+    for each in (plain, model):
+        del each.left.bias
+        each.left.register_parameter("bias", None)
+    torch.testing.assert_close(model(X), plain(X))
+    place.restore()
+
+
+# Steps of other shapes
+
+
+@TIERS
+def test_gradients_are_accumulated_and_evaluation_comes_in_between(tier: int) -> None:
+    plain, model, _ = both(tier)
+    for each in (plain, model):
+        outs = [each(X * n) for n in range(3)]
+        for n in range(3):
+            (each(X * n).square().mean() / 3).backward()
+            each.eval()
+            for context in (torch.no_grad, torch.inference_mode):
+                with context():
+                    torch.testing.assert_close(each(X), plain(X))
+            each.train()
+        sum(out.square().mean() for out in outs).backward()
+    same_gradients(plain, model)
+
+
+@pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what a hook computes
+@TIERS
+def test_hooks_of_the_user_after_placement(tier: int) -> None:
+    plain, model, _ = both(tier)
+    model(X)
+    called: list[list[str]] = [[], []]
+    for each, seen in zip((plain, model), called, strict=True):
+        each.left.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2,))
+        each.left.register_forward_hook(lambda _m, _i, out: out + 1)
+        each.right.register_full_backward_hook(lambda _, into, __: (into[0] * 2,))
+        each.head.weight.register_hook(lambda gradient: gradient * 3)
+        each.register_forward_hook(lambda *_, seen=seen: seen.append("forward"))
+        each.stem.weight.register_post_accumulate_grad_hook(
+            lambda _, seen=seen: seen.append("accumulated")
+        )
+    same_steps(plain, model)
+    assert called[0] == called[1] == ["forward", "accumulated"] * 2
+
+
+@TIERS
+def test_averaged_weights_and_clipped_gradients(tier: int) -> None:
+    plain, model = net(), net()
+    averages = [torch.optim.swa_utils.AveragedModel(each) for each in (plain, model)]
+    placed(model, tier)
+    for each, average in zip((plain, model), averages, strict=True):
+        optimizer = torch.optim.SGD(each.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            each(X).square().mean().backward()
+            assert nn.utils.clip_grad_norm_(each.parameters(), 0.1) > 0.1
+            optimizer.step()
+            average.update_parameters(each)
+    torch.testing.assert_close(averages[1](X), averages[0](X))
+
+
+def test_a_part_that_is_called_alone_returns_to_where_its_input_is() -> None:
+    plain, model, place = both(1)
+    for part in ("stem", "left", "right"):
+        for home in ("cpu", "sim:2"):
+            x = X.to(home)
+            found = getattr(model, part)(x)
+            assert found.device == x.device
+            torch.testing.assert_close((found + x).cpu(), getattr(plain, part)(X) + X)
+    place.restore()
+
+
+def test_each_thread_counts_its_own_calls() -> None:
+    _, model, place = both(1)
+    inside, first = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            first.wait(60)
+
+    model.stem.register_forward_hook(wait)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        thread = threading.Thread(target=model, args=(X,))
+        thread.start()
+        inside.wait(60)
+        model(X)
+        first.set()
+        thread.join()
+    assert place.unplanned == set()
+    place.restore()
+
+
+class Filled(nn.Module):
+    """Fills a tensor of its own piece by piece, as a cache of fixed size is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Read the whole tensor after each piece."""
+        cache = torch.zeros(4, *x.shape, device=x.device)
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            cache.index_copy_(0, torch.tensor([number], device=x.device), x[None])
+            x = x + cache.sum(0)
+        return x
+
+
+def test_a_tensor_that_the_model_makes_itself_is_filled_in_order() -> None:
+    torch.manual_seed(5)
+    plain = Filled()
+    model = copy.deepcopy(plain)
+    with sim.configured(devices=1, poison=True, longest_delay="1ms", seed=2), torch.no_grad():
+        placed(model, 1, ["sim:0"] * 3)
+        for n in range(5):
+            x = (X * n).to("sim:0")
+            torch.testing.assert_close(model(x).cpu(), plain(X * n), rtol=1e-4, atol=1e-5)
+
+
+# Other wrappers
+
+
+@TIERS
+@pytest.mark.parametrize("when", ["after", "in place", "before"])
+def test_torch_compile(tier: int, when: str) -> None:
+    plain, model = net(), net()
+    called = torch.compile(model, backend="eager") if when != "in place" else model
+    place = placed(model if when == "after" else called, tier)
+    if when == "in place":
+        model.compile(backend="eager")
+    if when == "after":
+        called = torch.compile(model, backend="eager")
+    for n in (1, 2):
+        torch.testing.assert_close(called(X * n), plain(X * n))
+    assert place.tier == tier
+    called(X).square().mean().backward()
+    plain(X).square().mean().backward()
+    same_gradients(plain, model)
+    place.restore()
+    torch.testing.assert_close(called(X), plain(X))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's look at inputs
+@TIERS
+def test_layers_that_were_compiled_before(tier: int) -> None:
+    plain, model = net(), net()
+    model.left.compile(backend="eager")
+    model.right = torch.compile(model.right, backend="eager")
+    compiled = model.right
+    place = placed(model, tier)
+    same_steps(plain, model)
+    assert model.right is compiled
+    place.restore()
+    same_steps(plain, model)
+
+
+def test_data_parallel_says_why_not() -> None:
+    _, model, place = both(1)
+    with pytest.raises(RuntimeError, match="must have its parameters and buffers on device"):
+        nn.DataParallel(model, ["sim:0", "sim:1"])(X.to("sim:0"))
+    place.restore()
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+import baechi.torch
+from torch import nn
+
+rank, tier = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2)
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+plain.load_state_dict(model.state_dict())
+x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+placed = baechi.torch.place(
+    model, x[:2], "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2, tier=tier
+)
+parallel = nn.parallel.DistributedDataParallel(model)
+for _ in range(2):
+    parallel.zero_grad()
+    parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
+plain(x).square().mean().backward()
+for a, b in zip(plain.parameters(), model.parameters()):
+    torch.testing.assert_close(a.grad, b.grad)
+assert placed.tier == tier
+dist.destroy_process_group()
+"""
+
+
+@TIERS
+def test_two_processes_train_a_placed_model_each(tier: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, str(rank), str(tier), str(tmp_path / "store")],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, said = rank.communicate(timeout=300)
+        assert rank.returncode == 0, said
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_accelerate(precision: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    losses = []
+    accelerate.state.AcceleratorState._reset_state()
+    for place in (False, True):
+        accelerator = accelerate.Accelerator(
+            cpu=True, mixed_precision=precision, gradient_accumulation_steps=2
+        )
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        if place:
+            placed(model, "auto")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inner, wrapped = accelerator.prepare(model, optimizer)
+        seen = []
+        for _ in range(4):
+            with accelerator.accumulate(inner):
+                loss = inner(X).square().mean()
+                accelerator.backward(loss)
+                accelerator.clip_grad_norm_(inner.parameters(), 1.0)
+                wrapped.step()
+                wrapped.zero_grad()
+                seen.append(loss.item())
+        losses.append(seen)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2 if precision == "bf16" else 1e-4)
+
+
+def test_optimizers_placed_and_moved_by_a_library_stay_together() -> None:
+    plain, model = net(), net()
+    expected = torch.optim.Adam(plain.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    step(plain, expected)
+    step(model, optimizer)
+    place = placed_on(model)
+    with pytest.warns(UserWarning, match="its weights stay"):
+        model.to("cpu")
+    for _ in range(2):
+        assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
+    place.restore()
