@@ -9,13 +9,24 @@ import importlib.util
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from experiments.catalogue import EXPERIMENTS, MODULE_OF_NEED, OF_OTHERS, duration, needs_of
+from experiments.catalogue import (
+    EXPERIMENTS,
+    MODELS,
+    MODULE_OF_NEED,
+    OF_OTHERS,
+    ON_HARDWARE,
+    PARTS,
+    duration,
+    needs_of,
+)
 from experiments.page import Page
 from experiments.peer_placers import Missing
 from experiments.several import SKIPPED, run_several
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
 
 
 def require(name: str) -> None:
@@ -27,16 +38,16 @@ def require(name: str) -> None:
             )
 
 
-def run_one(name: str, output: Path) -> int:
+def run_one(name: str, output: Path, command: str = "", **how: Any) -> int:
     """Regenerate one of EXPERIMENTS; 0, or SKIPPED when what it needs is not there."""
     start = time.perf_counter()
     try:
         require(name)
-        page: Page = importlib.import_module(f"experiments.{name}").run()
+        page: Page = importlib.import_module(f"experiments.{name}").run(**how)
     except Missing as why:
         print(f"{name:<22}skipped: {why}", flush=True)
         return SKIPPED
-    page.write(output, f"./do experiments {name}")
+    page.write(output, command or f"./do experiments {name}")
     seconds = time.perf_counter() - start
     print(f"{name:<22}{seconds:7.1f} s  {output / name}.md", flush=True)
     return 0
@@ -49,6 +60,52 @@ def run_of_others(name: str, output: Path, graphs: Path) -> None:
         print(text)
     else:
         (output / f"{name}.md").write_text(text)
+
+
+def run_on_hardware(chosen: argparse.Namespace) -> int:
+    """Run `accelerator`, which has options of its own."""
+    how = {
+        "minutes": chosen.minutes,
+        "simulated": chosen.simulated,
+        "parts": chosen.parts.split(","),
+        "models": chosen.models.split(",") if chosen.models else (),
+    }
+    output, command = chosen.output, f"./do experiments {ON_HARDWARE}"
+    if chosen.simulated is not None:
+        output = ROOT / "build/rehearsal" if output == RESULTS else output
+        command += f" --simulated {chosen.simulated}"
+    return run_one(ON_HARDWARE, output, command, folder=output, **how)
+
+
+def add_hardware_options(parser: argparse.ArgumentParser) -> None:
+    """Add what only `accelerator` knows."""
+    group = parser.add_argument_group(ON_HARDWARE)
+    group.add_argument("--minutes", type=float, help="after which it begins nothing new")
+    group.add_argument(
+        "--simulated",
+        nargs="?",
+        const="real",
+        choices=("real", "virtual"),
+        help="rehearse on simulated devices with that clock, into build/rehearsal",
+    )
+    group.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        metavar="A,B",
+        help="of the page; the others keep what an earlier run found (default: %(default)s)",
+    )
+    group.add_argument("--models", metavar="A,B", help="some of models/pytorch, for its tables")
+
+
+def check_hardware_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """Say which option is wrong, before anything runs."""
+    if wrong := [part for part in chosen.parts.split(",") if part not in PARTS]:
+        parser.error(f"no part {wrong[0]!r}; there are: {', '.join(PARTS)}")
+    models = chosen.models.split(",") if chosen.models else []
+    if wrong := [model for model in models if model not in MODELS]:
+        parser.error(f"no model {wrong[0]!r}; there are: {', '.join(MODELS)}")
+    if chosen.minutes is not None and chosen.minutes < 0:
+        parser.error(f"--minutes is a time, not {chosen.minutes:g}")
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -64,16 +121,18 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "docs/results", help="folder of the pages"
+        "--output", type=Path, default=RESULTS, help="folder of the pages"
     )
     parser.add_argument("--graphs", type=Path, help="folder of others' graphs")
     parser.add_argument(
         "--needs", action="store_true", help="only print which tools/requirements-*.txt they need"
     )
+    add_hardware_options(parser)
     chosen = parser.parse_args(arguments)
     known = [*EXPERIMENTS, *OF_OTHERS]
     if unknown := [name for name in chosen.names if name not in (*known, "all")]:
         parser.error(f"no experiment {unknown[0]!r}; there are: {', '.join(known)}, all")
+    check_hardware_options(parser, chosen)
     return parser, chosen
 
 
@@ -92,6 +151,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{others[0]} needs --graphs")
     if len(names) > 1:
         return run_several(names, chosen.output, chosen.graphs, may_skip=everything)
+    if names[0] == ON_HARDWARE:
+        return run_on_hardware(chosen)
     if names[0] in EXPERIMENTS:
         return run_one(names[0], chosen.output)
     run_of_others(names[0], chosen.output, chosen.graphs)

@@ -36,7 +36,13 @@ EXPERIMENTS = {
         "predicted step times beside measured ones, TensorFlow", 5, ("tensorflow",)
     ),
     "protocol": Experiment("Table 8: the communication protocol", 4, ("torch",)),
+    "accelerator": Experiment(
+        "costs, steps and peaks measured on this machine's accelerator", 15, ("torch",)
+    ),
 }
+ON_HARDWARE = "accelerator"  # has options of its own
+PARTS = ("links", "host", "models", "planned")  # of its page
+MODELS = ("inception-v3", "gnmt", "transformer", "llama", "mixtral", "vit", "two-tower", "unet")
 # What is imported to see whether a need is met.
 MODULE_OF_NEED = {"torch": "torch", "peers": "saga", "tensorflow": "tensorflow"}
 

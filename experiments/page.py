@@ -81,6 +81,7 @@ class Table:
     columns: list[Column]
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: str = ""
+    below: str = ""  # what is to be said about single rows
 
     def markdown(self) -> str:
         """The table and what is to be said about it."""
@@ -92,6 +93,8 @@ class Table:
         lines.append("| " + " | ".join(rules) + " |")
         for row in self.rows:
             lines.append("| " + " | ".join(column.cell(row) for column in self.columns) + " |")
+        if self.below:
+            lines += ["", self.below]
         return "\n".join(lines)
 
 

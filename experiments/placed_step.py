@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from baechi.torch import sim
 from baechi.torch.memory import peak_memory
 
 import baechi
+from experiments.program_order import in_program_order
 from experiments.torch_workloads import TorchWorkload
 from models.pytorch import loss_of
 
@@ -101,22 +101,6 @@ def record(workload: TorchWorkload, machine: Machine, *, repeats: int = 5) -> Re
     return Recorded(
         workload, captured, baechi.torch.graph_of(captured, costs, optimizer="none").graph
     )
-
-
-def in_program_order(graph: baechi.Graph, device_of: Mapping[str, str]) -> baechi.Graph:
-    """Return the graph with each device's operators chained as Python and autograd start them.
-
-    Forward operators run in the order of the program and backward ones in the reverse, which is
-    the order in which they are in a recorded graph.
-    """
-    document = json.loads(graph.to_json())
-    last: dict[str, str] = {}
-    for operator in document["operators"]:
-        device = device_of[operator["name"]]
-        if device in last:
-            operator["after"] = sorted({*operator.get("after", ()), last[device]})
-        last[device] = operator["name"]
-    return baechi.Graph.from_json(json.dumps(document))
 
 
 @dataclass(frozen=True)

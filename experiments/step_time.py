@@ -51,9 +51,14 @@ def row(workload: Workload) -> dict[str, Any]:
 
 
 def tables(title: str, workloads: Sequence[Workload]) -> list[Table]:
+    """Place all workloads in every way; the tables of what came out."""
+    named = each(workloads, lambda workload: workload.name, of=title)
+    return tables_of(title, [row(workload) for workload in named])
+
+
+def tables_of(title: str, rows: list[dict[str, Any]]) -> list[Table]:
     """Step times, and how they compare: one row per workload in each."""
-    rows = [row(workload) for workload in each(workloads, lambda workload: workload.name, of=title)]
-    experts = dict.fromkeys(f"{w.name.split(',')[0]}: {w.hand.expert_is}" for w in workloads)
+    experts = dict.fromkeys(f"{r['workload'].split(',')[0]}: {r['expert_is']}" for r in rows)
     names = {"single": "one device", "expert": "expert", **{m: m for m in METHODS}}
     step_times = Table(
         title,

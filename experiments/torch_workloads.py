@@ -119,6 +119,35 @@ PROFILED = {
         TorchWorkload("unet", {"image": 128}, 1),
     )
 }
+# What a training step of a large accelerator is busy with for a while.
+LARGE = {
+    workload.name: workload
+    for workload in (
+        TorchWorkload("inception-v3", {}, 32),
+        TorchWorkload("gnmt", {}, 128),
+        TorchWorkload("transformer", {}, 64),
+        TorchWorkload(
+            "llama",
+            {
+                "vocabulary": 32_000,
+                "width": 2048,
+                "feed_forward": 5632,
+                "heads": 16,
+                "key_heads": 8,
+                "layers": 16,
+            },
+            4,
+        ),
+        TorchWorkload(
+            "mixtral",
+            {"width": 1024, "feed_forward": 3584, "heads": 16, "key_heads": 8, "layers": 8},
+            4,
+        ),
+        TorchWorkload("vit", {}, 32),
+        TorchWorkload("two-tower", {}, 64),
+        TorchWorkload("unet", {}, 4),
+    )
+}
 TINY = {name: TorchWorkload(name, {}, 4, tiny=True) for name in MODELS}
 
 

@@ -236,6 +236,29 @@ def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:
     return bool(torch._has_compatible_shallow_copy_type(tensor, other))
 
 
+def work_for(device: torch.device, seconds: float) -> Callable[[], None]:
+    """Return what keeps the current stream of an accelerator busy for about so long."""
+    module = getattr(torch, device.type)
+    if hasattr(module, "work"):  # simulated devices
+
+        def work() -> None:
+            module.work(seconds, device)
+
+    elif hasattr(module, "_sleep"):  # in cycles of a clock of 1 to 2 GHz
+
+        def work() -> None:
+            with module.device(device):
+                module._sleep(round(2e9 * seconds))
+
+    else:  # bytes that take so long at 1 TB/s
+        idle = torch.empty(round(1e12 * seconds), dtype=torch.uint8, device=device)
+
+        def work() -> None:
+            idle.zero_()
+
+    return work
+
+
 def annotate(name: str, value: str) -> Any:
     """Return a context in which every call that is traced gets `value` in its node's metadata."""
     known = getattr(traceback, "annotate", None)

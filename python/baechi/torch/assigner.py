@@ -12,6 +12,7 @@ intercepted.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -522,7 +523,8 @@ class Assigner(Interceptor):
         if self._pushed:
             self._push(key, out, device)
         if self.watch is not None:
-            self.watch(key, out)
+            with contextlib.nullcontext() if device is None else device.computing():
+                self.watch(key, out)
 
     def run_function(
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any

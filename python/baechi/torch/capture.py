@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.interception import Scope
-from baechi.torch.moving import move_weights
+from baechi.torch.moving import moved_to
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.recorded_step import PRECISIONS, Capture
 from baechi.torch.recorder import DispatcherSide, Recorder, recorder_of
@@ -55,7 +55,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     for parameter, _ in grads:
         parameter.grad = None
     try:
-        with torch.random.fork_rng(devices=[]):
+        with _random_state_kept(model):
             yield
     finally:
         for parameter, grad in grads:
@@ -64,6 +64,15 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 if name in buffers:
                     buffer.copy_(buffers[name])
+
+
+def _random_state_kept(model: nn.Module) -> Any:
+    places = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    if not places:
+        return torch.random.fork_rng(devices=[])
+    kind = min(place.type for place in places)  # there is one kind of accelerator at a time
+    devices = sorted(place.index for place in places if place.type == kind)
+    return torch.random.fork_rng(devices=devices, device_type=kind)
 
 
 def capture(
@@ -136,18 +145,15 @@ def capture_on(
     The weights go there for the time of the recording.
     """
     weights = [*model.parameters(), *model.buffers()]
-    homes = [(weight, weight.device) for weight in weights]
     if any(w.is_meta for w in weights) or all(w.device == device for w in weights):
         return capture(model, example_inputs, **options)
     try:
-        move_weights([(weight, device) for weight in weights])
-        inputs = map_tensors(lambda t: t.to(device), example_inputs)
-        return capture(model, inputs, **options)
+        with moved_to(device, model):
+            inputs = map_tensors(lambda t: t.to(device), example_inputs)
+            return capture(model, inputs, **options)
     except (torch.OutOfMemoryError, InputError) as error:
         if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
             raise
-    finally:
-        move_weights(homes)
     gc.collect()  # what the attempt left on the device
     return capture(model, example_inputs, **options)
 

@@ -9,7 +9,7 @@ waits for the copies of it that are on their way. All of that is known before th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,7 +224,11 @@ def last_change(changes: Mapping[int, list[int]], node: Node, made: int, before:
 
 
 def scheduled(
-    graph: ExportedGraph, devices: list[int | None], order: Iterable[int], *, push: bool
+    graph: ExportedGraph,
+    devices: list[int | None],
+    order: Iterable[int],
+    *,
+    early: Collection[int] = (),
 ) -> Schedule:
     """Return the steps with the transfers between them.
 
@@ -232,7 +236,8 @@ def scheduled(
         graph: The nodes.
         devices: The device of every node.
         order: The nodes in the order in which they run.
-        push: Send as early as possible; otherwise right before the first reader.
+        early: The devices between which values are sent as soon as they are made; between others
+            right before the first reader.
 
     """
     calls = list(order)
@@ -263,7 +268,7 @@ def scheduled(
                 first.append(Bring(read, here, version))
                 continue
             send = Send(read, here, version)
-            if push and value.kind == "call":
+            if here in early and there in early and value.kind == "call":
                 behind.setdefault(version, []).append(send)
             else:
                 first.append(send)

@@ -55,7 +55,7 @@ class GraphPlacement:
 
     device_of: Mapping[str, int]  # by key of a recorded operator
     operators: Operators | None = None
-    push: bool = True  # a tensor leaves as soon as it is made
+    push: bool = True  # a tensor leaves as soon as it is made, unless from or to the CPU
     starts: Mapping[str, int] | None = None  # planned, by key; None: the order of the program
     physical: list[Any] = field(default_factory=list)  # of the devices; for random generators
 
@@ -65,7 +65,15 @@ class GraphPlacement:
     def scheduled(self, graph: ExportedGraph, weights: Mapping[str, int]) -> Schedule:
         """Return the steps of a graph; `weights`: the device of each that it names."""
         devices = devices_of(graph, weights, self._planned(graph))
-        return scheduled(graph, devices, self._order(graph, devices), push=self.push)
+        return scheduled(graph, devices, self._order(graph, devices), early=self._early(devices))
+
+    def _early(self, devices: list[int | None]) -> set[int]:
+        """Return the devices that send and receive early: a copy from or to the CPU holds it up."""
+        if not self.push:
+            return set()
+        known = self.physical
+        used = {device for device in devices if device is not None}
+        return {d for d in used if not known or known[d].type not in ("cpu", "meta")}
 
     def _planned(self, graph: ExportedGraph) -> Callable[[Node], int | None]:
         names = {node.index: name for name, node in named_calls(graph.nodes)}

@@ -8,7 +8,7 @@ operator that makes it, and a copy of it on every other device that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ LOSS = "loss/"
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
 # as it does by default on accelerators (`foreach`).
 UPDATES = {"rmsprop": 1, "adam": 1, "adamw": 1}
+# And per byte of the largest parameter where it updates them one by one: with some on the CPU.
+SINGLE_UPDATES = {"rmsprop": 1, "adam": 2, "adamw": 2}
 
 
 UPDATE = "the optimizer's update"
@@ -83,21 +85,30 @@ class _Step:
             for tensor in op.reads:
                 self._last_read[tensor] = max(self._last_read.get(tensor, 0), op.end)
 
-    def peaks(self, permanent: Mapping[str, int], update: Mapping[str, int]) -> dict[str, Peak]:
-        """Return the most bytes that each device holds; `update`: for the optimizer's work."""
+    def peaks(
+        self,
+        permanent: Mapping[str, int],
+        update: Mapping[str, int],
+        memory_of: Mapping[str, str],
+    ) -> dict[str, Peak]:
+        """Return the most bytes that each memory holds; `update`: for the optimizer's work."""
         self._hold_tensors()
+        held, more = _by_memory(permanent, memory_of), _by_memory(update, memory_of)
+        changes: dict[str, list[tuple[int, int]]] = {}
+        for device, own in self._changes.items():
+            changes.setdefault(memory_of.get(device, device), []).extend(own)
         result = {}
-        for device, held in permanent.items():
+        for memory, kept in held.items():
             now, peak, peak_at = 0, 0, 0
-            for at, change in sorted(self._changes.get(device, ()), key=lambda c: (c[0], c[1] > 0)):
+            for at, change in sorted(changes.get(memory, ()), key=lambda c: (c[0], c[1] > 0)):
                 if at >= self._end * TICKS:
                     break  # the optimizer's update, with the gradients
                 now += change
                 if now > peak:
                     peak, peak_at = now, at
-            if now + update.get(device, 0) > peak:
-                peak, peak_at = now + update.get(device, 0), self._end * TICKS
-            result[device] = Peak(held + peak, self._running_at(peak_at // TICKS))
+            if now + more.get(memory, 0) > peak:
+                peak, peak_at = now + more.get(memory, 0), self._end * TICKS
+            result[memory] = Peak(kept + peak, self._running_at(peak_at // TICKS))
         return result
 
     def _running_at(self, at: int) -> str:
@@ -203,6 +214,14 @@ class _Step:
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
 
 
+def _by_memory(counts: Mapping[str, int], memory_of: Mapping[str, str]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for device, count in counts.items():
+        memory = memory_of.get(device, device)
+        result[memory] = result.get(memory, 0) + count
+    return result
+
+
 def weight_devices(captured: Capture, device_of: Mapping[str, str]) -> dict[str, str]:
     """Return where every weight is: with its first user, or beside its neighbour."""
     user: dict[str, str] = {}
@@ -229,16 +248,9 @@ def permanent_memory(
     return result
 
 
-def peak_memory(
-    captured: Capture,
-    device_of: Mapping[str, str],
-    *,
-    optimizer: str = "adam",
-    home: str | None = None,
-    tier: int = 1,
-) -> dict[str, int]:
-    """Return the most bytes of `peaks_of`."""
-    found = peaks_of(captured, device_of, optimizer=optimizer, home=home, tier=tier)
+def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:
+    """Return the most bytes of `peaks_of`, which has the options."""
+    found = peaks_of(captured, device_of, **options)
     return {device: peak.bytes for device, peak in found.items()}
 
 
@@ -249,6 +261,8 @@ def peaks_of(
     optimizer: str = "adam",
     home: str | None = None,
     tier: int = 1,
+    memory_of: Mapping[str, str] | None = None,
+    host: Collection[str] = (),
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step.
 
@@ -258,12 +272,22 @@ def peaks_of(
         optimizer: Whose state is held beside each trained parameter.
         home: The device where the model is called and the loss is taken; None: not one of them.
         tier: Of the run: 1, the model's own code, or 2, a graph, which drops what it has read.
+        memory_of: The memory that a device has a share of, as logical devices of one physical
+            devices do; the peaks are then those of the memories.
+        host: Those of the devices that are the CPU.
 
     """
+    trained = {node.weight for node in captured.nodes if node.weight is not None}
+    where = weight_devices(captured, device_of)
+    weights = [(where[name], captured.weights[name].bytes) for name in trained]
     update: dict[str, int] = {}
-    devices = weight_devices(captured, device_of)
-    for name in {node.weight for node in captured.nodes if node.weight is not None}:
-        size = captured.weights[name].bytes * UPDATES.get(optimizer, 0)
-        update[devices[name]] = update.get(devices[name], 0) + size
+    one_by_one = any(device in host for device, _ in weights)
+    for device, size in weights:
+        if one_by_one:
+            more = size * SINGLE_UPDATES.get(optimizer, 0)
+            update[device] = max(update.get(device, 0), more)
+        else:
+            update[device] = update.get(device, 0) + size * UPDATES.get(optimizer, 0)
     step = _Step(captured, device_of, home, own_code=tier == 1)
-    return step.peaks(permanent_memory(captured, device_of, optimizer), update)
+    permanent = permanent_memory(captured, device_of, optimizer)
+    return step.peaks(permanent, update, memory_of or {})

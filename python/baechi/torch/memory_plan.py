@@ -24,11 +24,17 @@ class Memory:
     optimizer: str
     home: str | None  # the device where the model is called, if it is one of the cluster
     tiers: tuple[int, ...]  # that may run it
+    host: tuple[str, ...] = ()  # the devices of the cluster that are the CPU
 
     def peaks(self, captured: Capture, plan: Plan) -> dict[int, dict[str, Peak]]:
         """Return the peaks by tier."""
         find = functools.partial(
-            peaks_of, captured, plan.device_of, optimizer=self.optimizer, home=self.home
+            peaks_of,
+            captured,
+            plan.device_of,
+            optimizer=self.optimizer,
+            home=self.home,
+            host=self.host,
         )
         return {tier: find(tier=tier) for tier in self.tiers}
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import nn
 
 from baechi._core import InputError
 from baechi.torch import _private
@@ -39,3 +41,15 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
             tensor.data = moved.set_(flat.untyped_storage(), *place)
         if tensor.grad is not None:
             tensor.grad.data = tensor.grad.data.to(device)
+
+
+@contextlib.contextmanager
+def moved_to(device: torch.device, model: nn.Module) -> Iterator[None]:
+    """Have the weights of a model on a device for the length of a ``with`` block."""
+    weights = [*model.parameters(), *model.buffers()]
+    homes = [(weight, weight.device) for weight in weights]
+    try:
+        move_weights([(weight, device) for weight in weights])
+        yield
+    finally:
+        move_weights(homes)

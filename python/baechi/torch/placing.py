@@ -22,7 +22,7 @@ from baechi.torch.memory_plan import Memory, planned_within
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import kept_together, module_devices
 from baechi.torch.placed import Placed
-from baechi.torch.profiler import Costs, estimate, measure
+from baechi.torch.profiler import Costs, estimate, measure_on
 from baechi.torch.recorded_step import Capture
 from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
 
@@ -56,13 +56,17 @@ def _free_memory(device: torch.device) -> int:
 
 
 def _default_devices(cluster: Cluster) -> list[torch.device]:
-    """Return one physical device per device of a cluster, or the CPU for all."""
-    if torch.accelerator.is_available():
-        accelerator = torch.accelerator.current_accelerator()
-        count = torch.accelerator.device_count()
-        if accelerator is not None and count >= len(cluster):
-            return [torch.device(accelerator.type, i) for i in range(len(cluster))]
-    return [torch.device("cpu")] * len(cluster)
+    """Return the CPU for devices of kind "cpu", an accelerator of its own for every other one.
+
+    Where there are too few accelerators, the CPU for all.
+    """
+    cpu = torch.device("cpu")
+    on_cpu = [device.kind == "cpu" for device in cluster.devices]
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or torch.accelerator.device_count() < on_cpu.count(False):
+        return [cpu] * len(cluster)
+    free = (torch.device(accelerator.type, i) for i in range(torch.accelerator.device_count()))
+    return [cpu if here else next(free) for here in on_cpu]
 
 
 def assign(
@@ -138,6 +142,9 @@ def costs_of(
     captured: Capture,
     cluster: Cluster,
     costs: Any,
+    *,
+    devices: Sequence[torch.device],
+    loss: Callable[[Any], torch.Tensor] | None = None,
     units: Any = "leaf",
 ) -> Costs:
     """Return costs that were given, or find them as `costs` says: "estimate" or "measure"."""
@@ -145,9 +152,12 @@ def costs_of(
         return costs
     if costs == "estimate":
         return estimate(captured, cluster)
-    if costs == "measure":
-        return measure(model, example_inputs, captured, units=units)
-    raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+    if costs != "measure":
+        raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+    first: dict[str, torch.device] = {}
+    for described, device in zip(cluster.devices, devices, strict=True):
+        first.setdefault(described.kind, device)
+    return measure_on(first, model, example_inputs, captured, loss=loss, units=units)
 
 
 def _exported(model: nn.Module, example_inputs: Any, units: Any) -> list[Exported]:
@@ -187,8 +197,10 @@ def place(
         loss: From the model's output to a scalar; by default the output's own `loss`, else a sum.
         budget: How long to search for the plan.
         method: One of `baechi.methods()`.
-        devices: The physical device of each device of the cluster; several may be the same.
-        costs: "estimate" by a roofline, "measure" where the model is, or costs loaded from a file.
+        devices: The physical device of each device of the cluster; several may be the same. By
+            default the CPU for those of kind "cpu", and an accelerator for each other one.
+        costs: "estimate" by a roofline, "measure" on a device of each kind, or costs loaded from a
+            file.
         optimizer: Whose state needs room beside the weights.
         units: Modules that become one operator: "leaf", classes, names or a predicate.
         mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
@@ -225,7 +237,9 @@ def place(
             what = exported[0]
             planned = capture_on(chosen[0], model, example_inputs, loss=loss, units=what)
             together = kept_together(what, planned)
-    found_costs = costs_of(model, example_inputs, planned, found, costs, what)
+    found_costs = costs_of(
+        model, example_inputs, planned, found, costs, devices=chosen, loss=loss, units=what
+    )
     graph = graph_of(planned, found_costs, optimizer=optimizer, together=together)
     home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
     plan, peaks = planned_within(
@@ -236,6 +250,7 @@ def place(
             optimizer,
             next((n for n, d in physical_of.items() if d == home), None),
             (tier,) if isinstance(tier, int) else (1, 2),
+            tuple(n for n, d in physical_of.items() if d.type == "cpu"),
         ),
         {"method": method, "budget": budget, **options},
     )

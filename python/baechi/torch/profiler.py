@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import json
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +27,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
+from baechi.torch import _private
 from baechi.torch.capture import call_arguments, record_step, sum_of, unchanged
-from baechi.torch.nested import tensors_in
+from baechi.torch.moving import moved_to
+from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.recorded_step import Capture, Op, Run, Work
 from baechi.torch.recorder import Recorder, recorder_of
 
@@ -178,40 +182,58 @@ def estimate(captured: Capture, kinds: Mapping[str, str] | Cluster) -> Costs:
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "estimated")
 
 
-class _Clock:
+_BUSY = 150e-6  # seconds; longer than the host takes to start a kernel under a dispatch mode
+
+
+class Clock:
     """Times calls on the device where they run.
 
-    One thread of the CPU is timed by its processor time, which other programs do not add to.
+    One thread of the CPU is timed by its processor time, which other programs do not add to. An
+    accelerator is kept busy before each call, so that the call has been started by the time it can
+    run: else what the host takes to start it would count.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         one_thread = torch.get_num_threads() == 1
         self._now = time.thread_time_ns if one_thread else time.perf_counter_ns
+        self._keep_busy = None if device.type == "cpu" else _private.work_for(device, _BUSY)
 
-    def measure(self, call: Callable[[], Any]) -> tuple[Any, int]:
-        if self._device.type == "cpu":
+    def measure(self, call: Callable[[], Any]) -> tuple[Any, Callable[[], int]]:
+        """Run a call; what tells the nanoseconds may be asked when the device has been waited for.
+
+        Returns:
+            What the call returns, and what tells how long it took.
+
+        """
+        if self._keep_busy is None:
             start = self._now()
             out = call()
-            return out, self._now() - start
+            took = self._now() - start
+            return out, lambda: took
+        self._keep_busy()
         stream = torch.accelerator.current_stream(self._device)
         begin = torch.Event(self._device, enable_timing=True)
         end = torch.Event(self._device, enable_timing=True)
         stream.record_event(begin)
         out = call()
         stream.record_event(end)
-        end.synchronize()
-        return out, round(begin.elapsed_time(end) * 1e6)
+        return out, lambda: round(begin.elapsed_time(end) * 1e6)
+
+    def wait(self) -> None:
+        """Wait for all that was measured."""
+        if self._keep_busy is not None:
+            torch.accelerator.synchronize(self._device)
 
 
 class _Stopwatch(TorchDispatchMode):
     """Times every kernel of a recorded step and books it to the operator that it is part of."""
 
-    def __init__(self, recorder: Recorder, clock: _Clock) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock) -> None:
         super().__init__()
         self._recorder, self._clock = recorder, clock
         self.kernels: dict[tuple[int, bool], list[str]] = {}  # by operator and direction
-        self.times: dict[tuple[int, bool], int] = {}
+        self._times: dict[tuple[int, bool], list[Callable[[], int]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -222,8 +244,13 @@ class _Stopwatch(TorchDispatchMode):
         if isinstance(run, Run) and not func.is_view:
             place = run.op, run.backward
             self.kernels.setdefault(place, []).append(str(func))
-            self.times[place] = self.times.get(place, 0) + took
+            self._times.setdefault(place, []).append(took)
         return out
+
+    def times(self) -> dict[tuple[int, bool], int]:
+        """Return the nanoseconds by operator and direction."""
+        self._clock.wait()
+        return {place: sum(took() for took in all_of) for place, all_of in self._times.items()}
 
 
 class _Samples:
@@ -236,7 +263,7 @@ class _Samples:
 
     def add(self, ops: list[Op], watch: _Stopwatch) -> None:
         """Take in one step."""
-        for (index, backward), took in watch.times.items():
+        for (index, backward), took in watch.times().items():
             op = ops[index]
             work = op.backward if backward else op.forward
             what = (op.kind, self._settings(op), op.shapes, backward, work.flops, work.bytes)
@@ -278,7 +305,7 @@ def measure(
     first = next(iter(weights), None)
     if first is None:
         first = next(tensors_in((args, kwargs)), torch.empty(0))
-    clock, samples = _Clock(first.device), _Samples(model)
+    clock, samples = Clock(first.device), _Samples(model)
     with unchanged(model):
         for step in range(warm_up + repeats):
             model.zero_grad()
@@ -302,3 +329,57 @@ def measure(
             costs[stand].forward[kind] += samples.median(op.key, backward=False)
             costs[stand].backward[kind] += samples.median(op.key, backward=True)
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "measured")
+
+
+def measure_on(
+    devices: Mapping[str, torch.device],
+    model: nn.Module,
+    example_inputs: Any,
+    captured: Capture,
+    **options: Any,
+) -> Costs:
+    """Measure each operator on a device of every kind, where the model goes for that time.
+
+    A model that does not fit on the only kind there is gets measured where it is.
+    """
+    if any(p.is_meta for p in model.parameters()):
+        return measure(model, example_inputs, captured)  # says why not
+    total: Costs | None = None
+    for kind, device in devices.items():
+        try:
+            with moved_to(device, model):
+                inputs = _on(device, example_inputs)
+                found = measure(model, inputs, captured, kind=kind, **options)
+        except torch.OutOfMemoryError:
+            found = None
+        if found is None:
+            gc.collect()  # what the attempt left on the device
+            if len(devices) > 1:
+                raise InputError(
+                    f"{type(model).__name__} does not fit on {device} as a whole, so its operators "
+                    "cannot be measured there: estimate them, or measure a smaller batch"
+                )
+            warnings.warn(
+                f"{type(model).__name__} does not fit on {device} as a whole: its operators are "
+                "measured where it is",
+                stacklevel=2,
+            )
+            found = measure(model, example_inputs, captured, kind=kind, **options)
+        total = found if total is None else _both(total, found)
+    assert total is not None  # a cluster has a device
+    return total
+
+
+def _on(device: torch.device, example_inputs: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device), example_inputs)
+
+
+def _both(some: Costs, others: Costs) -> Costs:
+    """Return the costs of the kinds of both."""
+    ops = {}
+    for key, cost in some.ops.items():
+        other = others.ops[key]
+        forward = {**cost.forward, **other.forward}
+        backward = {**cost.backward, **other.backward}
+        ops[key] = dataclasses.replace(cost, forward=forward, backward=backward)
+    return Costs(ops, some.source)

@@ -76,11 +76,17 @@ class Trail:
         self.weights: dict[str, torch.Tensor] = {}
 
     def watch(self, key: str, out: Any) -> None:
-        """Keep what an operator made, and the gradient that will come to it."""
-        for position, tensor in enumerate(tensors_in(out)):
+        """Keep what an operator made, and the gradient that will come to it.
+
+        Where there are several outputs, the gradient of each depends on the kernel: one device has
+        a single one for the cell of an LSTM, another several.
+        """
+        tensors = list(tensors_in(out))
+        alone = sum(tensor.requires_grad for tensor in tensors) == 1
+        for position, tensor in enumerate(tensors):
             where = (key, position)
             self.outputs[where] = tensor.detach().cpu().clone()
-            if tensor.requires_grad:
+            if tensor.requires_grad and alone:
                 tensor.register_hook(lambda g, w=where: self._keep(w, g))
 
     def _keep(self, where: tuple[str, int], gradient: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,15 +157,19 @@ def test_medians_are_over_the_steps_after_the_warm_up(monkeypatch: pytest.Monkey
         def __init__(self, device: Any) -> None:
             pass
 
-        def measure(self, call: Any) -> tuple[Any, int]:
+        def measure(self, call: Any) -> tuple[Any, Any]:
             Scripted.calls += 1
-            return call(), Scripted.now
+            now = Scripted.now
+            return call(), lambda: now
+
+        def wait(self) -> None:
+            pass
 
     def stepped(*arguments: Any) -> Any:
         Scripted.now = next(steps)
         return record_step(*arguments)
 
-    monkeypatch.setattr(profiler, "_Clock", Scripted)
+    monkeypatch.setattr(profiler, "Clock", Scripted)
     monkeypatch.setattr(profiler, "record_step", stepped)
     steps = iter([10**9, 10**8, 7, 1, 10**7, 3, 5])
     costs = baechi.torch.measure(model, inputs, captured, repeats=5, warm_up=2).ops
@@ -203,6 +208,70 @@ def test_real_events_tell_long_kernels_from_short_ones(sim: Any) -> None:
     costs = baechi.torch.measure(model, inputs, captured, repeats=3).ops
     assert 10**6 <= costs["first"].forward["*"] < 50 * 10**6
     assert costs["second"].backward["*"] >= 2 * 10**6
+
+
+def test_what_the_host_takes_to_start_a_kernel_is_not_its_time(
+    sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim.configure(clock="real", asynchronous=True)
+    slow = 20e-3
+    dispatched = torch.ops.aten.mm.default
+
+    class SlowHost(profiler.Clock):
+        """A host that takes its time to start a kernel, and keeps the device busy for longer."""
+
+        def measure(self, call: Any) -> tuple[Any, Any]:
+            def late() -> Any:
+                time.sleep(slow)
+                return call()
+
+            return super().measure(late if call.func is dispatched else call)
+
+    model, inputs = Chain().to("sim:0"), torch.randn(64, 256, device="sim:0")
+    captured = baechi.torch.capture(model, inputs)
+    monkeypatch.setattr(profiler, "Clock", SlowHost)
+    monkeypatch.setattr(profiler, "_BUSY", 4 * slow)
+    costs = baechi.torch.measure(model, inputs, captured, repeats=3, warm_up=1).ops
+    assert costs["first"].forward["*"] < slow * 1e9 / 2
+
+
+def test_a_cluster_of_two_kinds_is_measured_on_both(sim: Any) -> None:
+    sim.configure(clock="virtual", operator_time="3ms", devices=1)
+    model, inputs = Chain(), torch.randn(64, 256)
+    placed = baechi.torch.place(
+        model, inputs, "1xgpu:1GiB+1xcpu:1GiB", costs="measure", method="random", bounds=False
+    )
+    assert placed.plan is not None
+    times = placed.plan.graph["first"].times
+    assert times["gpu"] == 3_000_000
+    assert 0 < times["cpu"] != 3_000_000
+    assert {p.device.type for p in placed.restore().parameters()} == {"cpu"}
+
+
+def test_a_model_that_does_not_fit_is_measured_elsewhere_or_not_at_all(sim: Any) -> None:
+    sim.configure(memory="512KiB", devices=1)
+    model, inputs = Chain(), torch.randn(64, 256)
+    captured = baechi.torch.capture(model, inputs)
+    device, cpu = torch.device("sim:0"), torch.device("cpu")
+    with pytest.warns(UserWarning, match="does not fit on sim:0 as a whole"):
+        costs = profiler.measure_on({"gpu": device}, model, inputs, captured, repeats=1)
+    assert costs.ops["first"].forward["gpu"] > 0
+    with pytest.raises(baechi.InputError, match="Chain does not fit on sim:0 as a whole"):
+        profiler.measure_on({"gpu": device, "cpu": cpu}, model, inputs, captured, repeats=1)
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert sim.memory_allocated(0) == 0
+
+
+def test_the_generators_of_devices_are_as_before(sim: Any) -> None:
+    sim.configure(devices=2)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).to("sim:1")
+    inputs = torch.randn(4, 8, device="sim:1")
+    torch.manual_seed(3)
+    expected = torch.rand(5, device="sim:1").cpu()
+    torch.manual_seed(3)
+    captured = baechi.torch.capture(model, inputs)
+    baechi.torch.measure(model, inputs, captured, repeats=1, warm_up=0)
+    assert torch.equal(torch.rand(5, device="sim:1").cpu(), expected)
 
 
 def test_a_model_larger_than_the_memory_is_planned_on_the_meta_device() -> None:

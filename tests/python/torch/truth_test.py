@@ -15,6 +15,7 @@ pytest.importorskip("baechi.torch.sim")
 
 import baechi
 from experiments import placed_step, profile_models, protocol, truth
+from experiments.program_order import in_program_order
 from experiments.torch_workloads import TINY, estimated_graph, measured_graph
 
 MACHINE = truth.VIRTUAL
@@ -47,7 +48,7 @@ def test_two_devices_are_predicted_and_steps_repeat(recorded: Any) -> None:
 def test_the_order_of_the_program_is_kept_on_every_device(recorded: Any) -> None:
     names = recorded.graph.names
     device_of = {name: f"gpu:{i % 2}" for i, name in enumerate(names)}
-    chained = placed_step.in_program_order(recorded.graph, device_of)
+    chained = in_program_order(recorded.graph, device_of)
     plan = baechi.simulate(chained, MACHINE.cluster(2), device_of)
     for first in (0, 1):
         starts = plan.starts[first::2]

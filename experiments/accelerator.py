@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that needs a real accelerator, as one page: costs, links, steps and peaks measured on it.
+
+The page grows: what a run did not reach (`--minutes`) keeps the rows of an earlier run on the same
+accelerator, so that a machine that is lent for minutes at a time is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments import accelerator_links, accelerator_tables
+from experiments.accelerator_links import Links
+from experiments.accelerator_models import one_device_row, spread_rows
+from experiments.accelerator_steps import attempt, subject_of
+from experiments.hardware import Hardware, hardware
+from experiments.page import Page
+from experiments.profile_models import FOLDER, LIST, load, write
+from models.pytorch import MODELS
+
+NAME = "accelerator"
+PARTS = ("links", "host", "models", "planned")
+FRACTION = {"host": 0.25, "models": 0.85}  # of the time, after which a part begins nothing new
+
+
+@dataclass
+class Results:
+    """Rows by part, and what failed or was not reached."""
+
+    hardware: dict[str, str]
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+    def update(self, part: str, row: dict[str, Any]) -> None:
+        """Take in a row in the place of the one of an earlier run."""
+        keys = ("workload", "devices", "method", "tier", "from", "to", "memory")
+        own = self.rows.setdefault(part, [])
+        same = [i for i, r in enumerate(own) if all(r.get(k) == row.get(k) for k in keys)]
+        if same:
+            own[same[0]] = row
+        else:
+            own.append(row)
+
+
+@dataclass
+class Clock:
+    """When the run has to be over."""
+
+    seconds: float | None
+    start: float = field(default_factory=time.monotonic)
+
+    def over(self, part: str) -> bool:
+        """Tell whether a part may begin something new."""
+        if self.seconds is None:
+            return False
+        return time.monotonic() - self.start > FRACTION.get(part, 1.0) * self.seconds
+
+
+def earlier(path: Path, described: dict[str, str]) -> Results:
+    """Return what a run on the same accelerator wrote before."""
+    same = ("accelerator", "kind", "torch")
+    if path.exists():
+        known = json.loads(path.read_text())
+        if all(known["hardware"][key] == described[key] for key in same):
+            return Results(described, known["rows"])
+    return Results(described)
+
+
+@dataclass
+class Experiment:
+    """One run."""
+
+    hardware: Hardware
+    results: Results
+    clock: Clock
+    profiles: Path
+
+    def run(self, parts: Iterable[str], names: Iterable[str]) -> None:
+        """Fill in the results."""
+        links = self._links("links" in parts)
+        if "host" in parts and links is not None:
+            self._host(links)
+        if "models" in parts and links is not None:
+            for name in names:
+                if self._late("models", name):
+                    continue
+                attempt({"workload": name}, "its steps", self._of_model(name, links), self._failed)
+        if "planned" in parts and links is not None:
+            self._planned(links, names)
+
+    @property
+    def _failed(self) -> list[dict[str, str]]:
+        return self.results.failures
+
+    def _late(self, part: str, name: str) -> bool:
+        if self.clock.over(part):
+            self._failed.append({"workload": name, "what": part, "why": "not reached in the time"})
+        return self.clock.over(part)
+
+    def _links(self, wanted: bool) -> Links | None:
+        quick = {"largest": 1 << 20, "repeats": 3} if self.hardware.clock else {}
+        found: Links | None = attempt(
+            {}, "links", lambda: accelerator_links.calibrated(self.hardware, **quick), self._failed
+        )
+        for row in accelerator_links.rows(found) if found is not None and wanted else ():
+            self.results.update("links", row)
+        return found
+
+    def _host(self, links: Links) -> None:
+        from experiments import accelerator_host as host
+
+        for workload in host.workloads(self.hardware):
+            for tier in (1, 2):
+                if self._late("host", f"{workload.name} with the CPU, tier {tier}"):
+                    continue
+                self.hardware.settle()
+                row = attempt(
+                    {"workload": workload.name},
+                    f"accelerator and CPU, tier {tier}",
+                    partial(host.row, workload, self.hardware, links, tier),
+                    self._failed,
+                )
+                if row is not None:
+                    self.results.update("host", row)
+
+    def _of_model(self, name: str, links: Links) -> Callable[[], None]:
+        def run() -> None:
+            subject = subject_of(name, self.hardware)
+            self._save(name, subject)
+            row = one_device_row(subject, self._failed)
+            self.results.update("models", row)
+            for spread in spread_rows(subject, row, links, self._failed):
+                self.results.update("spread", spread)
+
+        return run
+
+    def _save(self, name: str, subject: Any) -> None:
+        self.profiles.mkdir(parents=True, exist_ok=True)
+        graph = subject.graph
+        write(self.profiles, name, graph)
+        listing = self.profiles / LIST
+        known = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
+        known[name] = {
+            "operators": len(graph),
+            "sizes": subject.workload.sizes(),
+            "costs": "measured on an accelerator",
+            "memory": self.hardware.total_memory(self.hardware.devices[0]),
+            **self.results.hardware,
+        }
+        listing.write_text(json.dumps({"profiles": known}, indent=1) + "\n")
+
+    def _planned(self, links: Links, names: Iterable[str]) -> None:
+        from experiments import accelerator_planned as planned
+
+        line = accelerator_links.words(links.through_host())
+        for name in names:
+            if not (self.profiles / f"{name}.json.gz").exists() or self._late("planned", name):
+                continue
+            known = json.loads((self.profiles / LIST).read_text())["profiles"][name]
+            workload = planned.workload(name, load(name, self.profiles), known, line)
+            where = {"workload": name}
+            row = attempt(where, "Table 5", partial(planned.row, workload), self._failed)
+            if row is not None:
+                self.results.update("table5", row)
+            tight = attempt(where, "Table 6", partial(planned.tight_rows, workload), self._failed)
+            for row in tight or ():
+                self.results.update("table6", row)
+
+
+class AcceleratorPage(Page):
+    """A page that also holds the rows by part, for the next run."""
+
+    results: Results
+
+    def document(self, command: str) -> dict[str, Any]:
+        """What NAME.json holds."""
+        found = super().document(command)
+        return {**found, "hardware": self.results.hardware, "rows": self.results.rows}
+
+
+def page_of(results: Results, simulated: bool) -> Page:
+    """The page, from its rows."""
+    where = results.hardware
+    head = ", ".join(
+        [
+            where["accelerator"],
+            f"driver {where['driver']}",
+            f"torch {where['torch']}",
+            where["host"],
+        ]
+    )
+    made = (
+        "**A rehearsal on simulated devices** (docs/torch_sim.md): its times say nothing."
+        if simulated
+        else "Measured, and nothing simulated but the plans' predictions; TF32 is off."
+    )
+    page = AcceleratorPage(
+        NAME,
+        "On a real accelerator",
+        f"{head}. {made}",
+        "d" if simulated else "c",
+        accelerator_tables.tables(results.rows, results.failures),
+        accelerator_tables.SUMMARY,
+    )
+    page.results = results
+    return page
+
+
+def run(
+    *,
+    folder: Path,
+    minutes: float | None = None,
+    simulated: str | None = None,
+    parts: Iterable[str] = PARTS,
+    models: Iterable[str] = (),
+    devices: int = 1,
+) -> Page:
+    """The page of this machine's accelerator.
+
+    Args:
+        folder: The one with an earlier run's page.
+        minutes: After which nothing new is begun.
+        simulated: The clock of simulated devices to rehearse on.
+        parts: Some of PARTS.
+        models: Some of models/pytorch; all when there are none.
+        devices: How many simulated devices.
+
+    """
+    profiles = FOLDER / NAME if folder.name == "results" else folder / "profiles"
+    with hardware(simulated, devices) as found:
+        results = earlier(folder / f"{NAME}.json", found.described())
+        clock = Clock(None if minutes is None else 60 * minutes)
+        Experiment(found, results, clock, profiles).run(
+            tuple(parts), tuple(models) or tuple(MODELS)
+        )
+        return page_of(results, simulated is not None)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model too large for its accelerator trains with a part of it on the CPU."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import baechi.torch
+import torch
+from baechi.torch.capture import capture_on
+from baechi.torch.memory import peak_memory
+from baechi.torch.profiler import measure_on
+
+import baechi
+from experiments.accelerator_links import HOST
+from experiments.accelerator_steps import KIND, run_steps
+from experiments.program_order import in_program_order
+from experiments.torch_workloads import PROFILED, TINY
+from models.pytorch import loss_of
+
+if TYPE_CHECKING:
+    from experiments.accelerator_links import Links
+    from experiments.hardware import Hardware
+    from experiments.torch_workloads import TorchWorkload
+
+NAMES = ("transformer", "vit", "unet")
+PART = 0.6  # of what the model needs is what the accelerator may hold
+LOSSES = 4
+RATE = 1e-3
+
+
+def workloads(hardware: Hardware) -> list[TorchWorkload]:
+    """Return models whose steps a CPU can also run in seconds."""
+    sizes = PROFILED if hardware.clock is None else TINY
+    return [sizes[name] for name in NAMES]
+
+
+def capped(links: Links, hardware: Hardware, cap: int) -> baechi.Cluster:
+    """Return one accelerator that may hold `cap` bytes, and the host, with their measured links."""
+    known = links.document
+    devices = [d for d in known["devices"] if d["name"] in ("gpu:0", HOST)]
+    pairs = [k for k in known["links"] if {k["from"], k["to"]} == {"gpu:0", HOST}]
+    devices = [{**d, "capacity": cap} if d["name"] != HOST else d for d in devices]
+    document = {**known, "devices": devices, "links": pairs, "communication": "sequential"}
+    del hardware
+    return baechi.Cluster.from_json(json.dumps(document))
+
+
+def losses_of(model: Any, inputs: Any) -> list[float]:
+    """Train some steps and return the losses."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    found = []
+    for _ in range(LOSSES):
+        optimizer.zero_grad()
+        loss = model(**inputs)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) -> dict[str, Any]:
+    """Train on the CPU alone, then with a capped accelerator; losses, peaks and step times."""
+    device, cpu = hardware.devices[0], torch.device("cpu")
+    inputs, model = workload.inputs(), workload.model()
+    expected = losses_of(model, inputs)
+    model = workload.model()
+    captured = capture_on(device, model, inputs, loss=loss_of)
+    need = peak_memory(captured, {op.key: "all" for op in captured.ops}, optimizer="sgd")["all"]
+    where = {KIND: device, "cpu": cpu}
+    costs = measure_on(where, model, inputs, captured, repeats=5, warm_up=1, loss=loss_of)
+    cap = int(PART * need)
+    placed = baechi.torch.place(
+        model,
+        inputs,
+        capped(links, hardware, cap),
+        devices=[device, cpu],
+        costs=costs,
+        loss=loss_of,
+        optimizer="sgd",
+        tier=tier,
+        bounds=False,
+    )
+    try:
+        return _measured(workload, hardware, placed, expected) | {
+            "workload": workload.name,
+            "sizes": workload.sizes(),
+            "tier": tier,
+            "need": need,
+            "cap": cap,
+        }
+    finally:
+        hardware.synchronize()
+        placed.restore()
+
+
+def _measured(
+    workload: TorchWorkload, hardware: Hardware, placed: Any, expected: list[float]
+) -> dict[str, Any]:
+    inputs, device = workload.inputs(), str(hardware.devices[0])
+    found = losses_of(placed.model, inputs)
+    run = run_steps(hardware, placed.model, inputs)
+    plan = placed.plan
+    chained = in_program_order(plan.graph, plan.device_of, [HOST])
+    predicted = baechi.simulate(chained, plan.cluster, plan.device_of).makespan_ns
+    peak = run.peaks[device] - run.held[device]
+    measured = round(run.seconds * 1e9) if hardware.wall else None
+    return {
+        "on_cpu": sum(d == HOST for d in plan.device_of.values()) / len(plan.device_of),
+        "transfers": len(plan.transfers),
+        "ran": placed.tier,
+        "losses": found,
+        "losses_alone": expected,
+        "loss_difference": max(
+            abs(a - b) / max(abs(a), 1e-9) for a, b in zip(expected, found, strict=True)
+        ),
+        "predicted_peak": placed.peaks["gpu:0"],
+        "peak": peak,
+        "held": run.held[device],
+        "peak_error": placed.peaks["gpu:0"] / peak - 1,
+        "predicted": predicted,
+        "measured": measured,
+        "error": None if measured is None else predicted / measured - 1,
+        "submitted": run.submitted,
+    }

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the accelerator's page, from its rows; under each the errors to be explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from experiments import insufficient_memory, step_time
+from experiments.page import Column, Table, milliseconds, percent
+
+LARGE = 0.15  # an error beyond this is listed
+BUSY_HOST = 0.9  # of the step: the accelerator waited for the host
+
+SUMMARY = """\
+A step is a forward and a backward without an optimizer, from idle devices until they are idle
+again; the median of up to ten. *Predicted* is made of operators measured one by one
+on the same device. *Started after*: the share of the step after which the host had started all of it. Near 100% the
+accelerator waited for the host, and no prediction from kernels alone can be right.
+
+Logical devices on one accelerator share its processors, so a step over them cannot be shorter than
+one on one device: what is compared is all work and all copies, one after the other. What modes
+differ by is the copies that they hide."""
+
+Rows = Mapping[str, list[dict[str, Any]]]
+
+
+def mebibytes(count: int) -> str:
+    """One decimal."""
+    return f"{count / 2**20:.1f}"
+
+
+def microseconds(seconds: float) -> str:
+    """Three significant digits."""
+    return f"{seconds * 1e6:.3g}"
+
+
+def gigabytes(per_second: float) -> str:
+    """Three significant digits."""
+    return f"{per_second / 1e9:.3g}"
+
+
+def scientific(number: float) -> str:
+    """One digit behind the point."""
+    return f"{number:.1e}"
+
+
+def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
+    """Return one line for each error that is large, with what the rows themselves say of it."""
+    lines = []
+    for row in rows:
+        for key in keys:
+            error = row.get(key)
+            if error is None or abs(error) <= LARGE:
+                continue
+            where = ", ".join(
+                str(row[k]) for k in ("workload", "devices", "method") if row.get(k) is not None
+            )
+            lines.append(f"- {where}: {key} {error:+.0%}; {_reason(row, key)}")
+    if not lines:
+        return f"No error is above {LARGE:.0%}."
+    return "\n".join([f"Errors above {LARGE:.0%}:", "", *lines])
+
+
+def _reason(row: Mapping[str, Any], key: str) -> str:
+    name = key.removesuffix("error").strip()
+    submitted = row.get(f"{name} submitted")
+    if name.endswith("peak"):
+        return "kernels' own workspaces are not predicted, and kernels may need other temporaries"
+    if submitted is not None and submitted > BUSY_HOST:
+        return f"the host had started all of it only after {submitted:.0%} of the step"
+    return "not explained yet"
+
+
+NAMED = [Column("workload", "model")]
+SPREAD = [*NAMED, Column("devices", "devices"), Column("method", "method")]
+
+
+def steps(rows: list[dict[str, Any]]) -> Table:
+    """Predicted and measured on one device."""
+    ways = ("unplaced", "tier 1", "tier 2")
+    return Table(
+        "Step time on one device",
+        [
+            *NAMED,
+            Column("sizes", "sizes"),
+            Column("operators", "operators", lambda n: f"{n:,}"),
+            Column("predicted", "predicted", milliseconds),
+            *(
+                column
+                for way in ways
+                for column in (
+                    Column(way, way, milliseconds),
+                    Column(f"{way} error", "error", percent),
+                    Column(f"{way} submitted", "started after", percent),
+                )
+            ),
+        ],
+        rows,
+        "Milliseconds.",
+        to_explain(rows, [f"{way} error" for way in ways]),
+    )
+
+
+def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Table:
+    """Predicted and measured memory."""
+    tiers = ("tier 1", "tier 2")
+    found = [row for row in rows if any(f"{tier} peak" in row for tier in tiers)]
+    return Table(
+        title,
+        [
+            *columns,
+            *(
+                column
+                for tier in tiers
+                for column in (
+                    Column(f"{tier} predicted peak", f"{tier}: predicted", mebibytes),
+                    Column(f"{tier} peak", "measured", mebibytes),
+                    Column(f"{tier} peak error", "error", percent),
+                    Column(f"{tier} held", "held beside it", mebibytes),
+                    Column(f"{tier} requested", "asked for", mebibytes),
+                )
+            ),
+        ],
+        found,
+        "MiB, of `torch.accelerator.max_memory_allocated`. *Held beside it* is what stays "
+        "allocated between steps beyond weights and inputs, libraries' workspaces above all; "
+        "*measured* is without that, *asked for* with it but without what the allocator adds to a block. Of "
+        "logical devices the sum can be measured, not the parts.",
+        to_explain(found, [f"{tier} peak error" for tier in tiers]),
+    )
+
+
+def protocol(rows: list[dict[str, Any]]) -> Table:
+    """Modes on logical and physical devices."""
+    modes = ("plain", "streams", "streams, graph", "streams+order")
+    return Table(
+        "Modes of the protocol",
+        [
+            *SPREAD,
+            Column("transfers", "tensors sent"),
+            Column("copies", "their copies", milliseconds),
+            Column("predicted", "predicted", milliseconds),
+            Column("one", "one device, measured", milliseconds),
+            *(
+                column
+                for mode in modes
+                for column in (
+                    Column(mode, mode, milliseconds),
+                    Column(f"{mode} error", "error", percent),
+                )
+            ),
+        ],
+        rows,
+        "Milliseconds. On logical devices *predicted* is all work and all copies one after the "
+        "other; on physical ones the step in the order of the program. *Graph* is tier 2.",
+        to_explain(rows, [f"{mode} error" for mode in modes]),
+    )
+
+
+def with_the_host(rows: list[dict[str, Any]]) -> Table:
+    """Accelerator and CPU."""
+    return Table(
+        "An accelerator and the CPU",
+        [
+            *NAMED,
+            Column("sizes", "sizes"),
+            Column("tier", "tier"),
+            Column("need", "needs", mebibytes),
+            Column("cap", "may hold", mebibytes),
+            Column("on_cpu", "operators on the CPU", percent),
+            Column("predicted_peak", "peak: predicted", mebibytes),
+            Column("peak", "measured", mebibytes),
+            Column("peak_error", "error", percent),
+            Column("loss_difference", "losses differ by", scientific),
+            Column("predicted", "step: predicted", milliseconds),
+            Column("measured", "measured", milliseconds),
+            Column("error", "error", percent),
+        ],
+        rows,
+        "MiB and milliseconds. The model does not fit on the accelerator, which may hold 60% of "
+        "what it needs; it trains four steps with SGD, and losses are compared with those of the "
+        "CPU alone, relative to them. While the CPU computes, it starts nothing on the "
+        "accelerator: the prediction has that. The CPU's memory is not measured: no allocator "
+        "counts it.",
+        to_explain(rows, ["error", "peak_error"]),
+    )
+
+
+def links(rows: list[dict[str, Any]]) -> Table:
+    """Calibrated lines."""
+    return Table(
+        "Links",
+        [
+            Column("from", "from"),
+            Column("to", "to"),
+            Column("latency", "latency, us", microseconds),
+            Column("bandwidth", "bandwidth, GB/s", gigabytes),
+            Column("error", "median size is off by", percent),
+        ],
+        rows,
+        "As `baechi calibrate --torch` measures them (docs/calibrate.md), with the host as a "
+        "device. From a device to itself: a copy in its memory.",
+    )
+
+
+def planned(rows: Rows) -> list[Table]:
+    """Tables 5 and 6."""
+    found = []
+    if rows.get("table5"):
+        five = step_time.tables_of("Table 5 with these costs", rows["table5"])
+        five[0].notes += (
+            " Four devices like this one, linked through the host by the links above, one transfer "
+            "at a time per device. Step times are simulated."
+        )
+        found += five
+    if rows.get("table6"):
+        found.append(insufficient_memory.step_times("Table 6 with these costs", rows["table6"]))
+    return found
+
+
+def tables(rows: Rows, failures: list[dict[str, str]]) -> list[Table]:
+    """All tables that there are rows for."""
+    models, spread = rows.get("models", []), rows.get("spread", [])
+    found = []
+    if models:
+        found += [steps(models), peaks("Peaks on one device", models, NAMED)]
+    if spread:
+        found += [protocol(spread), peaks("Peaks over several devices", spread, SPREAD)]
+    if rows.get("host"):
+        found.append(with_the_host(rows["host"]))
+    if rows.get("links"):
+        found.append(links(rows["links"]))
+    found += planned(rows)
+    if failures:
+        columns = [Column(key, key) for key in ("workload", "what", "why")]
+        found.append(Table("What did not run", columns, list(failures)))
+    return found
