@@ -120,9 +120,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of those below, or all")
-    parser.add_argument(
-        "--output", type=Path, default=RESULTS, help="folder of the pages"
-    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the pages")
     parser.add_argument("--graphs", type=Path, help="folder of others' graphs")
     parser.add_argument(
         "--needs", action="store_true", help="only print which tools/requirements-*.txt they need"

@@ -19,13 +19,13 @@ from experiments import accelerator_links, accelerator_tables
 from experiments.accelerator_links import Links
 from experiments.accelerator_models import one_device_row, spread_rows
 from experiments.accelerator_steps import attempt, subject_of
+from experiments.catalogue import PARTS
 from experiments.hardware import Hardware, hardware
 from experiments.page import Page
 from experiments.profile_models import FOLDER, LIST, load, write
 from models.pytorch import MODELS
 
 NAME = "accelerator"
-PARTS = ("links", "host", "models", "planned")
 FRACTION = {"host": 0.25, "models": 0.85}  # of the time, after which a part begins nothing new
 
 

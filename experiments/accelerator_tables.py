@@ -14,13 +14,13 @@ BUSY_HOST = 0.9  # of the step: the accelerator waited for the host
 
 SUMMARY = """\
 A step is a forward and a backward without an optimizer, from idle devices until they are idle
-again; the median of up to ten. *Predicted* is made of operators measured one by one
-on the same device. *Started after*: the share of the step after which the host had started all of it. Near 100% the
-accelerator waited for the host, and no prediction from kernels alone can be right.
+again; the median of up to ten. *Predicted* is made of operators measured one by one on the same
+device. *Started after*: the share of the step after which the host had started all of it. Near
+100% the accelerator waited for the host, and no prediction from kernels alone can be right.
 
-Logical devices on one accelerator share its processors, so a step over them cannot be shorter than
-one on one device: what is compared is all work and all copies, one after the other. What modes
-differ by is the copies that they hide."""
+Logical devices on one accelerator share its processors, so a step over them cannot be shorter
+than one on one device: what is compared is all work and all copies, one after the other. What
+modes differ by is the copies that they hide."""
 
 Rows = Mapping[str, list[dict[str, Any]]]
 
@@ -125,8 +125,8 @@ def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Tabl
         found,
         "MiB, of `torch.accelerator.max_memory_allocated`. *Held beside it* is what stays "
         "allocated between steps beyond weights and inputs, libraries' workspaces above all; "
-        "*measured* is without that, *asked for* with it but without what the allocator adds to a block. Of "
-        "logical devices the sum can be measured, not the parts.",
+        "*measured* is without that, *asked for* with it but without what the allocator adds to a "
+        "block. Of logical devices the sum can be measured, not the parts.",
         to_explain(found, [f"{tier} peak error" for tier in tiers]),
     )
 

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a real accelerator, rehearsed on a simulated one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("baechi.torch.sim")
+
+import torch
+
+import baechi
+from experiments import accelerator, accelerator_models, accelerator_steps, accelerator_tables
+from experiments import hardware as hardware_module
+from experiments.__main__ import ROOT, main
+from experiments.catalogue import MODELS
+from experiments.peer_placers import Missing
+from experiments.program_order import in_program_order
+from experiments.several import SKIPPED
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what has to be seen once."""
+    monkeypatch.setattr("experiments.accelerator_host.NAMES", ("unet",))
+    monkeypatch.setattr(accelerator_steps, "REPEATS", 1)
+    monkeypatch.setattr(accelerator_steps, "STEPS", 2)
+    monkeypatch.setattr(accelerator_steps, "WARM_UP", 1)
+
+
+def rehearsed(folder: Path, clock: str, **how: Any) -> Any:
+    page = accelerator.run(folder=folder, simulated=clock, **{"models": ["unet"], **how})
+    page.write(folder, "command")
+    return page
+
+
+def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path) -> None:
+    page = rehearsed(tmp_path, "virtual", devices=2)
+    rows = page.results.rows
+    assert page.results.failures == []
+    (model,) = rows["models"]
+    assert abs(model["tier 1 error"]) < 0.02
+    assert abs(model["tier 2 error"]) < 0.05
+    for tier in (1, 2):
+        assert abs(model[f"tier {tier} peak error"]) < 0.05
+        assert model[f"tier {tier} held"] >= 0
+    kinds = {(row["devices"], row["method"]) for row in rows["spread"]}
+    logical = {("2 logical", "auto"), ("4 logical", "m-topo")}
+    assert kinds == logical | {("2 physical", "auto"), ("2 physical", "m-topo")}
+    for row in rows["spread"]:
+        assert all(row[mode] > 0 for mode in accelerator_models.MODES)
+        assert abs(row["tier 1 peak error"]) < 0.1
+    four = next(row for row in rows["spread"] if row["devices"] == "4 logical")
+    assert four["transfers"] > 0
+    assert abs(four["plain error"]) < 0.05  # one after the other, as predicted
+    assert {row["tier"] for row in rows["host"]} == {1, 2}
+    for row in rows["host"]:
+        assert row["loss_difference"] < 1e-5
+        assert row["peak"] <= row["cap"] < row["need"]
+        assert 0 < row["on_cpu"] < 1
+    assert {(row["from"], row["to"]) for row in rows["links"]} >= {
+        ("gpu:0", "cpu:0"),
+        ("cpu:0", "gpu:0"),
+        ("gpu:0", "gpu:0"),
+    }
+    assert [row["workload"] for row in rows["table5"]] == ["unet"]
+    assert len(rows["table6"]) == 2
+    text = (tmp_path / "accelerator.md").read_text()
+    assert "A rehearsal on simulated devices" in text
+    assert text.count("## ") >= 9
+
+
+def test_on_the_real_clock_steps_take_time_and_an_earlier_run_is_kept(tmp_path: Path) -> None:
+    rehearsed(tmp_path, "real", parts=["links", "models"])
+    known = json.loads((tmp_path / "accelerator.json").read_text())
+    (model,) = known["rows"]["models"]
+    assert model["tier 1"] > 0.5 * model["predicted"]
+    assert 0 < model["tier 1 submitted"] <= 1.01
+    page = rehearsed(tmp_path, "real", parts=["host"], minutes=0)  # no time for anything
+    assert page.results.rows["models"] == known["rows"]["models"]
+    assert {line["why"] for line in page.results.failures} == {"not reached in the time"}
+    assert "## What did not run" in (tmp_path / "accelerator.md").read_text()
+    other = {**page.results.hardware, "accelerator": "another"}
+    assert accelerator.earlier(tmp_path / "accelerator.json", other).rows == {}
+
+
+def test_what_fails_is_listed_and_the_rest_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no room\nfor this")
+
+    monkeypatch.setattr(accelerator_models, "_alone", lambda *_: broken)
+    page = rehearsed(tmp_path, "virtual", parts=["models"])
+    assert [line["why"] for line in page.results.failures] == ["OutOfMemoryError: no room"] * 2
+    assert page.results.rows["models"][0]["unplaced"] > 0
+    assert len(page.results.rows["spread"]) == 2
+
+
+def test_errors_are_listed_with_what_the_row_says_of_them() -> None:
+    rows = [
+        {"workload": "a", "tier 1 error": -0.5, "tier 1 submitted": 0.98},
+        {"workload": "b", "tier 1 error": 0.16, "tier 1 submitted": 0.2},
+        {"workload": "c", "tier 1 error": 0.14},
+    ]
+    lines = accelerator_tables.to_explain(rows, ["tier 1 error"]).splitlines()
+    assert lines[0] == "Errors above 15%:"
+    assert lines[2] == (
+        "- a: tier 1 error -50%; the host had started all of it only after 98% of the step"
+    )
+    assert lines[3] == "- b: tier 1 error +16%; not explained yet"
+    assert len(lines) == 4
+    assert accelerator_tables.to_explain(rows[2:], ["tier 1 error"]) == "No error is above 15%."
+
+
+def test_simulated_devices_in_the_process_are_no_real_accelerator() -> None:
+    with (
+        pytest.raises(Missing, match="a process of its own"),
+        hardware_module.hardware(),
+    ):
+        pass
+
+
+def test_without_an_accelerator_it_is_skipped_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", "accelerator", "--output", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if torch.accelerator.is_available() and "sim" not in str(
+        torch.accelerator.current_accelerator()
+    ):
+        pytest.skip("there is an accelerator")
+    assert done.returncode == SKIPPED
+    assert done.stdout.split(maxsplit=1)[1].startswith("skipped: this machine has no accelerator")
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_models_of_its_tables_are_all_there_are() -> None:
+    from models.pytorch import MODELS as THERE
+
+    assert tuple(THERE) == MODELS
+
+
+def test_wrong_options_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, said in (
+        (["--parts", "models,nothing"], "no part 'nothing'"),
+        (["--models", "nothing"], "no model 'nothing'"),
+        (["--minutes", "-1"], "--minutes"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["accelerator", *option])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_the_host_computes_holds_up_what_it_starts_later() -> None:
+    names = ["a", "on host", "b"]
+    graph = baechi.Graph.from_json(
+        json.dumps(
+            {
+                "format": "baechi-graph",
+                "version": 1,
+                "operators": [{"name": name, "time": "1ms"} for name in names],
+            }
+        )
+    )
+    device_of = {"a": "gpu:0", "on host": "cpu:0", "b": "gpu:0"}
+    cluster = baechi.Cluster("1xgpu:1GiB+1xcpu:1GiB")
+    beside = baechi.simulate(in_program_order(graph, device_of), cluster, device_of)
+    behind = baechi.simulate(in_program_order(graph, device_of, ["cpu:0"]), cluster, device_of)
+    assert beside.makespan_ns == 2_000_000
+    assert behind.makespan_ns == 2_000_000
+    assert beside.starts == [0, 0, 1_000_000]
+    assert behind.starts == [0, 0, 1_000_000]
+    first = {"a": "cpu:0", "on host": "cpu:0", "b": "gpu:0"}
+    alone = baechi.simulate(in_program_order(graph, first, ["cpu:0"]), cluster, first)
+    assert alone.makespan_ns == 3_000_000
