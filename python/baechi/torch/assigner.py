@@ -27,7 +27,7 @@ from baechi.torch.communication import MODES, Arrival, Departure, Links, Logical
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import move_weights
-from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.optimizer_state import follow
 from baechi.torch.planned_pieces import (
     called_units,
@@ -387,7 +387,7 @@ class Assigner(Interceptor):
                 out = forward(*args, **kwargs)
             finally:
                 self._join(from_caller=False)
-            for tensor in tensors_in(out):
+            for tensor in held_tensors((args, kwargs, out)):
                 self._read_by_caller(tensor)
             return out
 
@@ -416,6 +416,9 @@ class Assigner(Interceptor):
         try:
             out = forward(*args, **kwargs)
             self._join(from_caller=False)
+            if self._own_streams:  # caches among the arguments hold tensors, too
+                for tensor in held_tensors((args, kwargs, out)):
+                    self._read_by_caller(tensor)
             return self._all_sent_home(out, home)
         finally:
             self._join(from_caller=False)

@@ -26,6 +26,24 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(getattr(value, field.name, None))
 
 
+def held_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors inside `value`, also those that objects of other classes hold."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif id(item) not in seen and not isinstance(item, (type, torch.nn.Module, str)):
+            seen.add(id(item))
+            if isinstance(item, (tuple, list)):
+                waiting.extend(item)
+            elif isinstance(item, Mapping):
+                waiting.extend(item.values())
+            elif not callable(item):
+                waiting.extend(getattr(item, "__dict__", {}).values())
+
+
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `change` applied to its tensors; itself when none changes.
 

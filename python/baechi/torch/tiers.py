@@ -75,14 +75,18 @@ class TieredAssigner(Assigner):
         self._refused: dict[Any, str] = {}
         self._all_modules: list[nn.Module] = []
         self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
-        self._weights: list[tuple[Mapping[str, Any], tuple[str, ...]]] = []  # their names
+        self._childless: list[Mapping[str, Any]] = []  # of modules with none inside
+        self._weights: list[Mapping[str, Any]] = []  # parameters and buffers of each module
+        self._weight_counts: list[int] = []
 
     def _put_in_place(self) -> None:
         super()._put_in_place()
         self._all_modules = list(self.model.modules())
-        self._children = [(m._modules, tuple(m._modules.values())) for m in self._all_modules]
-        weights = [t for m in self._all_modules for t in (m._parameters, m._buffers) if t]
-        self._weights = [(table, tuple(table)) for table in weights]
+        tables = [m._modules for m in self._all_modules]
+        self._children = [(table, tuple(table.values())) for table in tables if table]
+        self._childless = [table for table in tables if not table]
+        self._weights = [t for m in self._all_modules for t in (m._parameters, m._buffers)]
+        self._weight_counts = list(map(len, self._weights))
         for exported in self.tier2.exported:
             key = (exported.structure, exported.modes)
             if not any(p.exported is exported for p in self._programs.get(key, ())):
@@ -165,9 +169,10 @@ class TieredAssigner(Assigner):
         for children, placed in self._children:
             if tuple(children.values()) != placed:
                 raise NotExportedError("a module inside it was replaced after it was placed")
-        for weights, names in self._weights:
-            if tuple(weights) != names:
-                raise NotExportedError("it has other parameters than when it was placed")
+        if any(self._childless):
+            raise NotExportedError("a module inside it got others inside after it was placed")
+        if list(map(len, self._weights)) != self._weight_counts:
+            raise NotExportedError("it has other parameters than when it was placed")
         for module in self._all_modules[1:]:
             if (
                 module._forward_hooks
