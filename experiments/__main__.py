@@ -38,7 +38,7 @@ def require(name: str) -> None:
             )
 
 
-def run_one(name: str, output: Path, command: str = "", **how: Any) -> int:
+def run_one(name: str, output: Path, **how: Any) -> int:
     """Regenerate one of EXPERIMENTS; 0, or SKIPPED when what it needs is not there."""
     start = time.perf_counter()
     try:
@@ -47,7 +47,7 @@ def run_one(name: str, output: Path, command: str = "", **how: Any) -> int:
     except Missing as why:
         print(f"{name:<22}skipped: {why}", flush=True)
         return SKIPPED
-    page.write(output, command or f"./do experiments {name}")
+    page.write(output, how.get("command", f"./do experiments {name}"))
     seconds = time.perf_counter() - start
     print(f"{name:<22}{seconds:7.1f} s  {output / name}.md", flush=True)
     return 0
@@ -74,7 +74,7 @@ def run_on_hardware(chosen: argparse.Namespace) -> int:
     if chosen.simulated is not None:
         output = ROOT / "build/rehearsal" if output == RESULTS else output
         command += f" --simulated {chosen.simulated}"
-    return run_one(ON_HARDWARE, output, command, folder=output, **how)
+    return run_one(ON_HARDWARE, output, folder=output, command=command, **how)
 
 
 def add_hardware_options(parser: argparse.ArgumentParser) -> None:

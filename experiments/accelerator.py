@@ -26,7 +26,8 @@ from experiments.profile_models import FOLDER, LIST, load, write
 from models.pytorch import MODELS
 
 NAME = "accelerator"
-FRACTION = {"host": 0.25, "models": 0.85}  # of the time, after which a part begins nothing new
+# Of the time, after which a part begins nothing new.
+FRACTION = {"host": 0.25, "models": 0.8, "planned": 0.95}
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Experiment:
     results: Results
     clock: Clock
     profiles: Path
+    save: Callable[[], None] = lambda: None  # what there is so far: the run may be cut short
 
     def run(self, parts: Iterable[str], names: Iterable[str]) -> None:
         """Fill in the results."""
@@ -110,6 +112,7 @@ class Experiment:
         )
         for row in accelerator_links.rows(found) if found is not None and wanted else ():
             self.results.update("links", row)
+        self.save()
         return found
 
     def _host(self, links: Links) -> None:
@@ -119,7 +122,6 @@ class Experiment:
             for tier in (1, 2):
                 if self._late("host", f"{workload.name} with the CPU, tier {tier}"):
                     continue
-                self.hardware.settle()
                 row = attempt(
                     {"workload": workload.name},
                     f"accelerator and CPU, tier {tier}",
@@ -128,6 +130,7 @@ class Experiment:
                 )
                 if row is not None:
                     self.results.update("host", row)
+                self.save()
 
     def _of_model(self, name: str, links: Links) -> Callable[[], None]:
         def run() -> None:
@@ -137,6 +140,7 @@ class Experiment:
             self.results.update("models", row)
             for spread in spread_rows(subject, row, links, self._failed):
                 self.results.update("spread", spread)
+            self.save()
 
         return run
 
@@ -171,6 +175,7 @@ class Experiment:
             tight = attempt(where, "Table 6", partial(planned.tight_rows, workload), self._failed)
             for row in tight or ():
                 self.results.update("table6", row)
+            self.save()
 
 
 class AcceleratorPage(Page):
@@ -220,6 +225,7 @@ def run(
     parts: Iterable[str] = PARTS,
     models: Iterable[str] = (),
     devices: int = 1,
+    command: str = f"./do experiments {NAME}",
 ) -> Page:
     """The page of this machine's accelerator.
 
@@ -230,13 +236,18 @@ def run(
         parts: Some of PARTS.
         models: Some of models/pytorch; all when there are none.
         devices: How many simulated devices.
+        command: What repeats it.
 
     """
-    profiles = FOLDER / NAME if folder.name == "results" else folder / "profiles"
+    kept = folder.resolve() == FOLDER.parents[1] / "docs/results"
+    profiles = FOLDER / NAME if kept else folder / "profiles"
     with hardware(simulated, devices) as found:
         results = earlier(folder / f"{NAME}.json", found.described())
         clock = Clock(None if minutes is None else 60 * minutes)
-        Experiment(found, results, clock, profiles).run(
-            tuple(parts), tuple(models) or tuple(MODELS)
-        )
+
+        def save() -> None:
+            page_of(results, simulated is not None).write(folder, command)
+
+        experiment = Experiment(found, results, clock, profiles, save)
+        experiment.run(tuple(parts), tuple(models) or tuple(MODELS))
         return page_of(results, simulated is not None)

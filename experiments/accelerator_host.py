@@ -36,14 +36,13 @@ def workloads(hardware: Hardware) -> list[TorchWorkload]:
     return [sizes[name] for name in NAMES]
 
 
-def capped(links: Links, hardware: Hardware, cap: int) -> baechi.Cluster:
+def capped(links: Links, cap: int) -> baechi.Cluster:
     """Return one accelerator that may hold `cap` bytes, and the host, with their measured links."""
     known = links.document
     devices = [d for d in known["devices"] if d["name"] in ("gpu:0", HOST)]
     pairs = [k for k in known["links"] if {k["from"], k["to"]} == {"gpu:0", HOST}]
     devices = [{**d, "capacity": cap} if d["name"] != HOST else d for d in devices]
     document = {**known, "devices": devices, "links": pairs, "communication": "sequential"}
-    del hardware
     return baechi.Cluster.from_json(json.dumps(document))
 
 
@@ -62,6 +61,7 @@ def losses_of(model: Any, inputs: Any) -> list[float]:
 
 def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) -> dict[str, Any]:
     """Train on the CPU alone, then with a capped accelerator; losses, peaks and step times."""
+    hardware.settle()
     device, cpu = hardware.devices[0], torch.device("cpu")
     inputs, model = workload.inputs(), workload.model()
     expected = losses_of(model, inputs)
@@ -74,7 +74,7 @@ def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) ->
     placed = baechi.torch.place(
         model,
         inputs,
-        capped(links, hardware, cap),
+        capped(links, cap),
         devices=[device, cpu],
         costs=costs,
         loss=loss_of,

@@ -8,6 +8,7 @@ is held between steps beyond weights and inputs is told apart from what the step
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +80,9 @@ def subject_of(name: str, hardware: Hardware) -> Subject:
         hardware.settle()
         try:
             return _subject(workload, hardware, device)
-        except torch.OutOfMemoryError:
-            continue
+        except (torch.OutOfMemoryError, baechi.InputError) as error:
+            if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+                raise
     raise torch.OutOfMemoryError(f"no size of {name} leaves room on {device}")
 
 
@@ -115,7 +117,8 @@ def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
     for _ in range(WARM_UP if hardware.wall else 1):
         _step(hardware, model, inputs)
     _clear(model)
-    hardware.settle()
+    hardware.synchronize()
+    gc.collect()  # without emptying the allocator's cache: filling it again would take time
     known = weights_on(hardware.devices, model, inputs)
     held = {str(d): hardware.allocated(d) - known[str(d)] for d in hardware.devices}
     hardware.reset_peaks()

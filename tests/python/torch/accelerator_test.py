@@ -24,6 +24,7 @@ from experiments.catalogue import MODELS
 from experiments.peer_placers import Missing
 from experiments.program_order import in_program_order
 from experiments.several import SKIPPED
+from experiments.torch_workloads import TINY, TorchWorkload
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,34 @@ def test_what_fails_is_listed_and_the_rest_runs(
     assert [line["why"] for line in page.results.failures] == ["OutOfMemoryError: no room"] * 2
     assert page.results.rows["models"][0]["unplaced"] > 0
     assert len(page.results.rows["spread"]) == 2
+
+
+def test_a_model_too_large_for_the_device_is_tried_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [TorchWorkload("vit", {"width": 2048}, 4, tiny=True), TINY["vit"]]
+    monkeypatch.setattr(accelerator_steps, "candidates", lambda *_: sizes)
+    monkeypatch.setitem(hardware_module.SIMULATED, "memory", "48MiB")
+    with hardware_module.hardware("virtual") as found:
+        subject = accelerator_steps.subject_of("vit", found)
+        assert subject.workload is sizes[1]
+        del subject
+        monkeypatch.setattr(accelerator_steps, "candidates", lambda *_: sizes[:1])
+        with pytest.raises(torch.OutOfMemoryError, match="no size of vit leaves room on sim:0"):
+            accelerator_steps.subject_of("vit", found)
+
+
+def test_a_run_that_is_cut_short_leaves_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(accelerator, "subject_of", cut)
+    with pytest.raises(KeyboardInterrupt):
+        rehearsed(tmp_path, "virtual", parts=["links", "models"])
+    known = json.loads((tmp_path / "accelerator.json").read_text())
+    assert len(known["rows"]["links"]) == 3
 
 
 def test_errors_are_listed_with_what_the_row_says_of_them() -> None:
