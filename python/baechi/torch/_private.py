@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of PyTorch that baechi.torch uses, in one place, and a test of each."""
+"""Every private name of PyTorch that baechi.torch uses, in one place; `versions` tests each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
 from torch.utils import flop_counter
-from torch.utils._python_dispatch import TorchDispatchMode
 
-FIRST_TESTED = (2, 9)
-LAST_TESTED = (2, 13)
+
+def version() -> tuple[int, ...]:
+    """Return PyTorch's version, major and minor."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 
 pop_function_mode = torch._C._pop_torch_function_stack
 push_function_mode = torch._C._push_on_torch_function_stack
@@ -104,6 +106,35 @@ class OneBackwardThread:
 
 
 one_backward_thread = OneBackwardThread()
+
+
+class on_stream:  # noqa: N801
+    """Makes a stream the current one of its device, and that device the current one.
+
+    PyTorch's streams are such contexts themselves, but keep what was before in the stream: 2.9
+    cannot enter one that is entered already, and threads find what another thread left.
+    """
+
+    __slots__ = ("_before", "_device", "_stream")
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        stream = self._stream
+        self._device = torch._C._accelerator_getDeviceIndex()
+        self._before = torch._C._accelerator_getStream(stream.device_index)
+        torch._C._accelerator_setStream(stream)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._accelerator_setStream(self._before)
+        torch._C._accelerator_setDeviceIndex(self._device)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device had too little memory; what CUDA's libraries say has no class of its own."""
+    said = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in said)
 
 
 class AutogradCalls:
@@ -261,8 +292,23 @@ def work_for(device: torch.device, seconds: float) -> Callable[[], None]:
 
 def annotate(name: str, value: str) -> Any:
     """Return a context in which every call that is traced gets `value` in its node's metadata."""
-    known = getattr(traceback, "annotate", None)
-    return contextlib.nullcontext() if known is None else known({name: value})
+    known = getattr(traceback, "annotate", None)  # since PyTorch 2.10
+    return _annotated(name, value) if known is None else known({name: value})
+
+
+@contextlib.contextmanager
+def _annotated(name: str, value: str) -> Iterator[None]:
+    """Set what PyTorch 2.9 copies from the current metadata to every node."""
+    meta = traceback.current_meta
+    before = meta.get("custom")
+    meta["custom"] = {**(before or {}), name: value}
+    try:
+        yield
+    finally:
+        if before is None:
+            del meta["custom"]
+        else:
+            meta["custom"] = before
 
 
 @contextlib.contextmanager
@@ -280,16 +326,19 @@ def nothing_hidden(error: type[Exception]) -> Iterator[None]:
     thread = threading.get_ident()
     function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
     apply, enter = function.__dict__["apply"], hooks.__enter__
+    recomputed = "it has hooks on saved tensors, as activation checkpointing has"
 
     def refuse_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         generated = cls.__name__.startswith("GeneratedBackwardFor_")  # of a custom operator
+        if threading.get_ident() == thread and cls.__name__ == "_NoopSaveInputs":
+            raise error(recomputed)  # PyTorch 2.9 begins a checkpoint with it
         if threading.get_ident() == thread and not generated:
             raise error(f"{cls.__name__} has a backward of its own")
         return apply.__get__(None, cls)(*args, **kwargs)
 
     def refuse_hooks(self: Any) -> None:
         if threading.get_ident() == thread:
-            raise error("it has hooks on saved tensors, as activation checkpointing has")
+            raise error(recomputed)
         enter(self)
 
     function.apply = classmethod(refuse_apply)
@@ -301,14 +350,33 @@ def nothing_hidden(error: type[Exception]) -> Iterator[None]:
         hooks.__enter__ = enter
 
 
+@contextlib.contextmanager
+def _lstm_states_as_computed() -> Iterator[None]:
+    """Give an LSTM's last states their dimensions; PyTorch 2.9 traces them with one too many."""
+    from torch._decomp import decompositions
+
+    layer = decompositions.one_layer_lstm
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        out, states = layer(*args, **kwargs)
+        return out, tuple(state.squeeze(0) if state.dim() == 3 else state for state in states)
+
+    decompositions.one_layer_lstm = traced
+    try:
+        yield
+    finally:
+        decompositions.one_layer_lstm = layer
+
+
 def export_program(module: nn.Module, args: Any, dynamic_shapes: Any) -> Any:
     """Return torch.export's program; the calls keep what they were annotated with."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    mended = _lstm_states_as_computed if version() < (2, 10) else contextlib.nullcontext
     try:
         # What fails is said by the error; the graph up to there would be printed.
-        with traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()):
+        with traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()), mended():
             return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
     finally:
         logger.setLevel(level)
@@ -336,157 +404,3 @@ def shape_guards(program: Any, name: str) -> Callable[[list[torch.Tensor]], bool
         return all(eval(code, known) for code in compiled)
 
     return hold
-
-
-def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
-    """Return what is believed of every sum that the engine takes of gradients."""
-    seen: list[bool] = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func is torch.ops.aten.add.Tensor and current_autograd_node() is not None:
-                seen.append(any(map(only_autograd_holds, args)))
-            return func(*args, **(kwargs or {}))
-
-    x = torch.ones(2, requires_grad=True) * 2
-    with Watch():
-        function(x).backward()
-    return seen
-
-
-class _Annotated(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add a number that is computed while tracing."""
-        with no_tracing():
-            number = torch.ones(()).item()
-        with annotate("baechi", "here"):
-            return x + number
-
-
-def _wrong_in_tracing() -> list[str]:
-    wrong = []
-    auto = torch.export.Dim.AUTO
-    program = export_program(_Annotated(), (torch.ones(3),), {"x": {0: auto}})
-    call = next(n for n in program.graph.nodes if n.op == "call_function" and "add" in n.name)
-    if call.meta.get("custom", {}).get("baechi") != "here" or call.args[1] != 1.0:
-        wrong.append("traced calls cannot be annotated")
-    size = next(n for n in program.graph.nodes if n.op == "placeholder").meta["val"].shape[0]
-    if range_of(program, size)[1] < 1 << 40:
-        wrong.append("the range of a traced size is unknown")
-
-    class Twice(torch.autograd.Function):
-        """A function with a backward of its own."""
-
-    try:
-        with nothing_hidden(KeyError):
-            Twice.apply(torch.ones(1))
-    except KeyError:
-        return wrong
-    return [*wrong, "functions with a backward of their own are not noticed"]
-
-
-def _wrong_in_autograd_calls() -> list[str]:
-    class Who(TorchFunctionMode):
-        seen = 0
-
-        def resumed_later(self, function: Any, *, runs_now: bool) -> Any:
-            self.seen += 1 + runs_now
-            return self if not runs_now else function
-
-        def begins(self) -> None:
-            self.seen += 3
-
-        def applied(self, cls: Any, call: Any, args: Any, kwargs: Any) -> Any:
-            del cls, call, kwargs
-            self.seen += 6
-            return args
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    class Own(torch.autograd.Function):
-        """A function with a backward of its own."""
-
-    who = Who()
-    autograd_calls.begin(who)
-    with who:
-        for reentrant in (False, True):
-            x = torch.ones(2, requires_grad=True)
-            checkpointing.checkpoint(torch.sin, x, use_reentrant=reentrant)
-        Own.apply(x)
-    autograd_calls.end(who)
-    return [] if who.seen == 12 else ["functions of autograd are not seen"]
-
-
-def self_test() -> list[str]:
-    """Return what is not as expected in the PyTorch that is installed; empty when all is."""
-    wrong = []
-
-    class Counter(TorchFunctionMode):
-        calls = 0
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    counter = Counter()
-    weight = torch.ones(2, requires_grad=True)
-    with counter:
-        mode = pop_function_mode()
-        weight.add(1)
-        push_function_mode(mode)
-        if mode is not counter or counter.calls != 0:
-            wrong.append("a function mode taken off the stack still sees calls")
-        before = next_sequence_number()
-        product = weight.mul(2)
-        if counter.calls != 1:
-            wrong.append("a function mode put back on the stack sees no calls")
-    if sequence_number(product.grad_fn) != before:
-        wrong.append("autograd nodes are numbered otherwise")
-    seen: list[Any] = []
-    product.register_hook(lambda _: seen.append(current_autograd_node()))
-    product.sum().backward()
-    if not seen or not hasattr(seen[0], "_sequence_nr"):
-        wrong.append("the running autograd node is unknown")
-    if storage_address(product) != storage_address(product.view(2, 1)):
-        wrong.append("a view has another storage")
-    if _adds_in_place(lambda x: (x * 3 + x * 4).sum()) != [True]:
-        wrong.append("a gradient that only autograd holds is not known as such")
-    if _adds_in_place(lambda x: (x + (x + 1)).sum()) != [False]:
-        wrong.append("a gradient that is used twice is not known as such")
-    order: list[str] = []
-    early = weight * 2
-    late = weight * 3
-    early.register_hook(lambda _: order.append("early"))
-    late.register_hook(lambda _: order.append("late"))
-    run_first(early.grad_fn)
-    (early + late).sum().backward()
-    if order != ["early", "late"]:
-        wrong.append("an autograd node cannot be made to run first")
-    one_backward_thread.begin(counter)
-    if torch._C._is_multithreading_enabled():
-        wrong.append("the backward cannot be kept in one thread")
-    one_backward_thread.end(counter)
-    version = version_of(weight.detach())
-    with torch.no_grad():
-        weight.add_(1)
-    if version_of(weight) != version + 1:
-        wrong.append("in-place changes are not counted")
-    if torch.ops.aten.mm not in flop_formulas():
-        wrong.append("the FLOPs of a matrix product are unknown")
-    cell = nn.LSTM(2, 2)
-    cell.weight_ih_l0 = nn.Parameter(torch.zeros_like(cell.weight_ih_l0))
-    refresh_flat_weights(cell)
-    if cell._flat_weights[0] is not cell.weight_ih_l0:
-        wrong.append("recurrent modules keep their weights elsewhere")
-    wrong += _wrong_in_tracing()
-    wrong += _wrong_in_autograd_calls()
-    if not moves_in_place(weight, torch.device("cpu")):
-        wrong.append("parameters cannot be moved in place")
-    return wrong

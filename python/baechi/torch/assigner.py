@@ -24,9 +24,10 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.communication import MODES, Arrival, Departure, Links, LogicalDevice
+from baechi.torch.devices import usable
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.kept_weights import KeptWeights, check_weights
-from baechi.torch.moving import move_weights
+from baechi.torch.moving import flatten_recurrent, move_weights
 from baechi.torch.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.optimizer_state import follow
 from baechi.torch.planned_pieces import (
@@ -108,17 +109,11 @@ def logical_devices(
     """Return a logical device per name, on the given physical ones."""
     if len(names) != len(devices):
         raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
-    places = [_with_index(torch.device(device)) for device in devices]
+    places = [usable(device) for device in devices]
     return [
         LogicalDevice(i, name, place, places.count(place) > 1)
         for i, (name, place) in enumerate(zip(names, places, strict=True))
     ]
-
-
-def _with_index(device: torch.device) -> torch.device:
-    if device.index is not None or device.type in ("cpu", "meta"):
-        return device
-    return torch.device(device.type, torch.accelerator.current_device_index())
 
 
 class _Copy:
@@ -188,6 +183,11 @@ class Assigner(Interceptor):
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
         self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
 
+    @property
+    def places(self) -> list[torch.device]:
+        """The physical devices."""
+        return [device.torch_device for device in self.devices]
+
     # Weights
 
     def install(self) -> None:
@@ -207,6 +207,7 @@ class Assigner(Interceptor):
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
         follow(self._moved)
+        flatten_recurrent(self.model)
         for tensor, device in goes:
             self._mark(tensor, device)
         self._kept = KeptWeights(self.model, self.retyped)
@@ -322,7 +323,7 @@ class Assigner(Interceptor):
         stream = target.own_stream
         if stream is None:
             return Arrival(tensor.to(target.torch_device), None, None, None)
-        with stream:
+        with target.computing():
             return Arrival(tensor.to(target.torch_device), None, None, None)
 
     def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
@@ -492,7 +493,7 @@ class Assigner(Interceptor):
         if device is None or device.own_stream is None:
             out = forward(*args, **kwargs)
         else:
-            with device.own_stream:
+            with device.computing():
                 out = forward(*args, **kwargs)
         self._made(scope.key or type(module).__name__, out, device)
         return out
@@ -559,7 +560,7 @@ class Assigner(Interceptor):
         if device is None or device.own_stream is None:
             out = call(*args, **kwargs)
         else:
-            with device.own_stream:
+            with device.computing():
                 out = call(*args, **kwargs)
         self._made(known[1], out, device)
         return out

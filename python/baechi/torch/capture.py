@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from baechi.torch.moving import moved_to
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.recorded_step import PRECISIONS, Capture
 from baechi.torch.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.versions import check_version
 
 
 def sum_of(outputs: Any) -> torch.Tensor:
@@ -48,14 +49,33 @@ def call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Run a step that leaves no trace: buffers, gradients and the random state are put back."""
+def _same_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put back the random states of the host and of devices; each has a generator of its own."""
+    away = {device for device in devices if device.type not in ("cpu", "meta")}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for device in away:
+            fork = torch.random.fork_rng(devices=[device.index], device_type=device.type)
+            stack.enter_context(fork)
+        yield
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module, devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Run a step that leaves no trace: buffers, gradients and the random state are put back.
+
+    Args:
+        model: What runs.
+        devices: Where it will draw random numbers, beside where it is.
+
+    """
+    weights = [*model.parameters(), *model.buffers()]
     buffers = {name: b.detach().clone() for name, b in model.named_buffers() if not b.is_meta}
     grads = [(p, p.grad) for p in model.parameters()]
     for parameter, _ in grads:
         parameter.grad = None
     try:
-        with _random_state_kept(model):
+        with _same_random_state({*devices, *(w.device for w in weights)}):
             yield
     finally:
         for parameter, grad in grads:
@@ -64,15 +84,6 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 if name in buffers:
                     buffer.copy_(buffers[name])
-
-
-def _random_state_kept(model: nn.Module) -> Any:
-    places = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    if not places:
-        return torch.random.fork_rng(devices=[])
-    kind = min(place.type for place in places)  # there is one kind of accelerator at a time
-    devices = sorted(place.index for place in places if place.type == kind)
-    return torch.random.fork_rng(devices=devices, device_type=kind)
 
 
 def capture(
@@ -99,6 +110,7 @@ def capture(
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     model = _private.uncompiled(model)
+    check_version()
     on_meta = any(p.is_meta for p in model.parameters())
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
@@ -145,14 +157,15 @@ def capture_on(
     The weights go there for the time of the recording.
     """
     weights = [*model.parameters(), *model.buffers()]
-    if any(w.is_meta for w in weights) or all(w.device == device for w in weights):
+    there = all(weight.device == device for weight in weights)
+    if any(w.is_meta for w in weights):
         return capture(model, example_inputs, **options)
     try:
         with moved_to(device, model):
             inputs = map_tensors(lambda t: t.to(device), example_inputs)
             return capture(model, inputs, **options)
-    except (torch.OutOfMemoryError, InputError) as error:
-        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+    except (RuntimeError, InputError) as error:
+        if there or not _private.out_of_memory(error.__cause__ or error):
             raise
     gc.collect()  # what the attempt left on the device
     return capture(model, example_inputs, **options)

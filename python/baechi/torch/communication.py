@@ -53,7 +53,7 @@ class LogicalDevice:
 
     def computing(self) -> Any:
         """Return a context in which its stream is the current one."""
-        return self._own if self._own is not None else contextlib.nullcontext()
+        return contextlib.nullcontext() if self._own is None else _private.on_stream(self._own)
 
     def __repr__(self) -> str:
         return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
@@ -76,12 +76,12 @@ def native_transfer() -> Any:
 def _hop(tensor: torch.Tensor, producer: Any, send: Any, receive: Any, consumer: Any) -> Any:
     send.wait_event(producer.record_event())
     if send.device == receive.device:
-        with send:
+        with _private.on_stream(send):
             copy = tensor.clone()
         receive.wait_event(send.record_event())
         copy.record_stream(receive)
     else:
-        with send, receive:
+        with _private.on_stream(send), _private.on_stream(receive):
             copy = tensor.to(receive.device, non_blocking=True)
     tensor.record_stream(send)
     copy.record_stream(consumer)
@@ -216,7 +216,7 @@ class Links:
         def forget(_: Any) -> None:
             collected.pop(key, None)
 
-        with stream:
+        with _private.on_stream(stream):
             sent: torch.Tensor = _Collection.apply(tensor)
         collected[key] = weakref.ref(tensor, forget), version, sent
         return sent
@@ -264,7 +264,7 @@ class Links:
             numbers = [n for s in route for n in (s.stream_id, s.device_index, s.device_type)]
             copy = self._native(tensor, numbers)
         elif tensor.requires_grad and torch.is_grad_enabled():
-            with receive:
+            with _private.on_stream(receive):
                 copy = _Transfer.apply(tensor, route)
             _private.run_first(copy.grad_fn)
         else:
@@ -281,5 +281,5 @@ class Links:
             return _Clone.apply(tensor)
         target.own_stream.wait_event(source.own_stream.record_event())
         tensor.record_stream(target.own_stream)
-        with target.own_stream:
+        with target.computing():
             return _Clone.apply(tensor)

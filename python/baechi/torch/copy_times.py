@@ -11,29 +11,17 @@ import torch
 
 from baechi._core import InputError
 from baechi.calibrate import Device
+from baechi.torch.devices import accelerators, usable
 
 
 def copies(names: Sequence[str]) -> TorchCopies:
     """Return the copies between the named devices; without names, between all accelerators."""
     if any(name.split(":")[0] == "sim" for name in names):
         import baechi.torch.sim  # noqa: F401
-    if not names:
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is None:
-            raise InputError("no accelerator is found; name devices, e.g. --devices cuda:0,cpu")
-        count = torch.accelerator.device_count()
-        names = [f"{accelerator.type}:{index}" for index in range(count)]
-    return TorchCopies([_device(name) for name in names])
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        line = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{name!r} is no device here: {line}") from None
-    return device
+    devices = [usable(name) for name in names] or accelerators()
+    if not devices:
+        raise InputError("no accelerator is found; name devices, e.g. --devices cuda:0,cpu")
+    return TorchCopies(devices)
 
 
 def _capacity(device: torch.device) -> int:

@@ -17,8 +17,8 @@ from torch import nn
 from baechi._core import Cluster, InputError
 from baechi.pipeline import place_graph
 from baechi.torch.capture import capture
+from baechi.torch.devices import detected_cluster
 from baechi.torch.graph_generator import graph_of
-from baechi.torch.placing import detected_cluster
 from baechi.torch.profiler import estimate, kept_ops
 from baechi.torch.recorded_step import Capture
 

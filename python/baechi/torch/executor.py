@@ -189,8 +189,7 @@ class _Writer:
             own = None if device is None or device is _ANY or not device.own_stream else device
             own = current if device is _ANY else own
             if own is not current and own is not None:
-                stream = self._source.name(own.own_stream, "stream")
-                self._source.lines.append(f"with {stream}:")
+                self._source.lines.append(f"with {self._source.name(own, 'to')}.computing():")
             current = own
             indent = "    " if own is not None else ""
             self._source.lines.append(indent + line)

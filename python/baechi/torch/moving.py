@@ -53,3 +53,13 @@ def moved_to(device: torch.device, model: nn.Module) -> Iterator[None]:
         yield
     finally:
         move_weights(homes)
+
+
+def flatten_recurrent(model: nn.Module) -> None:
+    """Lay the weights of recurrent modules side by side, as cuDNN wants them; elsewhere nothing.
+
+    They were, if PyTorch moved them there. Else cuDNN copies them in every forward.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and len({w.device for w in module.parameters()}) == 1:
+            module.flatten_parameters()

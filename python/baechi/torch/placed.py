@@ -81,7 +81,7 @@ class Placed:
             self.model, mine.captured, mine.placement, mine.devices, mine.mode, collapse=False
         )
         fine.watch = found.watch
-        with unchanged(self.model), no_dropout(self.model):
+        with unchanged(self.model, mine.places), no_dropout(self.model):
             fine.install()
             try:
                 found.run(self.model, inputs, loss)
@@ -108,7 +108,7 @@ class Placed:
                 (mine.watched(graph, found.watch), found),
             )
             for runner, trail in sides:
-                with unchanged(self.model):
+                with unchanged(self.model, mine.places):
                     runner.install()
                     try:
                         trail.run(self.model, inputs, loss)

@@ -14,6 +14,7 @@ from baechi._core import Cluster, InputError, Plan
 from baechi.torch import _private
 from baechi.torch.assigner import Assigner, logical_devices
 from baechi.torch.capture import call_arguments, capture_on
+from baechi.torch.devices import default_devices, detected_cluster, usable
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_generator import graph_of
@@ -31,42 +32,6 @@ if TYPE_CHECKING:
 
 
 LEVELS = ("module", "operator")
-
-
-def detected_cluster() -> tuple[Cluster, list[torch.device]]:
-    """Return the accelerators of this machine as a cluster.
-
-    Raises:
-        InputError: There is none.
-
-    """
-    if not torch.accelerator.is_available():
-        raise InputError("no accelerator is found; name the cluster, e.g. cluster='2x8GiB'")
-    accelerator = torch.accelerator.current_accelerator()
-    assert accelerator is not None  # is_available said so
-    devices = [torch.device(accelerator.type, i) for i in range(torch.accelerator.device_count())]
-    line = "+".join(f"1x{_free_memory(device)}B" for device in devices)
-    return Cluster(line), devices
-
-
-def _free_memory(device: torch.device) -> int:
-    module = getattr(torch, device.type)
-    free, _ = module.mem_get_info(device)
-    return int(free)
-
-
-def _default_devices(cluster: Cluster) -> list[torch.device]:
-    """Return the CPU for devices of kind "cpu", an accelerator of its own for every other one.
-
-    Where there are too few accelerators, the CPU for all.
-    """
-    cpu = torch.device("cpu")
-    on_cpu = [device.kind == "cpu" for device in cluster.devices]
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or torch.accelerator.device_count() < on_cpu.count(False):
-        return [cpu] * len(cluster)
-    free = (torch.device(accelerator.type, i) for i in range(torch.accelerator.device_count()))
-    return [cpu if here else next(free) for here in on_cpu]
 
 
 def assign(
@@ -220,11 +185,11 @@ def place(
     if level not in LEVELS:
         raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     if cluster == "auto":
-        found, physical = detected_cluster()
+        found, physical = detected_cluster(model)
         devices = devices or physical
     else:
         found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
-    chosen = [torch.device(d) for d in devices or _default_devices(found)]
+    chosen = [usable(d) for d in devices or default_devices(found)]
     names = [device.name for device in found.devices]
     if len(chosen) != len(names):
         raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")

@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,7 +58,11 @@ def load_pt2(
     try:
         with zipfile.ZipFile(path) as archive:
             archive.namelist()
-        program = torch.export.load(Path(path))
+        with (
+            warnings.catch_warnings()
+        ):  # PyTorch 2.9 reads weights into memory that it may not write
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            program = torch.export.load(Path(path))
     except FileNotFoundError as error:
         raise InputError(f"{path}: cannot open: {error.strerror}") from None
     except (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import _private, profiler
+from baechi.torch import _private, profiler, versions
 from baechi.torch.capture import call_arguments, record_step, sum_of
 from baechi.torch.nested import map_tensors
 from placement_test import built
@@ -44,7 +45,47 @@ def chain() -> tuple[Any, Any]:
 
 
 def test_private_names_of_this_torch_are_as_expected() -> None:
-    assert _private.self_test() == []
+    assert versions.self_test() == []
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make this PyTorch newer than all that were tested."""
+    monkeypatch.setattr(versions, "FIRST_TESTED", (1, 0))
+    monkeypatch.setattr(versions, "LAST_TESTED", (1, 1))
+    versions.check_version.cache_clear()
+    yield
+    versions.check_version.cache_clear()
+
+
+def test_a_newer_torch_that_does_what_we_need_is_used_without_a_word(newer: None) -> None:
+    del newer
+    state = torch.get_rng_state()
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("error")
+        versions.check_version()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_a_newer_torch_does_not_do_is_named_once(
+    newer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del newer
+    monkeypatch.setattr(_private, "version_of", lambda _: 0)
+    with pytest.warns(UserWarning, match=r"tested with PyTorch 1.0 to 1.1; in .* in-place change"):
+        chain()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chain()
+
+
+def test_an_older_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions.check_version.cache_clear()
+    monkeypatch.setattr(versions, "FIRST_TESTED", (9, 0))
+    monkeypatch.setattr(versions, "LAST_TESTED", (9, 1))
+    with pytest.raises(baechi.InputError, match=r"PyTorch .* is older than 9\.0"):
+        chain()
+    versions.check_version.cache_clear()
 
 
 def test_flops_and_memory_parts_of_a_chain() -> None:

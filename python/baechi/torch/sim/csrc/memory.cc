@@ -258,7 +258,8 @@ class SimAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override { reset_counts(device); }
   void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
-  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+  // Without `override`: PyTorch 2.9 does not have it.
+  virtual std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) {
     const std::int64_t total = settings().capacity[static_cast<std::size_t>(device)];
     const std::int64_t free = total - memory_statistics(device).active;
     return {static_cast<std::size_t>(free), static_cast<std::size_t>(total)};
