@@ -137,6 +137,11 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in said)
 
 
+_CHECKPOINT = "_checkpoint_without_reentrant_generator"
+if hasattr(checkpointing, f"{_CHECKPOINT}_impl"):  # 2.14 and 2.15 have it, 2.13 does not
+    _CHECKPOINT += "_impl"
+
+
 class AutogradCalls:
     """While anybody wants it: sees what autograd does with functions of Python.
 
@@ -156,7 +161,7 @@ class AutogradCalls:
         if self._before is not None:
             return
         module, function = checkpointing, checkpointing.CheckpointFunction
-        generator, forward = module._checkpoint_without_reentrant_generator, function.forward
+        generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"]
         self._before = generator, forward, apply
 
@@ -181,7 +186,7 @@ class AutogradCalls:
             who = None if cls.__module__.startswith("torch.") else self._seeing()
             return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
 
-        module._checkpoint_without_reentrant_generator = with_generator
+        setattr(module, _CHECKPOINT, with_generator)
         function.forward = staticmethod(with_forward)
         torch.autograd.Function.apply = classmethod(with_apply)
 
@@ -202,7 +207,7 @@ class AutogradCalls:
         self._who.pop(key, None)
         if self._before is not None and not self._who:
             generator, forward, apply = self._before
-            checkpointing._checkpoint_without_reentrant_generator = generator
+            setattr(checkpointing, _CHECKPOINT, generator)
             checkpointing.CheckpointFunction.forward = staticmethod(forward)
             torch.autograd.Function.apply = apply
             self._before = None
