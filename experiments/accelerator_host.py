@@ -118,9 +118,8 @@ def _measured(
         "predicted_peak": placed.peaks["gpu:0"],
         "peak": peak,
         "held": run.held[device],
-        "peak_error": placed.peaks["gpu:0"] / peak - 1,
+        "peak_error": placed.peaks["gpu:0"] / peak - 1 if peak else None,  # unused: no peak
         "predicted": predicted,
         "measured": measured,
         "error": None if measured is None else predicted / measured - 1,
-        "submitted": run.submitted,
     }

@@ -60,7 +60,12 @@ def _alone(subject: Subject, tier: int) -> Callable[[], Run]:
     def run() -> Run:
         device = str(subject.hardware.devices[0])
         placed = baechi.torch.assign(
-            subject.model, subject.captured, subject.alone(), {"all": device}, tier=tier
+            subject.model,
+            subject.captured,
+            subject.alone(),
+            {"all": device},
+            tier=tier,
+            exported=subject.exported() if tier == 2 else (),
         )
         try:
             return run_steps(subject.hardware, subject.model, subject.inputs)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import baechi.torch
 import torch
 from baechi.torch.capture import capture_on
+from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.memory import peak_memory
 
 import baechi
@@ -53,6 +54,23 @@ class Subject:
     inputs: dict[str, torch.Tensor]
     captured: baechi.torch.Capture
     costs: baechi.torch.Costs
+    _exported: Any = None  # the graph, or why there is none
+
+    def exported(self) -> list[Any]:
+        """Return the model as a graph for tier 2, made once: that takes seconds.
+
+        Raises:
+            NotExportedError: There is none.
+
+        """
+        if self._exported is None:
+            try:
+                self._exported = baechi.torch.export(self.model, self.inputs)
+            except NotExportedError as error:
+                self._exported = error
+        if isinstance(self._exported, NotExportedError):
+            raise self._exported
+        return [self._exported]
 
     @property
     def graph(self) -> baechi.Graph:
@@ -195,6 +213,7 @@ class Spread:
             mode=mode,
             plan=self.plan,
             tier=tier,
+            exported=mine.exported() if tier == 2 else (),
         )
         try:
             return run_steps(mine.hardware, mine.model, mine.inputs)

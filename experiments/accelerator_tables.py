@@ -9,6 +9,7 @@ from typing import Any
 from experiments import insufficient_memory, step_time
 from experiments.page import Column, Table, milliseconds, percent
 
+NAMES = ("workload", "devices", "method")
 LARGE = 0.15  # an error beyond this is listed
 BUSY_HOST = 0.9  # of the step: the accelerator waited for the host
 
@@ -53,9 +54,9 @@ def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
             error = row.get(key)
             if error is None or abs(error) <= LARGE:
                 continue
-            where = ", ".join(
-                str(row[k]) for k in ("workload", "devices", "method") if row.get(k) is not None
-            )
+            where = ", ".join(str(row[k]) for k in NAMES if row.get(k) is not None)
+            if "cap" in row:
+                where += f", with the CPU in tier {row['tier']}"
             lines.append(f"- {where}: {key} {error:+.0%}; {_reason(row, key)}")
     if not lines:
         return f"No error is above {LARGE:.0%}."
@@ -67,6 +68,8 @@ def _reason(row: Mapping[str, Any], key: str) -> str:
     submitted = row.get(f"{name} submitted")
     if name.endswith("peak"):
         return "kernels' own workspaces are not predicted, and kernels may need other temporaries"
+    if "cap" in row:
+        return "the CPU's operators, Python and the copies share the host's thread"
     if submitted is not None and submitted > BUSY_HOST:
         return f"the host had started all of it only after {submitted:.0%} of the step"
     return "not explained yet"

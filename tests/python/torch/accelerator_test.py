@@ -146,6 +146,9 @@ def test_errors_are_listed_with_what_the_row_says_of_them() -> None:
     )
     assert lines[3] == "- b: tier 1 error +16%; not explained yet"
     assert len(lines) == 4
+    host = {"workload": "d", "tier": 2, "cap": 1, "error": -0.4, "peak_error": None}
+    (line,) = accelerator_tables.to_explain([host], ["error", "peak_error"]).splitlines()[2:]
+    assert line.startswith("- d, with the CPU in tier 2: error -40%; the CPU's operators")
     assert accelerator_tables.to_explain(rows[2:], ["tier 1 error"]) == "No error is above 15%."
 
 
