@@ -54,8 +54,9 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
                               const CoplacementOptions& options) {
   const OpGraph& graph = costs.graph();
   if (options.rule == CoplacementRule::kCut)
-    if (const std::optional<ListSchedule> cut = cut_partition(costs, group, options.cut))
-      return by_device(graph, *cut);
+    if (const std::optional<DeviceCut> cut = cut_partition(costs, group, options.cut);
+        cut.has_value() && cut->over == Bytes(0))
+      return by_device(graph, cut->schedule);
   Grouping grouping(costs, group, caps_of(costs, options));
   Coplacement result;
   const auto unite = [&](OpId a, OpId b, std::size_t& counter) {

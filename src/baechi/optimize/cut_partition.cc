@@ -161,10 +161,10 @@ CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Ran
   return part;
 }
 
-// The fastest that fits. Placements are scheduled by the longest way to the end, or, where that
-// holds too much at once, in the order by which the units' memory was measured.
-std::optional<ListSchedule> fastest_that_fits(const CostModel& costs,
-                                              const std::vector<Placement>& placements) {
+// The fastest that fits, or the one that is the least over. Placements are scheduled by the longest
+// way to the end, or, where that holds too much at once, in the order by which the units' memory
+// was measured. Requires a placement.
+DeviceCut fastest_that_fits(const CostModel& costs, const std::vector<Placement>& placements) {
   struct Candidate {
     ListSchedule schedule;
     bool may_hold_less;
@@ -172,13 +172,15 @@ std::optional<ListSchedule> fastest_that_fits(const CostModel& costs,
   std::vector<Candidate> candidates;
   for (const Placement& placement : placements)
     candidates.push_back({list_schedule(costs, placement), true});
+  std::optional<DeviceCut> nearest;
   while (!candidates.empty()) {
     const auto best = std::min_element(candidates.begin(), candidates.end(),
                                        [](const Candidate& a, const Candidate& b) {
                                          return a.schedule.makespan < b.schedule.makespan;
                                        });
-    if (!find_overflow(simulate(costs, best->schedule.placed), costs.cluster()).has_value())
-      return std::move(best->schedule);
+    const Bytes over = total_excess(simulate(costs, best->schedule.placed), costs.cluster());
+    if (over == Bytes(0)) return {std::move(best->schedule), over};
+    if (!nearest.has_value() || over < nearest->over) nearest = DeviceCut{best->schedule, over};
     if (!std::exchange(best->may_hold_less, false)) {
       candidates.erase(best);
       continue;
@@ -188,13 +190,13 @@ std::optional<ListSchedule> fastest_that_fits(const CostModel& costs,
     for (const OpId op : costs.graph().topological_order()) earliest_first[op] = Time(left--);
     best->schedule = list_schedule(costs, best->schedule.placed.device, earliest_first);
   }
-  return std::nullopt;
+  return *std::move(nearest);
 }
 
 }  // namespace
 
-std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels& group,
-                                          const CutOptions& options) {
+std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
+                                       const CutOptions& options) {
   const std::size_t num_devices = costs.cluster().num_devices();
   if (num_devices < 2 || num_devices > kMaxCutDevices) return std::nullopt;
   CutGraphOf finest = cut_graph(costs, group);
@@ -204,6 +206,7 @@ std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels
   const std::int64_t total_work = finest.graph.total_work();
   const Levels levels = coarsen_all(std::move(finest.graph), costs.cluster());
   Random random(options.seed);
+  std::optional<DeviceCut> nearest;
   for (const double memory_share : options.memory_shares) {
     std::vector<Placement> placements;
     for (const double slack : options.slacks) {
@@ -214,9 +217,11 @@ std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels
       if (std::find(placements.begin(), placements.end(), placement) == placements.end())
         placements.push_back(std::move(placement));
     }
-    if (auto best = fastest_that_fits(costs, placements); best.has_value()) return best;
+    DeviceCut best = fastest_that_fits(costs, placements);
+    if (!nearest.has_value() || best.over < nearest->over) nearest = std::move(best);
+    if (nearest->over == Bytes(0)) break;
   }
-  return std::nullopt;
+  return nearest;
 }
 
 }  // namespace baechi

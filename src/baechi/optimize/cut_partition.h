@@ -18,17 +18,24 @@ struct CutOptions {
   // A device's part of the work may exceed its share by so much; several are tried.
   std::vector<double> slacks = {0.2, 0.3, 0.6};
   // No part takes more of its device's memory, in the moment when one device alone would hold most;
-  // the next share is tried when nothing fits with the one before.
-  std::vector<double> memory_shares = {0.92, 0.8};
+  // the next share is tried when nothing fits with the one before. All of it, at last, for units
+  // that nearly fill a device.
+  std::vector<double> memory_shares = {0.92, 0.8, 1.0};
   std::size_t tries = 7;  // random starts per slack, on the coarsest graph
   std::uint64_t seed = 1;
 };
 
+struct DeviceCut {
+  ListSchedule schedule;
+  Bytes over;  // that the devices hold more than they have, in sum; zero: it fits
+};
+
 // A device for every operator, the same for operators of one label, and the order of the best
 // list schedule. Multilevel: pairs of units that many or large tensors join are united until few
-// are left; these are cut, and the cut is improved level by level on the way back. Absent when none
-// of the cuts fits, by simulation, and on clusters of one device or of more than kMaxCutDevices.
-std::optional<ListSchedule> cut_partition(const CostModel& costs, const OpLabels& group,
-                                          const CutOptions& options = {});
+// are left; these are cut, and the cut is improved level by level on the way back. When none of the
+// cuts fits, by simulation, the one that is the least over. Absent on clusters of one device or of
+// more than kMaxCutDevices.
+std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
+                                       const CutOptions& options = {});
 
 }  // namespace baechi

@@ -13,6 +13,7 @@
 #include "baechi/optimize/cut_partition.h"
 #include "baechi/place/exact.h"
 #include "baechi/place/partition.h"
+#include "baechi/plan/fit_search.h"
 #include "baechi/plan/refine.h"
 
 namespace baechi {
@@ -179,10 +180,20 @@ class Portfolio {
     const OpLabels groups = group_labels(costs_.graph());
     restart({.share = 0.15, .work_per_op = 2}, refined,
             [&](std::uint64_t seed) -> std::optional<PlacedGraph> {
-              std::optional<ListSchedule> cut = cut_partition(costs_, groups, {.seed = seed});
+              std::optional<DeviceCut> cut = cut_partition(costs_, groups, {.seed = seed});
               if (!cut.has_value()) return std::nullopt;
-              return std::move(cut->placed);
+              if (cut->over == Bytes(0)) return std::move(cut->schedule.placed);
+              return repaired(cut->schedule.placed);
             });
+  }
+
+  // A cut that hardly runs over is a few moves away from one that fits, and usually much faster
+  // than what was made by memory alone.
+  std::optional<PlacedGraph> repaired(const PlacedGraph& cut) const {
+    constexpr std::int64_t kReplays = 60;
+    const auto num_ops = static_cast<std::int64_t>(costs_.graph().num_ops());
+    FitSearch search(costs_, units_, {.simulated_ops = kReplays * num_ops});
+    return search.repair(cut);
   }
 
   struct Effort {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "baechi/base/error.h"
+#include "baechi/generate/generate.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/verify/check_schedule.h"
@@ -134,6 +135,23 @@ TEST_CASE("planner: an operator larger than every device is named") {
   CHECK(answer.short_by == Bytes(4));
   CHECK(answer.smallest_capacity == Bytes(16));
   CHECK_FALSE(answer.more_devices.has_value());  // more small devices do not help
+}
+
+// The gradients of one weight meet in an operator that nearly fills a device: no cut fits as it is.
+TEST_CASE("planner: a step hardly gets longer when one operator nearly fills a device") {
+  const OpGraph graph = generate_graph("gnmt", {.batch = 16, .length = 8});
+  const auto makespan = [&](Bytes capacity, const std::string& method) {
+    const Cluster cluster(uniform_cluster({.count = 4,
+                                           .capacity = capacity,
+                                           .latency = microseconds(134),
+                                           .bandwidth = Bandwidth(5'700'000'000),
+                                           .communication = CommunicationMode::kSequential}));
+    PlanRequest request = request_for(method);
+    request.budget = 0.5;
+    const CostModel costs(graph, cluster);
+    return std::get<Plan>(make_plan(costs, request)).makespan();
+  };
+  CHECK(makespan(mebibytes(720), "refine") < makespan(gibibytes(8), "m-etf") * 2);
 }
 
 TEST_CASE("planner: unknown methods and impossible budgets are refused") {
