@@ -11,7 +11,7 @@ class Experiment:
     """One page of docs/results; the module of its name has run() -> Page."""
 
     shows: str
-    minutes: float  # on two cores of an AMD EPYC, 2026-11-22
+    minutes: float  # roughly, on two free cores: to know whether to wait
     needs: tuple[str, ...] = ()  # what tools/requirements-NEED.txt installs
 
 

@@ -132,7 +132,7 @@ class Panel:
 
 def lines(x: Axis, y: Axis, series: dict[str, list[Point]], title: str = "") -> str:
     """One line per series; their names at the right, in the order of their ends."""
-    canvas = Canvas(WIDTH + LEGEND)
+    canvas = Canvas(WIDTH + max(LEGEND, 40 + 6.4 * max(map(len, series))))
     panel = Panel(canvas, y, x=x)
     panel.frame(title)
     order = sorted(series, key=lambda name: -series[name][-1][1])
