@@ -198,6 +198,7 @@ case $command in
     once experiment-packages "$(hash_of pyproject.toml)" install_extra experiments
     needs=$("$python" -m experiments --needs "$@")
     for need in $needs; do
+      [[ -f tools/requirements-$need.txt ]] || break # --help was among the arguments
       (once "need-$need" "$(hash_of "tools/requirements-$need.txt")" install_need "$need") || true
     done
     export BAECHI_CACHE=${BAECHI_CACHE:-$PWD/build/torch}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -97,8 +98,26 @@ def add_hardware_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--models", metavar="A,B", help="some of models/pytorch, for its tables")
 
 
+def check_folders(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """Say which folder cannot be read or written, before anything runs."""
+    if chosen.graphs is not None and not chosen.graphs.is_dir():
+        parser.error(f"--graphs: there is no folder {chosen.graphs}")
+    try:
+        chosen.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output: cannot make {chosen.output}: {error.strerror}")
+    if not os.access(chosen.output, os.W_OK):
+        parser.error(f"--output: cannot write into {chosen.output}")
+
+
 def check_hardware_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
     """Say which option is wrong, before anything runs."""
+    if chosen.names != [ON_HARDWARE]:
+        own = ("minutes", "simulated", "parts", "models")
+        given = [name for name in own if getattr(chosen, name) != parser.get_default(name)]
+        if given:
+            parser.error(f"--{given[0]} is only for {ON_HARDWARE}, named alone")
+        return
     if wrong := [part for part in chosen.parts.split(",") if part not in PARTS]:
         parser.error(f"no part {wrong[0]!r}; there are: {', '.join(PARTS)}")
     models = chosen.models.split(",") if chosen.models else []
@@ -147,6 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if chosen.graphs is None and (others := [name for name in names if name in OF_OTHERS]):
         parser.error(f"{others[0]} needs --graphs")
+    check_folders(parser, chosen)
     if len(names) > 1:
         return run_several(names, chosen.output, chosen.graphs, may_skip=everything)
     if names[0] == ON_HARDWARE:
@@ -158,4 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what was not finished has no page")

@@ -8,6 +8,7 @@ accelerator, so that a machine that is lent for minutes at a time is enough.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from experiments.profile_models import FOLDER, LIST, load, write
 from models.pytorch import MODELS
 
 NAME = "accelerator"
+RESULTS = FOLDER.parent.parent / "docs/results"
 # Of the time, after which a part begins nothing new.
 FRACTION = {"host": 0.25, "models": 0.8, "planned": 0.95}
 
@@ -65,12 +67,16 @@ class Clock:
 
 def earlier(path: Path, described: dict[str, str]) -> Results:
     """Return what a run on the same accelerator wrote before."""
-    same = ("accelerator", "kind", "torch")
     if path.exists():
         known = json.loads(path.read_text())
-        if all(known["hardware"][key] == described[key] for key in same):
+        if same_hardware(known["hardware"], described):
             return Results(described, known["rows"])
     return Results(described)
+
+
+def same_hardware(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Tell whether figures of both belong on one page."""
+    return all(one.get(key) == other.get(key) for key in ("accelerator", "kind", "torch"))
 
 
 @dataclass
@@ -101,9 +107,12 @@ class Experiment:
         return self.results.failures
 
     def _late(self, part: str, name: str) -> bool:
-        if self.clock.over(part):
+        late = self.clock.over(part)
+        if late:
             self._failed.append({"workload": name, "what": part, "why": "not reached in the time"})
-        return self.clock.over(part)
+        else:
+            print(f"    {part}: {name}", file=sys.stderr, flush=True)
+        return late
 
     def _links(self, wanted: bool) -> Links | None:
         quick = {"largest": 1 << 20, "repeats": 3} if self.hardware.clock else {}
@@ -163,10 +172,17 @@ class Experiment:
         from experiments import accelerator_planned as planned
 
         line = accelerator_links.words(links.through_host())
+        listing = self.profiles / LIST
+        profiles = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
         for name in names:
-            if not (self.profiles / f"{name}.json.gz").exists() or self._late("planned", name):
+            known = profiles.get(name)
+            # Another accelerator's profile says nothing of this one.
+            if known is None or not same_hardware(known, self.results.hardware):
+                why = "no costs measured on this accelerator: run the part `models` first"
+                self._failed.append({"workload": name, "what": "planned", "why": why})
                 continue
-            known = json.loads((self.profiles / LIST).read_text())["profiles"][name]
+            if self._late("planned", name):
+                continue
             workload = planned.workload(name, load(name, self.profiles), known, line)
             where = {"workload": name}
             row = attempt(where, "Table 5", partial(planned.row, workload), self._failed)
@@ -203,7 +219,8 @@ def page_of(results: Results, simulated: bool) -> Page:
     made = (
         "**A rehearsal on simulated devices** (docs/torch_sim.md): its times say nothing."
         if simulated
-        else "Measured, and nothing simulated but the plans' predictions; TF32 is off."
+        else "Measured, except what is called predicted; the steps of Tables 5 and 6 are simulated "
+        "from measured costs. TF32 is off and cuDNN deterministic, which steps may pay for."
     )
     page = AcceleratorPage(
         NAME,
@@ -239,8 +256,7 @@ def run(
         command: What repeats it.
 
     """
-    kept = folder.resolve() == FOLDER.parents[1] / "docs/results"
-    profiles = FOLDER / NAME if kept else folder / "profiles"
+    profiles = FOLDER / NAME if folder.resolve() == RESULTS else folder / "profiles"
     with hardware(simulated, devices) as found:
         results = earlier(folder / f"{NAME}.json", found.described())
         clock = Clock(None if minutes is None else 60 * minutes)

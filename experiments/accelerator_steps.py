@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -243,4 +244,5 @@ def attempt(
         line = (str(error).strip().splitlines() or [""])[0]
         what = f"{type(error).__name__}: {line}"[:300]
         failures.append({"workload": row.get("workload", "-"), "what": key, "why": what})
+        print(f"    failed: {row.get('workload', '-')}, {key}: {what}", file=sys.stderr, flush=True)
         return None

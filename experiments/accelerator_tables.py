@@ -67,7 +67,7 @@ def _reason(row: Mapping[str, Any], key: str) -> str:
     name = key.removesuffix("error").strip()
     submitted = row.get(f"{name} submitted")
     if name.endswith("peak"):
-        return "kernels' own workspaces are not predicted, and kernels may need other temporaries"
+        return "not explained; kernels' own workspaces and temporaries are not predicted"
     if "cap" in row:
         return "the CPU's operators, Python and the copies share the host's thread"
     if submitted is not None and submitted > BUSY_HOST:
@@ -181,9 +181,10 @@ def with_the_host(rows: list[dict[str, Any]]) -> Table:
             Column("error", "error", percent),
         ],
         rows,
-        "MiB and milliseconds. The model does not fit on the accelerator, which may hold 60% of "
-        "what it needs; it trains four steps with SGD, and losses are compared with those of the "
-        "CPU alone, relative to them. While the CPU computes, it starts nothing on the "
+        "MiB and milliseconds. The plan may hold 60% of what the model needs on the accelerator; "
+        "nothing else keeps it there, so the measured peak has to show that it does. It trains "
+        "four steps with SGD, without dropout, and losses are compared with those of the CPU "
+        "alone, relative to them. While the CPU computes, it starts nothing on the "
         "accelerator: the prediction has that. The CPU's memory is not measured: no allocator "
         "counts it.",
         to_explain(rows, ["error", "peak_error"]),

@@ -302,6 +302,25 @@ def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[s
     assert "no experiment 'step_tim'" in capsys.readouterr().err
 
 
+def test_wrong_folders_and_options_are_said_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delattr(step_time, "run")
+    (tmp_path / "file").touch()
+    missing = str(tmp_path / "missing")
+    for arguments, said in (
+        (["auto", "--graphs", missing], f"there is no folder {missing}"),
+        (["step_time", "--output", str(tmp_path / "file")], "cannot make"),
+        (["step_time", "--output", str(tmp_path / "file/below")], "Not a directory"),
+        (["step_time", "--minutes", "3"], "--minutes is only for accelerator"),
+        (["all", "--simulated"], "--simulated is only for accelerator"),
+    ):
+        with pytest.raises(SystemExit) as refused:
+            command.main(arguments)
+        assert refused.value.code == 2
+        assert said in capsys.readouterr().err
+
+
 def test_what_is_not_installed_is_said_and_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -352,11 +371,12 @@ def test_several_experiments_outlive_one_that_fails(
 def test_what_an_experiment_dies_of_is_said_last(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    missing = tmp_path / "missing"
-    ended = several.run_apart("prototype_placements", tmp_path, missing)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    ended = several.run_apart("prototype_placements", tmp_path, empty)
     assert ended.code == 1
     assert "FileNotFoundError" in ended.last_words
-    assert str(missing) in ended.in_words()
+    assert str(empty) in ended.in_words()
     assert "Traceback" in capfd.readouterr().err
 
 

@@ -17,7 +17,13 @@ pytest.importorskip("baechi.torch.sim")
 import torch
 
 import baechi
-from experiments import accelerator, accelerator_models, accelerator_steps, accelerator_tables
+from experiments import (
+    accelerator,
+    accelerator_host,
+    accelerator_models,
+    accelerator_steps,
+    accelerator_tables,
+)
 from experiments import hardware as hardware_module
 from experiments.__main__ import ROOT, main
 from experiments.catalogue import MODELS
@@ -90,6 +96,23 @@ def test_on_the_real_clock_steps_take_time_and_an_earlier_run_is_kept(tmp_path: 
     assert "## What did not run" in (tmp_path / "accelerator.md").read_text()
     other = {**page.results.hardware, "accelerator": "another"}
     assert accelerator.earlier(tmp_path / "accelerator.json", other).rows == {}
+
+
+def test_costs_of_another_accelerator_are_not_planned_with(tmp_path: Path) -> None:
+    rehearsed(tmp_path, "virtual", parts=["models"])
+    listing = tmp_path / "profiles/profiles.json"
+    known = json.loads(listing.read_text())
+    known["profiles"]["unet"]["accelerator"] = "another"
+    listing.write_text(json.dumps(known))
+    page = rehearsed(tmp_path, "virtual", parts=["planned"])
+    assert "table5" not in page.results.rows
+    assert [line["what"] for line in page.results.failures] == ["planned"]
+
+
+def test_losses_are_compared_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.accelerator_host.NAMES", ("transformer",))
+    workloads = accelerator_host.workloads(hardware_module.Hardware((torch.device("cpu"),)))
+    assert all(getattr(w.config, "dropout", 0.0) == 0.0 for w in workloads)
 
 
 def test_what_fails_is_listed_and_the_rest_runs(
