@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,9 +22,9 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.communication import MODES, Arrival, Departure, Links, LogicalDevice
-from baechi.torch.devices import usable
-from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.communication import MODES, LogicalDevice
+from baechi.torch.function_rules import HOST_ARGUMENTS, STAY, changes_argument
+from baechi.torch.interception import Scope
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import flatten_recurrent, move_weights
 from baechi.torch.nested import held_tensors, map_tensors, tensors_in
@@ -40,106 +39,10 @@ from baechi.torch.planned_pieces import (
     writers_of_views,
 )
 from baechi.torch.recorded_step import Capture
-
-_TAG = "_baechi_device"
-
-# Functions whose result the caller wants elsewhere, or as a Python value: they run where their
-# argument is.
-_STAY = frozenset(
-    [
-        "to",
-        "cpu",
-        "cuda",
-        "numpy",
-        "tolist",
-        "item",
-        "__bool__",
-        "__int__",
-        "__float__",
-        "__index__",
-        "detach_",
-        "set_",
-        "_to_copy",
-    ]
-)
-# Functions with arguments that belong to the host whatever the device.
-_HOST_ARGUMENTS = frozenset(
-    [
-        "_pack_padded_sequence",
-        "_pad_packed_sequence",
-        "pack_padded_sequence",
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-    ]
-)
-_IN_PLACE = frozenset(
-    [
-        "__setitem__",
-        "__iadd__",
-        "__isub__",
-        "__imul__",
-        "__idiv__",
-        "__itruediv__",
-        "__ifloordiv__",
-        "__imod__",
-        "__ipow__",
-        "__iand__",
-        "__ior__",
-        "__ixor__",
-        "__ilshift__",
-        "__irshift__",
-    ]
-)
+from baechi.torch.sent_tensors import TAG, Made, SentTensors
 
 
-def changes_argument(name: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a torch function changes its first argument."""
-    return (
-        (name.endswith("_") and not name.endswith("__"))
-        or name in _IN_PLACE
-        or bool(kwargs.get("inplace"))
-    )
-
-
-def logical_devices(
-    names: Sequence[str], devices: Sequence[str | torch.device]
-) -> list[LogicalDevice]:
-    """Return a logical device per name, on the given physical ones."""
-    if len(names) != len(devices):
-        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
-    places = [usable(device) for device in devices]
-    return [
-        LogicalDevice(i, name, place, places.count(place) > 1)
-        for i, (name, place) in enumerate(zip(names, places, strict=True))
-    ]
-
-
-class _Copy:
-    """A tensor that was sent, as long as it lives."""
-
-    __slots__ = ("arrival", "grads", "source", "version")
-
-    def __init__(self, source: Any, version: int, grads: bool, arrival: Arrival) -> None:
-        self.source = source
-        self.version = version
-        self.grads = grads
-        self.arrival = arrival
-
-
-class _Made:
-    """When a storage was written last: a view of it that is made later is there just as early."""
-
-    __slots__ = ("event", "tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor, event: Any) -> None:
-        self.tensor = weakref.ref(tensor)  # without it another storage may have the address
-        self.version = _private.version_of(tensor)
-        self.event = event
-
-
-class Assigner(Interceptor):
+class Assigner(SentTensors):
     """A model whose operators run where a placement says, until `remove`."""
 
     def __init__(
@@ -154,27 +57,17 @@ class Assigner(Interceptor):
     ) -> None:
         if mode not in MODES:
             raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-        self.devices = devices
-        self.mode = mode
         self.placement = dict(device_of)
         self.captured = captured
         self._device_of = {key: devices[index] for key, index in device_of.items()}
         self._units = units_of(captured, self._device_of) if collapse else called_units(captured)
-        super().__init__(model, lambda path, _: path in self._units)
-        self.links = Links(devices, mode)
-        self._exclusive = {d.torch_device: d for d in devices if not d.shared}
-        self._mine = set(devices)
+        super().__init__(model, lambda path, _: path in self._units, devices, mode)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
         self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
-        self._any_shared = any(d.shared for d in devices)
-        self._own_streams = [d for d in devices if d.own_stream is not None]
-        self._copies: dict[tuple[int, int], _Copy] = {}
-        self._pending: dict[int, list[Any]] = {}
         self._pushed = pushed_outputs(captured, self._device_of) if mode == "streams" else {}
         self._viewed = writers_of_views(captured, self._pushed)
-        self._made_at: dict[int, _Made] = {}  # by storage; of operators in `_viewed`
         self.weight_devices: dict[str, str] = {}  # the cluster's device of every weight
         self._moved: list[tuple[torch.Tensor, torch.device]] = []
         self._kept: KeptWeights | None = None
@@ -229,8 +122,8 @@ class Assigner(Interceptor):
         move_weights(goes)
         follow(came_from)
         for tensor, _ in self._moved:
-            if hasattr(tensor, _TAG):
-                delattr(tensor, _TAG)
+            if hasattr(tensor, TAG):
+                delattr(tensor, TAG)
         self._moved = []
 
     def _made_since(self) -> list[tuple[torch.Tensor, torch.device]]:
@@ -245,100 +138,6 @@ class Assigner(Interceptor):
 
     def retyped(self) -> None:
         """Take note that the weights have another type."""
-
-    # Who has a tensor
-
-    def owner(self, tensor: torch.Tensor) -> LogicalDevice | None:
-        """Return the device that has a tensor; None for what came from outside."""
-        if self._any_shared:
-            device = getattr(tensor, _TAG, None)
-            if device in self._mine:
-                return device
-        return self._exclusive.get(tensor.device)
-
-    def _mark(self, value: Any, device: LogicalDevice | None) -> None:
-        if device is not None and device.shared:
-            for tensor in tensors_in(value):
-                if tensor.device == device.torch_device:  # a function may send it elsewhere
-                    setattr(tensor, _TAG, device)
-
-    # Moving
-
-    def moved(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
-        """Return `tensor` as `target` may read it; a tensor travels once per device and version."""
-        source = self.owner(tensor)
-        if source is target or tensor.is_meta:
-            return tensor
-        if source is None and tensor.device == target.torch_device:
-            if target.own_stream is not None:  # made on the caller's stream
-                callers = torch.accelerator.current_stream(tensor.device)
-                target.own_stream.wait_event(callers.record_event())
-                tensor.record_stream(target.own_stream)
-            return tensor
-        copy = self._copy(tensor, source, target)
-        return copy.arrival.wait()
-
-    def _copy(
-        self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice
-    ) -> _Copy:
-        key = (id(tensor), target.index)
-        grads = tensor.requires_grad and torch.is_grad_enabled()
-        version = _private.version_of(tensor)
-        copy = self._copies.get(key)
-        if (
-            copy is not None
-            and copy.source() is tensor
-            and copy.version == version
-            and (copy.grads or not grads)
-        ):
-            return copy
-        if source is None:
-            arrival = self._from_outside(tensor, target)
-        else:
-            arrival = self.links.send(tensor, source, target, self._ready(tensor))
-        if target.shared:
-            setattr(arrival.tensor, _TAG, target)
-        if arrival.sent is not None:
-            self._pending.setdefault(_private.storage_address(tensor), []).append(arrival.sent)
-        copies = self._copies
-
-        def forget(_: Any, key: tuple[int, int] = key) -> None:
-            copies.pop(key, None)
-
-        copy = _Copy(weakref.ref(tensor, forget), version, grads, arrival)
-        copies[key] = copy
-        return copy
-
-    def _ready(self, tensor: torch.Tensor) -> Any:
-        """Return the event of the last change of a storage; None where that is not known."""
-        made = self._made_at.get(_private.storage_address(tensor)) if self._made_at else None
-        if made is None or tensor.is_inference():  # these do not count their versions
-            return None
-        known = made.tensor() is not None and made.version == _private.version_of(tensor)
-        return made.event if known else None
-
-    def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
-        self.links.transfers += 1
-        self.links.bytes += tensor.numel() * tensor.element_size()
-        stream = target.own_stream
-        if stream is None:
-            return Arrival(tensor.to(target.torch_device), None, None, None)
-        with target.computing():
-            return Arrival(tensor.to(target.torch_device), None, None, None)
-
-    def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
-        """Let pending copies of the storage finish, and forget what will be outdated."""
-        self._made_at.pop(_private.storage_address(tensor), None)
-        events = self._pending.pop(_private.storage_address(tensor), None)
-        if events is not None and device is not None and device.stream is not None:
-            for event in events:
-                device.stream.wait_event(event)
-        if tensor.is_inference():  # these do not count their versions
-            address = _private.storage_address(tensor)
-            for key, copy in list(self._copies.items()):
-                source = copy.source()
-                if source is not None and _private.storage_address(source) == address:
-                    del self._copies[key]
 
     def _push(self, key: str, out: Any, device: LogicalDevice | None) -> None:
         """Send outputs to the devices that will want them, before these ask."""
@@ -394,19 +193,6 @@ class Assigner(Interceptor):
 
         return joined
 
-    def _all_sent_home(self, out: Any, home: torch.device | None) -> Any:
-        self._state.paused = True
-        try:
-            return map_tensors(lambda t: self._sent_home(t, home), out)
-        finally:
-            self._state.paused = False
-
-    def _read_by_caller(self, tensor: torch.Tensor) -> None:
-        """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
-        source = self.owner(tensor)
-        if source is not None and source.own_stream is not None:
-            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
-
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the model; what it returns goes to where its first input is."""
         home = next((t.device for t in tensors_in((args, kwargs))), None)
@@ -448,27 +234,6 @@ class Assigner(Interceptor):
                 hook = tensor.register_post_accumulate_grad_hook(self._keep_for_caller)
                 self._hooks.append(hook)
         self._unhooked = [t for t in self._unhooked if not t.requires_grad]
-
-    def _join(self, *, from_caller: bool) -> None:
-        for device in self._own_streams:
-            callers = torch.accelerator.current_stream(device.torch_device)
-            own = device.own_stream
-            if from_caller:
-                own.wait_event(callers.record_event())
-            else:
-                callers.wait_event(own.record_event())
-
-    def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
-        source = self.owner(tensor)
-        if home is None or source is None or tensor.device == home:
-            self._read_by_caller(tensor)
-            return tensor
-        target = self._exclusive.get(home)
-        if target is not None:
-            return self.moved(tensor, target)
-        return (
-            tensor.to(home) if source.own_stream is None else Departure.apply(tensor, source, home)
-        )
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
@@ -523,7 +288,7 @@ class Assigner(Interceptor):
         if key in self._viewed and device is not None and device.has_streams:
             event = device.stream.record_event()
             for tensor in tensors_in(out):
-                self._made_at[_private.storage_address(tensor)] = _Made(tensor, event)
+                self._made_at[_private.storage_address(tensor)] = Made(tensor, event)
         if self._pushed:
             self._push(key, out, device)
         if self.watch is not None:
@@ -542,9 +307,9 @@ class Assigner(Interceptor):
                 self._new(key)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)
-        device = self._device_of_function(tensors, known[2], changes or name in _STAY, kwargs)
-        if device is not None and name not in _STAY:
-            keep_host = name in _HOST_ARGUMENTS
+        device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
+        if device is not None and name not in STAY:
+            keep_host = name in HOST_ARGUMENTS
 
             def move(tensor: torch.Tensor) -> torch.Tensor:
                 if keep_host and tensor.dtype == torch.int64 and tensor.device.type == "cpu":
@@ -564,15 +329,6 @@ class Assigner(Interceptor):
                 out = call(*args, **kwargs)
         self._made(known[1], out, device)
         return out
-
-    def _await(self, tensors: list[torch.Tensor]) -> None:
-        """Order the caller's streams behind what made the tensors of ours that they read."""
-        if not self._own_streams:
-            return
-        owners = {self.owner(tensor) for tensor in tensors}
-        for device in (d for d in self._own_streams if d in owners):
-            callers = torch.accelerator.current_stream(device.torch_device)
-            callers.wait_event(device.own_stream.record_event())
 
     def _device_of_function(
         self,

@@ -16,12 +16,15 @@ import contextlib
 import functools
 import warnings
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from baechi._core import InputError
 from baechi.torch import _private, native_build
+from baechi.torch.devices import usable
 
 MODES = ("plain", "streams")
 
@@ -57,6 +60,19 @@ class LogicalDevice:
 
     def __repr__(self) -> str:
         return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
+
+
+def logical_devices(
+    names: Sequence[str], devices: Sequence[str | torch.device]
+) -> list[LogicalDevice]:
+    """Return a logical device per name, on the given physical ones."""
+    if len(names) != len(devices):
+        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
+    places = [usable(device) for device in devices]
+    return [
+        LogicalDevice(i, name, place, places.count(place) > 1)
+        for i, (name, place) in enumerate(zip(names, places, strict=True))
+    ]
 
 
 @functools.cache

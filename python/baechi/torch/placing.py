@@ -12,8 +12,9 @@ from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
 from baechi.torch import _private
-from baechi.torch.assigner import Assigner, logical_devices
+from baechi.torch.assigner import Assigner
 from baechi.torch.capture import call_arguments, capture_on
+from baechi.torch.communication import logical_devices
 from baechi.torch.devices import default_devices, detected_cluster, usable
 from baechi.torch.exported import Exported, export
 from baechi.torch.exported_graph import NotExportedError

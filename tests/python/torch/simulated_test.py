@@ -250,7 +250,7 @@ def test_gradients_go_back_before_all_else(
 ) -> None:
     if not native:
         monkeypatch.setattr(communication, "native_transfer", lambda: None)
-    here, there = assigner.logical_devices(["a", "b"], ["sim:0", "sim:1"])
+    here, there = communication.logical_devices(["a", "b"], ["sim:0", "sim:1"])
     links = communication.Links([here, there], mode)
     x = torch.ones(2, device="sim:0", requires_grad=True) * 2
     copy = links.send(x, here, there).wait()

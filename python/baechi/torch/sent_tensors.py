@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which device has a tensor, and how it comes to where it is read (Paper 4.3).
+
+A tensor travels once per device and version; what changes a storage waits for the copies of it that
+are on their way. What comes from the caller, and goes back, is ordered behind the caller's streams.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.torch import _private
+from baechi.torch.communication import Arrival, Departure, Links, LogicalDevice
+from baechi.torch.interception import Interceptor
+from baechi.torch.nested import map_tensors, tensors_in
+
+TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
+
+
+class _Copy:
+    """A tensor that was sent, as long as it lives."""
+
+    __slots__ = ("arrival", "grads", "source", "version")
+
+    def __init__(self, source: Any, version: int, grads: bool, arrival: Arrival) -> None:
+        self.source = source
+        self.version = version
+        self.grads = grads
+        self.arrival = arrival
+
+
+class Made:
+    """When a storage was written last: a view of it that is made later is there just as early."""
+
+    __slots__ = ("event", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, event: Any) -> None:
+        self.tensor = weakref.ref(tensor)  # without it another storage may have the address
+        self.version = _private.version_of(tensor)
+        self.event = event
+
+
+class SentTensors(Interceptor):
+    """Knows which device has a tensor, and takes it to where it is read."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        is_unit: Callable[[str, nn.Module], bool],
+        devices: list[LogicalDevice],
+        mode: str,
+    ) -> None:
+        super().__init__(model, is_unit)
+        self.devices = devices
+        self.mode = mode
+        self.links = Links(devices, mode)
+        self._exclusive = {d.torch_device: d for d in devices if not d.shared}
+        self._mine = set(devices)
+        self._any_shared = any(d.shared for d in devices)
+        self._own_streams = [d for d in devices if d.own_stream is not None]
+        self._copies: dict[tuple[int, int], _Copy] = {}
+        self._pending: dict[int, list[Any]] = {}
+        self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
+
+    # Who has a tensor
+
+    def owner(self, tensor: torch.Tensor) -> LogicalDevice | None:
+        """Return the device that has a tensor; None for what came from outside."""
+        if self._any_shared:
+            device = getattr(tensor, TAG, None)
+            if device in self._mine:
+                return device
+        return self._exclusive.get(tensor.device)
+
+    def _mark(self, value: Any, device: LogicalDevice | None) -> None:
+        if device is not None and device.shared:
+            for tensor in tensors_in(value):
+                if tensor.device == device.torch_device:  # a function may send it elsewhere
+                    setattr(tensor, TAG, device)
+
+    # Moving
+
+    def moved(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return `tensor` as `target` may read it; a tensor travels once per device and version."""
+        source = self.owner(tensor)
+        if source is target or tensor.is_meta:
+            return tensor
+        if source is None and tensor.device == target.torch_device:
+            if target.own_stream is not None:  # made on the caller's stream
+                callers = torch.accelerator.current_stream(tensor.device)
+                target.own_stream.wait_event(callers.record_event())
+                tensor.record_stream(target.own_stream)
+            return tensor
+        copy = self._copy(tensor, source, target)
+        return copy.arrival.wait()
+
+    def _copy(
+        self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice
+    ) -> _Copy:
+        key = (id(tensor), target.index)
+        grads = tensor.requires_grad and torch.is_grad_enabled()
+        version = _private.version_of(tensor)
+        copy = self._copies.get(key)
+        if (
+            copy is not None
+            and copy.source() is tensor
+            and copy.version == version
+            and (copy.grads or not grads)
+        ):
+            return copy
+        if source is None:
+            arrival = self._from_outside(tensor, target)
+        else:
+            arrival = self.links.send(tensor, source, target, self._ready(tensor))
+        if target.shared:
+            setattr(arrival.tensor, TAG, target)
+        if arrival.sent is not None:
+            self._pending.setdefault(_private.storage_address(tensor), []).append(arrival.sent)
+        copies = self._copies
+
+        def forget(_: Any, key: tuple[int, int] = key) -> None:
+            copies.pop(key, None)
+
+        copy = _Copy(weakref.ref(tensor, forget), version, grads, arrival)
+        copies[key] = copy
+        return copy
+
+    def _ready(self, tensor: torch.Tensor) -> Any:
+        """Return the event of the last change of a storage; None where that is not known."""
+        made = self._made_at.get(_private.storage_address(tensor)) if self._made_at else None
+        if made is None or tensor.is_inference():  # these do not count their versions
+            return None
+        known = made.tensor() is not None and made.version == _private.version_of(tensor)
+        return made.event if known else None
+
+    def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
+        self.links.transfers += 1
+        self.links.bytes += tensor.numel() * tensor.element_size()
+        stream = target.own_stream
+        if stream is None:
+            return Arrival(tensor.to(target.torch_device), None, None, None)
+        with target.computing():
+            return Arrival(tensor.to(target.torch_device), None, None, None)
+
+    def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
+        """Let pending copies of the storage finish, and forget what will be outdated."""
+        self._made_at.pop(_private.storage_address(tensor), None)
+        events = self._pending.pop(_private.storage_address(tensor), None)
+        if events is not None and device is not None and device.stream is not None:
+            for event in events:
+                device.stream.wait_event(event)
+        if tensor.is_inference():  # these do not count their versions
+            address = _private.storage_address(tensor)
+            for key, copy in list(self._copies.items()):
+                source = copy.source()
+                if source is not None and _private.storage_address(source) == address:
+                    del self._copies[key]
+
+    # Between the caller's streams and ours
+
+    def _join(self, *, from_caller: bool) -> None:
+        for device in self._own_streams:
+            callers = torch.accelerator.current_stream(device.torch_device)
+            own = device.own_stream
+            if from_caller:
+                own.wait_event(callers.record_event())
+            else:
+                callers.wait_event(own.record_event())
+
+    def _await(self, tensors: list[torch.Tensor]) -> None:
+        """Order the caller's streams behind what made the tensors of ours that they read."""
+        if not self._own_streams:
+            return
+        owners = {self.owner(tensor) for tensor in tensors}
+        for device in (d for d in self._own_streams if d in owners):
+            callers = torch.accelerator.current_stream(device.torch_device)
+            callers.wait_event(device.own_stream.record_event())
+
+    def _all_sent_home(self, out: Any, home: torch.device | None) -> Any:
+        self._state.paused = True
+        try:
+            return map_tensors(lambda t: self._sent_home(t, home), out)
+        finally:
+            self._state.paused = False
+
+    def _read_by_caller(self, tensor: torch.Tensor) -> None:
+        """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
+        source = self.owner(tensor)
+        if source is not None and source.own_stream is not None:
+            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
+    def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
+        source = self.owner(tensor)
+        if home is None or source is None or tensor.device == home:
+            self._read_by_caller(tensor)
+            return tensor
+        target = self._exclusive.get(home)
+        if target is not None:
+            return self.moved(tensor, target)
+        return (
+            tensor.to(home) if source.own_stream is None else Departure.apply(tensor, source, home)
+        )
