@@ -65,6 +65,7 @@ class Assigner(SentTensors):
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
         self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
+        self._changing = {op.key for op in captured.ops if op.changed}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._pushed = pushed_outputs(captured, self._device_of) if mode == "streams" else {}
         self._viewed = writers_of_views(captured, self._pushed)
@@ -172,7 +173,10 @@ class Assigner(SentTensors):
 
         def called(*args: Any, **kwargs: Any) -> Any:
             home = next((t.device for t in tensors_in((args, kwargs))), None)
-            return self._all_sent_home(run(*args, **kwargs), home)
+            try:
+                return self._all_sent_home(run(*args, **kwargs), home)
+            finally:
+                self._forget_sent()
 
         return called
 
@@ -209,9 +213,13 @@ class Assigner(SentTensors):
             return self._all_sent_home(out, home)
         finally:
             self._join(from_caller=False)
-            self._copies.clear()
-            self.links.forget()
-            self._made_at.clear()
+            self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        """Let go of what was sent: the caller may change the tensors without our notice."""
+        self._copies.clear()
+        self.links.forget()
+        self._made_at.clear()
 
     def _keep_for_caller(self, weight: torch.Tensor) -> None:
         """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
@@ -307,6 +315,7 @@ class Assigner(SentTensors):
                 self._new(key)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)
+        first = args[:1] or tensors[:1]  # of several tensors, where a function changes a list
         device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
         if device is not None and name not in STAY:
             keep_host = name in HOST_ARGUMENTS
@@ -317,9 +326,12 @@ class Assigner(SentTensors):
                 return self.moved(tensor, device)
 
             args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
-        watched = self._pending or self._made_at
-        if changes and tensors and (watched or tensors[0].is_inference()):
-            self._about_to_change(tensors[0], device)
+        out = kwargs.get("out")
+        if changes or out is not None or known[1] in self._changing:
+            watched = self._pending or self._made_at
+            for tensor in tensors_in(first if changes else tensors if out is None else out):
+                if watched or tensor.is_inference():
+                    self._about_to_change(tensor, device)
         if device is None:
             self._await(tensors)
         if device is None or device.own_stream is None:

@@ -23,7 +23,7 @@ def accelerators() -> list[torch.device]:
 
 
 def usable(device: str | torch.device) -> torch.device:
-    """Return a device with its index.
+    """Return a device as tensors name theirs: an accelerator with its index, the CPU without.
 
     Raises:
         InputError: It is not there; with the reason.
@@ -35,7 +35,7 @@ def usable(device: str | torch.device) -> torch.device:
         line = (str(error).splitlines() or [""])[0]
         raise InputError(f"{str(device)!r} is no device here: {line}") from None
     if found.type in _WITHOUT_ACCELERATOR:
-        return found
+        return torch.device(found.type)
     reason = _missing(found)
     if reason:
         raise InputError(f"{str(device)!r} is no device here: {reason}")

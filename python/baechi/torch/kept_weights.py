@@ -33,7 +33,9 @@ class KeptWeights:
         """Let the model's weights be moved again."""
         self._model.__dict__.pop("_apply", None)
 
-    def apply(self, change: Callable[[torch.Tensor], torch.Tensor], *args: Any) -> nn.Module:
+    def apply(
+        self, change: Callable[[torch.Tensor], torch.Tensor], *args: Any, **kwargs: Any
+    ) -> nn.Module:
         """Change all weights, and leave them where they are."""
         buffers = {id(buffer) for buffer in self._model.buffers()}
         moved = retyped = False
@@ -52,7 +54,7 @@ class KeptWeights:
             tensor.data = changed  # the same object, which is known by its identity
             return tensor
 
-        self._apply(kept, *args)
+        self._apply(kept, *args, **kwargs)
         if retyped:
             self._retyped()
         if moved and not self._said:

@@ -151,7 +151,10 @@ class TieredAssigner(Assigner):
                 return program
         if key in self._refused:
             raise NotExportedError(self._refused[key])
-        if len(known) >= _GRAPHS or (not known and len(self._programs) >= _KINDS):
+        if not self._programs and len(self._refused) >= _KINDS:  # each attempt takes seconds
+            raise NotExportedError(next(reversed(self._refused.values())))
+        kinds = len(self._programs) + len(self._refused)
+        if len(known) >= _GRAPHS or (not known and kinds >= _KINDS):
             raise NotExportedError("its arguments vary too much")
         try:
             return self._added(key, Call(args, kwargs), tensors)
@@ -238,5 +241,4 @@ class TieredAssigner(Assigner):
             return program.exported.rebuild(sent)
         finally:
             self._join(from_caller=False)
-            self._copies.clear()
-            self.links.forget()
+            self._forget_sent()

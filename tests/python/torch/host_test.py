@@ -47,6 +47,17 @@ def test_the_cpu_is_where_its_kind_says() -> None:
     assert {d.torch_device.type for d in placed._assigner.devices} == {"cpu"}  # one is too few
 
 
+@pytest.mark.parametrize(("short", "full"), [("sim", "sim:0"), ("cpu:0", "cpu")])
+def test_peaks_are_the_same_however_a_device_is_called(short: str, full: str) -> None:
+    model, x = nn.Linear(64, 64), torch.ones(64, 64, device=full)
+    peaks = []
+    for name in (short, full):
+        placed = baechi.torch.place(model, x, "1x1GiB", devices=[name], bounds=False)
+        peaks.append(placed.peaks)
+        placed.restore()
+    assert peaks[0] == peaks[1]
+
+
 @pytest.mark.parametrize("name", ["resnet", "lstm", "transformer"])
 @pytest.mark.parametrize("mode", ["plain", "streams", "streams+order"])
 def test_losses_are_those_of_one_device_and_all_is_verified(name: str, mode: str) -> None:

@@ -80,7 +80,7 @@ def same_gradients(plain: nn.Module, model: nn.Module) -> None:
 
 
 @TIERS
-@pytest.mark.parametrize("how", ["to", "cpu", "to, typed", "to, a part"])
+@pytest.mark.parametrize("how", ["to", "cpu", "to_empty", "to, typed", "to, a part"])
 def test_a_script_that_sends_the_model_to_a_device_is_told_and_goes_on(tier: int, how: str) -> None:
     plain, model, place = both(tier)
     where = [p.device for p in model.parameters()]
@@ -90,8 +90,9 @@ def test_a_script_that_sends_the_model_to_a_device_is_told_and_goes_on(tier: int
             model(X)
         place.restore()
         return
+    moves = {"cpu": model.cpu, "to_empty": lambda: model.to_empty(device="sim:3")}
     with pytest.warns(UserWarning, match="its weights stay on the devices of the plan"):
-        model.cpu() if how == "cpu" else model.to("sim:3")
+        moves[how]() if how in moves else model.to("sim:3")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once
         if how == "to, typed":

@@ -16,7 +16,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch import tiers
 from baechi.torch.capture import call_arguments
+from baechi.torch.exported import export
 from baechi.torch.exported_schedule import planned_order
 from placement_test import ALL, built, close, loss_of, train
 from torch import nn
@@ -551,6 +553,34 @@ def test_nested_arguments_and_outputs_and_numbers_that_vary() -> None:
         torch.testing.assert_close(found.parts["right"][0], expected.parts["right"][0])
     assert placed.graphs == 16  # each number has a graph of its own, up to a limit
     assert (placed.tier, placed.tier_note) == (1, "its arguments vary too much")
+
+
+class Turning(Nested):
+    """Takes a turn by its data, so that it has no graph."""
+
+    def forward(self, batch: dict[str, Any], *, scale: float = 1.0) -> Found:
+        if batch["pair"][0].sum() > 1e9:
+            scale = -scale
+        return super().forward(batch, scale=scale)
+
+
+def test_graphs_that_cannot_be_had_are_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return export(*args, **kwargs)
+
+    monkeypatch.setattr(tiers, "export", counted)
+    inputs = {"batch": {"pair": (torch.ones(2, 4), torch.ones(2, 4))}, "scale": 1.0}
+    placed = baechi.torch.place(
+        Turning(), inputs, "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2
+    )
+    for number in range(20):
+        placed.model(**{**inputs, "scale": number / 4})
+    assert tried == 16
+    assert "data-dependent" in placed.tier_note
 
 
 def test_gradients_reach_the_inputs_and_steps_may_overlap() -> None:
