@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -146,29 +147,43 @@ def capture(
         training,
         PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
         type(model).__name__,
+        recorder.values,
     )
+
+
+@dataclass
+class RecordingPlace:
+    """Where steps are recorded: on a device, or where the model is once that was too small.
+
+    The weights go there for the time of a recording.
+    """
+
+    device: torch.device
+    too_small: bool = False
+
+    def capture(self, model: nn.Module, example_inputs: Any, **options: Any) -> Capture:
+        """Record a step as `capture` does."""
+        weights = [*model.parameters(), *model.buffers()]
+        there = all(weight.device == self.device for weight in weights)
+        if self.too_small or any(w.is_meta for w in weights):
+            return capture(model, example_inputs, **options)
+        try:
+            with moved_to(self.device, model):
+                inputs = map_tensors(lambda t: t.to(self.device), example_inputs)
+                return capture(model, inputs, **options)
+        except (RuntimeError, InputError) as error:
+            if there or not _private.out_of_memory(error.__cause__ or error):
+                raise
+        self.too_small = True
+        gc.collect()  # what the attempt left on the device
+        return capture(model, example_inputs, **options)
 
 
 def capture_on(
     device: torch.device, model: nn.Module, example_inputs: Any, **options: Any
 ) -> Capture:
-    """Record a step on `device`, whose kernels may need other memory; where it is if too large.
-
-    The weights go there for the time of the recording.
-    """
-    weights = [*model.parameters(), *model.buffers()]
-    there = all(weight.device == device for weight in weights)
-    if any(w.is_meta for w in weights):
-        return capture(model, example_inputs, **options)
-    try:
-        with moved_to(device, model):
-            inputs = map_tensors(lambda t: t.to(device), example_inputs)
-            return capture(model, inputs, **options)
-    except (RuntimeError, InputError) as error:
-        if there or not _private.out_of_memory(error.__cause__ or error):
-            raise
-    gc.collect()  # what the attempt left on the device
-    return capture(model, example_inputs, **options)
+    """Record a step on `device`, whose kernels may need other memory; where it is if too large."""
+    return RecordingPlace(device).capture(model, example_inputs, **options)
 
 
 def record_step(

@@ -25,6 +25,7 @@ import torch
 from baechi._core import InputError
 from baechi.torch import _private, native_build
 from baechi.torch.devices import usable
+from baechi.torch.repeats import without_repeats
 
 MODES = ("plain", "streams")
 
@@ -257,8 +258,17 @@ class Links:
             ready: The event behind which it is made; None: all that `source` was asked to do.
 
         """
+        sent = without_repeats(tensor)
         self.transfers += 1
-        self.bytes += tensor.numel() * tensor.element_size()
+        self.bytes += sent.numel() * sent.element_size()
+        arrival = self._started(sent, source, target, ready)
+        if sent is not tensor:
+            arrival.tensor = arrival.tensor.expand(tensor.shape)
+        return arrival
+
+    def _started(
+        self, tensor: torch.Tensor, source: LogicalDevice, target: LogicalDevice, ready: Any
+    ) -> Arrival:
         streams = source.has_streams and target.has_streams
         if self._mode != "streams" or not streams:
             copy = self._copied(tensor, source, target)

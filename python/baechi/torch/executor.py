@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,8 +273,22 @@ def interpreted(
     device: torch.device,
     inputs: list[torch.Tensor],
     call: Callable[[Node, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
+    *,
+    order: Sequence[int] | None = None,
+    made: Callable[[Node, Any], None] | None = None,
 ) -> list[torch.Tensor]:
-    """Run the graph in the order of the program on one device, each call handed to `call`."""
+    """Run the graph on one device.
+
+    Args:
+        graph: The nodes.
+        weights: By the names that the graph has for them.
+        device: Where.
+        inputs: The arguments of the model.
+        call: Runs a call.
+        order: Of the nodes; by default that of the program.
+        made: Is told of the value of every node.
+
+    """
     values: dict[int, Any] = {}
     left = {n: len(users) for n, users in graph.users.items()}
 
@@ -289,7 +303,8 @@ def interpreted(
             return slice(real(value.start), real(value.stop), real(value.step))
         return value
 
-    for node in graph.nodes:
+    for index in range(len(graph.nodes)) if order is None else order:
+        node = graph.nodes[index]
         if node.kind == "weight":
             values[node.index] = weights[node.target]
         elif node.kind == "constant":
@@ -307,6 +322,8 @@ def interpreted(
                 target(*args, **kwargs) if plain else call(node, target, args, kwargs)
             )
             del args, kwargs
+        if made is not None:
+            made(node, values[node.index])
         for read in set(refs_in((node.args, node.kwargs))):
             left[read] -= 1
             if left[read] == 0 and read not in graph.outputs:

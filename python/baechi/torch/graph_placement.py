@@ -7,8 +7,8 @@ the model, of another mode or of other arguments, follows it by what its calls a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -17,7 +17,9 @@ from baechi.torch.executor import weight_of
 from baechi.torch.exported import Exported
 from baechi.torch.exported_graph import ExportedGraph, Node
 from baechi.torch.exported_schedule import Schedule, devices_of, planned_order, scheduled
+from baechi.torch.operators import module_devices
 from baechi.torch.planned_pieces import named_weights
+from baechi.torch.recorded_step import Capture
 
 
 @dataclass
@@ -57,7 +59,7 @@ class GraphPlacement:
     operators: Operators | None = None
     push: bool = True  # a tensor leaves as soon as it is made, unless from or to the CPU
     starts: Mapping[str, int] | None = None  # planned, by key; None: the order of the program
-    physical: list[Any] = field(default_factory=list)  # of the devices; for random generators
+    physical: Sequence[Any] = ()  # of the devices; for random generators
 
     def __post_init__(self) -> None:
         self._by_call = {} if self.operators is None else self.operators.by_call()
@@ -117,6 +119,22 @@ def weights_in(
         for node in graph.nodes
         if node.kind == "weight"
     }
+
+
+def operators_of(
+    captured: Capture,
+    device_of: Mapping[str, str],
+    exported: Sequence[Exported],
+    index: Mapping[str, int],
+) -> tuple[Operators | None, Mapping[str, str]]:
+    """Return the placement of a graph's own calls, if it is one, and what it means for modules."""
+    for graph in exported:
+        keys = {node.key for node in graph.graph.nodes}
+        own = {key: device for key, device in device_of.items() if key in keys}
+        if len(own) > sum(op.key in device_of for op in captured.ops):
+            places = {key: index[device] for key, device in own.items() if device in index}
+            return Operators(places, graph), module_devices(graph, captured, own)
+    return None, device_of
 
 
 def ids_by_name(model: nn.Module) -> dict[str, int]:

@@ -37,7 +37,7 @@ class Peak:
     operator: str
 
 
-class _Step:
+class Step:
     """The recorded step under a placement."""
 
     def __init__(
@@ -45,12 +45,11 @@ class _Step:
         captured: Capture,
         device_of: Mapping[str, str],
         home: str | None,
-        *,
-        own_code: bool = True,
+        weights: Mapping[str, str],
     ) -> None:
         self._captured = captured
         self._home = home
-        self._weight_device = weight_devices(captured, device_of)
+        self._weight_device = weights
         self._end = len(captured.trace)
         stands = kept_ops(captured)
         self._device: list[str | None] = []
@@ -79,11 +78,6 @@ class _Step:
         for index, op in enumerate(captured.ops):
             for number in op.takes:
                 self._takers.setdefault(number, []).append(index)
-        self._own_code = own_code
-        self._last_read: dict[int, int] = {}
-        for op in captured.ops:
-            for tensor in op.reads:
-                self._last_read[tensor] = max(self._last_read.get(tensor, 0), op.end)
 
     def peaks(
         self,
@@ -143,17 +137,18 @@ class _Step:
             if isinstance(event, Run):
                 for tensor in event.made:
                     made.setdefault(tensor, (self._device[event.op], at))
+        self._hold_forward({t: where for t, where in made.items() if t not in gradients})
+
+    def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
+        """Hold what the forward makes; `made`: the device and the event, by tensor."""
         for tensor, (device, start) in made.items():
-            if tensor not in gradients:
-                self._hold(device, tensor, start, self._activation_end(tensor, device, start))
+            self._hold(device, tensor, start, self._activation_end(tensor, device, start))
         for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
 
     def _sent_behind(self) -> dict[tuple[int, int], int]:
         """Return the operator behind which an output of a node first goes to another device."""
         result: dict[tuple[int, int], int] = {}
-        if not self._own_code:
-            return result  # a graph sends as soon as it can
         for number, ops in self._takers.items():
             seen = self._captured.seen[number]
             if seen.node is None or seen.maker is None:
@@ -189,18 +184,12 @@ class _Step:
             local = min(local, self._forward_end)
         return min(max(local, saved or 0), freed)
 
-    def _let_go(self, seen: Seen) -> int:
-        """Return when what runs the forward lets go of a tensor: the model's code, or a graph."""
-        if not self._own_code:
-            made = 0 if seen.maker is None else self._captured.ops[seen.maker].end
-            return max(self._last_read.get(seen.tensor, made), made)
-        return self._end if seen.until is None else seen.until
-
     def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
         owner = made[seen.tensor][0] if seen.tensor in made else None
         kept = any(self._device[s] == owner for s in seen.kept)
-        until = self._forward_end if kept else self._let_go(seen)
+        until = seen.until if seen.until is not None else self._end
+        until = self._forward_end if kept else until
         for device in {self._device[t] for t in takers} - {owner}:
             mine = [t for t in takers if self._device[t] == device]
             start = self._begins[mine[0]] * TICKS
@@ -208,8 +197,6 @@ class _Step:
             if sender is not None:  # it is sent before that one's own arguments are let go of
                 start = min(start, self._captured.ops[sender].end * TICKS - 1)
             savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
-            if not self._own_code:  # a graph drops a copy behind its last reader
-                until = max(self._captured.ops[t].end for t in mine)
             end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
 
@@ -237,15 +224,33 @@ def weight_devices(captured: Capture, device_of: Mapping[str, str]) -> dict[str,
 
 
 def permanent_memory(
-    captured: Capture, device_of: Mapping[str, str], optimizer: str
+    captured: Capture, weights: Mapping[str, str], optimizer: str
 ) -> dict[str, int]:
-    """Return the bytes of weights and optimizer state on each device."""
+    """Return the bytes of weights and optimizer state on each device that has any."""
     state = OPTIMIZERS[optimizer] if captured.training else 0
-    result = dict.fromkeys(device_of.values(), 0)
-    for name, device in weight_devices(captured, device_of).items():
+    result: dict[str, int] = {}
+    for name, device in weights.items():
         weight = captured.weights[name]
-        result[device] += weight.bytes * (1 + (state if weight.trained else 0))
+        held = weight.bytes * (1 + (state if weight.trained else 0))
+        result[device] = result.get(device, 0) + held
     return result
+
+
+def update_memory(
+    captured: Capture, weights: Mapping[str, str], optimizer: str, host: Collection[str] = ()
+) -> dict[str, int]:
+    """Return the bytes that the optimizer needs on each device while it updates the weights."""
+    trained = {node.weight for node in captured.nodes if node.weight is not None}
+    sizes = [(weights[name], captured.weights[name].bytes) for name in trained]
+    update: dict[str, int] = {}
+    one_by_one = any(device in host for device, _ in sizes)
+    for device, size in sizes:
+        if one_by_one:
+            more = size * SINGLE_UPDATES.get(optimizer, 0)
+            update[device] = max(update.get(device, 0), more)
+        else:
+            update[device] = update.get(device, 0) + size * UPDATES.get(optimizer, 0)
+    return update
 
 
 def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:
@@ -260,34 +265,24 @@ def peaks_of(
     *,
     optimizer: str = "adam",
     home: str | None = None,
-    tier: int = 1,
     memory_of: Mapping[str, str] | None = None,
     host: Collection[str] = (),
 ) -> dict[str, Peak]:
-    """Return the most bytes that each device holds during a step.
+    """Return the most bytes that each device holds during a step of the model's own code.
 
     Args:
         captured: The recorded step.
         device_of: The device of every operator.
         optimizer: Whose state is held beside each trained parameter.
         home: The device where the model is called and the loss is taken; None: not one of them.
-        tier: Of the run: 1, the model's own code, or 2, a graph, which drops what it has read.
         memory_of: The memory that a device has a share of, as logical devices of one physical
             devices do; the peaks are then those of the memories.
         host: Those of the devices that are the CPU.
 
     """
-    trained = {node.weight for node in captured.nodes if node.weight is not None}
-    where = weight_devices(captured, device_of)
-    weights = [(where[name], captured.weights[name].bytes) for name in trained]
-    update: dict[str, int] = {}
-    one_by_one = any(device in host for device, _ in weights)
-    for device, size in weights:
-        if one_by_one:
-            more = size * SINGLE_UPDATES.get(optimizer, 0)
-            update[device] = max(update.get(device, 0), more)
-        else:
-            update[device] = update.get(device, 0) + size * UPDATES.get(optimizer, 0)
-    step = _Step(captured, device_of, home, own_code=tier == 1)
-    permanent = permanent_memory(captured, device_of, optimizer)
+    weights = weight_devices(captured, device_of)
+    step = Step(captured, device_of, home, weights)
+    permanent = dict.fromkeys(device_of.values(), 0)
+    permanent.update(permanent_memory(captured, weights, optimizer))
+    update = update_memory(captured, weights, optimizer, host)
     return step.peaks(permanent, update, memory_of or {})

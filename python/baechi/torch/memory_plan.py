@@ -3,53 +3,134 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
+
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
-from baechi.torch.memory import Peak, peaks_of
+from baechi.torch.exported import Exported
+from baechi.torch.exported_schedule import Run, Schedule
+from baechi.torch.graph_memory import graph_peaks
+from baechi.torch.graph_placement import (
+    GraphPlacement,
+    Operators,
+    ids_by_name,
+    operators_of,
+    weights_in,
+)
+from baechi.torch.memory import Peak, peaks_of, weight_devices
+from baechi.torch.operators import InOrder
 from baechi.torch.recorded_step import Capture
+from baechi.torch.tiers import ORDER
 
 _ATTEMPTS = 8
+
+
+Peaks = dict[str, Peak]  # by device
 
 
 @dataclass
 class Memory:
     """What decides the memory beside the placement."""
 
+    model: nn.Module
+    captured: Capture  # of modules and functions
+    devices: Sequence[str]
+    tiers: tuple[int, ...]  # that may run it
     optimizer: str
     home: str | None  # the device where the model is called, if it is one of the cluster
-    tiers: tuple[int, ...]  # that may run it
     host: tuple[str, ...] = ()  # the devices of the cluster that are the CPU
+    graph: GraphStep | None = None  # what tier 2 runs
 
-    def peaks(self, captured: Capture, plan: Plan) -> dict[int, dict[str, Peak]]:
-        """Return the peaks by tier."""
-        find = functools.partial(
-            peaks_of,
-            captured,
-            plan.device_of,
+    def peaks(self, plan: Plan) -> dict[int, Peaks]:
+        """Return the peaks by tier; those of tier 1 stand for a graph that there is not."""
+        index = {name: i for i, name in enumerate(self.devices)}
+        graphs = [] if self.graph is None else [self.graph.exported]
+        operators, device_of = operators_of(self.captured, plan.device_of, graphs, index)
+        found: dict[int, Peaks] = {}
+        if 1 in self.tiers or self.graph is None:
+            peaks = peaks_of(
+                self.captured,
+                device_of,
+                optimizer=self.optimizer,
+                home=self.home,
+                host=self.host,
+            )
+            found[1] = {d: peaks.get(d, Peak(0, "")) for d in self.devices}
+        if 2 in self.tiers and self.graph is not None:
+            found[2] = self._of_graph(self.graph, plan, operators, device_of)
+        return found
+
+    def _of_graph(
+        self,
+        graph: GraphStep,
+        plan: Plan,
+        operators: Operators | None,
+        device_of: Mapping[str, str],
+    ) -> Peaks:
+        index = {name: i for i, name in enumerate(self.devices)}
+        keys = {op.key for op in self.captured.ops}
+        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+        placement = GraphPlacement(
+            {key: index[device] for key, device in device_of.items() if key in keys},
+            operators,
+            push=graph.mode != "plain",
+            starts=starts if graph.mode == ORDER else None,
+            physical=graph.physical,
+        )
+        weights = weight_devices(self.captured, device_of)
+        ids = ids_by_name(self.model)
+        where = {ids[name]: index[device] for name, device in weights.items()}
+        nodes = graph.exported.graph
+        schedule = placement.scheduled(nodes, weights_in(self.model, nodes, where))
+        return graph_peaks(
+            graph.recorded(schedule),
+            nodes,
+            schedule,
+            self.devices,
+            weights=weights,
             optimizer=self.optimizer,
             home=self.home,
             host=self.host,
         )
-        return {tier: find(tier=tier) for tier in self.tiers}
+
+
+@dataclass
+class GraphStep:
+    """How tier 2 runs the example inputs, and the step that was recorded of it."""
+
+    exported: Exported
+    mode: str
+    physical: Sequence[torch.device]
+    record: Callable[[Any], Capture]  # of the calls of a graph
+    captured: Capture | None = None  # in the order of the program
+
+    def recorded(self, schedule: Schedule) -> Capture:
+        """Return the recorded step in the order of a schedule."""
+        if self.mode == ORDER:
+            order = [step.node for step in schedule.steps if isinstance(step, Run)]
+            return self.record(InOrder(self.exported, order))
+        if self.captured is None:
+            self.captured = self.record(self.exported)
+        return self.captured
 
 
 def planned_within(
-    graph: Graph, captured: Capture, cluster: Cluster, memory: Memory, options: Any
+    graph: Graph, cluster: Cluster, memory: Memory, options: Any
 ) -> tuple[Plan, dict[int, dict[str, int]]]:
-    """Return a plan within memory also when operators run in the order of the program.
+    """Return a plan within memory also in the order in which PyTorch will run it, and the peaks.
 
-    The planner assumes that a device takes up what is ready first. Where the program's order needs
+    The planner assumes that a device takes up what is ready first. Where the order that runs needs
     more memory than a device has, the planner is asked again with less.
     """
     capacity = {device.name: device.capacity for device in cluster.devices}
     allowed = dict(capacity)
-    nearest: _ProgramOrder | None = None
+    nearest: _RunOrder | None = None
     for _ in range(_ATTEMPTS):
         try:
             plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
@@ -57,19 +138,20 @@ def planned_within(
             if nearest is None:
                 raise
             break
-        by_tier = memory.peaks(captured, plan)
-        peaks = {
-            d: max((by_tier[t][d] for t in by_tier), key=_size) for d in by_tier[memory.tiers[0]]
-        }
+        by_tier = memory.peaks(plan)
+        peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
             return plan, {
-                tier: {d: each[d].bytes if d in each else 0 for d in capacity}
-                for tier, each in by_tier.items()
+                tier: {d: peak.bytes for d, peak in each.items()} for tier, each in by_tier.items()
             }
         worst = max(over, key=lambda device: over[device])
-        found = _ProgramOrder(
-            worst, peaks[worst], over[worst], max(p.bytes for p in peaks.values())
+        found = _RunOrder(
+            worst,
+            peaks[worst],
+            over[worst],
+            max(p.bytes for p in peaks.values()),
+            order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
         )
         if nearest is None or found.short_by < nearest.short_by:
             nearest = found
@@ -86,8 +168,8 @@ def _size(peak: Peak) -> int:
 
 
 @dataclass(frozen=True)
-class _ProgramOrder:
-    """The plan that came nearest to fitting in the order of the program."""
+class _RunOrder:
+    """The plan that came nearest to fitting in the order that runs."""
 
     device: str
     peak: Peak
@@ -95,6 +177,7 @@ class _ProgramOrder:
     smallest_capacity: int  # at which it would have fitted
     smallest_device_count: None = None
     proved: bool = False
+    order: str = "program"
 
     @property
     def operator(self) -> str:
@@ -103,7 +186,7 @@ class _ProgramOrder:
     @property
     def reason(self) -> str:
         return (
-            f"in the order of the program {self.device!r} holds {self.peak.bytes:,} bytes at "
+            f"in the order of the {self.order} {self.device!r} holds {self.peak.bytes:,} bytes at "
             f"{self.operator!r}: {self.short_by:,} bytes short in the best plan found, which fits "
             f"when every device has {self.smallest_capacity:,} bytes"
         )

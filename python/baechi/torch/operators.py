@@ -8,7 +8,8 @@ backward, what it keeps, and the memory over a step are found as they are for mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from baechi.torch.executor import interpreted, weight_of
 from baechi.torch.exported import Exported, structure_of
 from baechi.torch.exported_graph import Node, NotExportedError, Region
 from baechi.torch.interception import Interceptor
-from baechi.torch.recorded_step import Capture, Op
+from baechi.torch.nested import tensors_in
+from baechi.torch.recorded_step import Capture, Op, rounded
 from baechi.torch.recorder import Recorder
+from baechi.torch.repeats import sent_bytes
 
 
 def kind_of(node: Node) -> str:
@@ -31,8 +34,20 @@ def kind_of(node: Node) -> str:
     return str(name)
 
 
-def run_graph(model: nn.Module, exported: Exported, args: Any, kwargs: Any, call: Any) -> Any:
-    """Run the graph in the place of the model's code, where the weights are."""
+def run_graph(
+    model: nn.Module, exported: Exported, args: Any, kwargs: Any, call: Any, **how: Any
+) -> Any:
+    """Run the graph in the place of the model's code, where the weights are.
+
+    Args:
+        model: Whose weights are taken.
+        exported: Its graph.
+        args: Of the call.
+        kwargs: Of the call.
+        call: Runs a call of the graph.
+        how: More for `interpreted`.
+
+    """
     inputs: list[torch.Tensor] = []
     try:
         fits = structure_of((args, kwargs), inputs) == exported.structure
@@ -43,15 +58,18 @@ def run_graph(model: nn.Module, exported: Exported, args: Any, kwargs: Any, call
     nodes = exported.graph.nodes
     weights = {n.target: weight_of(model, n.target) for n in nodes if n.kind == "weight"}
     device = next((t.device for t in (*weights.values(), *inputs)), torch.device("cpu"))
-    return exported.rebuild(interpreted(exported.graph, weights, device, inputs, call))
+    return exported.rebuild(interpreted(exported.graph, weights, device, inputs, call, **how))
 
 
 class OperatorRecorder(Recorder):
     """Records a step of a model with the calls of its graph as operators."""
 
-    def __init__(self, model: nn.Module, exported: Exported) -> None:
+    def __init__(
+        self, model: nn.Module, exported: Exported, order: Sequence[int] | None = None
+    ) -> None:
         super().__init__(model, lambda _path, _module: False)
         self._exported = exported
+        self._order = order
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the graph in the place of the model's code."""
@@ -59,15 +77,35 @@ class OperatorRecorder(Recorder):
         self.entered(self.root, args, kwargs)
         self._state.paused = True  # every call is an operator already
         try:
-            return run_graph(self.model, self._exported, args, kwargs, self._call)
+            how = {"order": self._order, "made": self._value}
+            return run_graph(self.model, self._exported, args, kwargs, self._call, **how)
         finally:
             self._state.paused = False
+
+    def _value(self, node: Node, value: Any) -> None:
+        """Note which storages a node's value is made of."""
+        parts = self.values[node.index] = []
+        for tensor in tensors_in(value):
+            known = None if self._weight_name(tensor) else self.tensor_of(tensor, None)
+            parts.append((known, rounded(sent_bytes(tensor))))
 
     def _call(
         self, node: Node, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         with self._running(Op(node.key, kind_of(node), None), args, kwargs):
             return self._finish(target(*args, **kwargs), args, kwargs)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """A graph whose calls are recorded in another order than that of the program."""
+
+    exported: Exported
+    order: Sequence[int]  # of the nodes
+
+    def recorder(self, model: nn.Module) -> Recorder:
+        """Return what records a step of `model` so."""
+        return OperatorRecorder(model, self.exported, self.order)
 
 
 class OperatorWatcher(Interceptor):

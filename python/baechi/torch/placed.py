@@ -128,14 +128,16 @@ class Placed:
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes that each device is predicted to hold, in the order of the program.
+        """The most bytes that each device is predicted to hold in a step like the example's.
 
-        Of the tier that ran the last call; before the first call, of the tier that needs more.
+        Of the tier that ran the last call; before the first call, of the tier that needs more. Of
+        the other tier where the example does not run in this one.
         """
-        if isinstance(self._assigner, TieredAssigner) and self._assigner.note == NOT_RUN:
-            known = list(self.tier_peaks.values())
-            return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
-        return dict(self.tier_peaks.get(self.tier, {}))
+        known = list(self.tier_peaks.values())
+        ran = not isinstance(self._assigner, TieredAssigner) or self._assigner.note != NOT_RUN
+        if ran and self.tier in self.tier_peaks:
+            known = [self.tier_peaks[self.tier]]
+        return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
 
     @property
     def tier_note(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,19 @@ from torch import nn
 from baechi._core import Cluster, InputError, Plan
 from baechi.torch import _private
 from baechi.torch.assigner import Assigner
-from baechi.torch.capture import call_arguments, capture_on
+from baechi.torch.capture import RecordingPlace, call_arguments
 from baechi.torch.communication import logical_devices
 from baechi.torch.devices import default_devices, detected_cluster, usable
-from baechi.torch.exported import Exported, export
-from baechi.torch.exported_graph import NotExportedError
+from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
-from baechi.torch.graph_placement import Operators
-from baechi.torch.memory_plan import Memory, planned_within
+from baechi.torch.graph_placement import operators_of
+from baechi.torch.memory_plan import GraphStep, Memory, planned_within
 from baechi.torch.nested import tensors_in
-from baechi.torch.operators import kept_together, module_devices
+from baechi.torch.operators import kept_together
 from baechi.torch.placed import Placed
 from baechi.torch.profiler import Costs, estimate, measure_on
 from baechi.torch.recorded_step import Capture
+from baechi.torch.surroundings import ExampleGraph, graph_of_example
 from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
 
 if TYPE_CHECKING:
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 
 
 LEVELS = ("module", "operator")
+
+
+def _check_how(mode: str, tier: str | int) -> None:
+    if tier not in TIERS:
+        raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
+    if mode not in MODES:
+        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if tier == 1 and mode == ORDER:
+        raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
 
 
 def assign(
@@ -46,6 +56,7 @@ def assign(
     tier: str | int = "auto",
     exported: Sequence[Exported] = (),
     units: Any = "leaf",
+    early: ExampleGraph | None = None,
 ) -> Placed:
     """Run a model as a placement says.
 
@@ -61,18 +72,14 @@ def assign(
             where there is one.
         exported: Graphs of the model that are there already; others are made when wanted.
         units: As `captured` was made with.
+        early: The one of `exported` that nobody gave, and what the model was like then.
 
     """
     model = _private.uncompiled(model)
-    if tier not in TIERS:
-        raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
-    if mode not in MODES:
-        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if tier == 1 and mode == ORDER:
-        raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
+    _check_how(mode, tier)
     names = list(devices)
     index = {name: i for i, name in enumerate(names)}
-    operators, device_of = _operators_of(captured, device_of, exported, index)
+    operators, device_of = operators_of(captured, device_of, exported, index)
     keys = {op.key for op in captured.ops}
     for name, device in device_of.items():
         if device not in index:
@@ -82,24 +89,8 @@ def assign(
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
-    wanted = Tier2(tier == 2, list(exported), starts, operators, units)
+    wanted = Tier2(tier == 2, list(exported), starts, operators, units, early)
     return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
-
-
-def _operators_of(
-    captured: Capture,
-    device_of: Mapping[str, str],
-    exported: Sequence[Exported],
-    index: Mapping[str, int],
-) -> tuple[Operators | None, Mapping[str, str]]:
-    """Return the placement of a graph's own calls, if it is one, and what it means for modules."""
-    for graph in exported:
-        keys = {node.key for node in graph.graph.nodes}
-        own = {key: device for key, device in device_of.items() if key in keys}
-        if len(own) > sum(op.key in device_of for op in captured.ops):
-            places = {key: index[device] for key, device in own.items() if device in index}
-            return Operators(places, graph), module_devices(graph, captured, own)
-    return None, device_of
 
 
 def costs_of(
@@ -124,16 +115,6 @@ def costs_of(
     for described, device in zip(cluster.devices, devices, strict=True):
         first.setdefault(described.kind, device)
     return measure_on(first, model, example_inputs, captured, loss=loss, units=units)
-
-
-def _exported(model: nn.Module, example_inputs: Any, units: Any) -> list[Exported]:
-    """Return the graph of a model, if it can be had; says so if not."""
-    try:
-        return [export(model, example_inputs, units=units)]
-    except NotExportedError as reason:
-        name = type(model).__name__
-        warnings.warn(f"{name} is planned by modules: {reason}", stacklevel=3)
-        return []
 
 
 def place(
@@ -185,41 +166,47 @@ def place(
     model = _private.uncompiled(model)
     if level not in LEVELS:
         raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
-    if cluster == "auto":
-        found, physical = detected_cluster(model)
-        devices = devices or physical
-    else:
-        found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
-    chosen = [usable(d) for d in devices or default_devices(found)]
-    names = [device.name for device in found.devices]
-    if len(chosen) != len(names):
-        raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
-    physical_of = dict(zip(names, chosen, strict=True))
-    captured = capture_on(chosen[0], model, example_inputs, loss=loss, units=units)
+    _check_how(mode, tier)
+    found, physical_of = _cluster_on(model, cluster, devices)
+    chosen = list(physical_of.values())
+    record = functools.partial(RecordingPlace(chosen[0]).capture, model, example_inputs, loss=loss)
+    captured = record(units=units)
+    memory = Memory(
+        model,
+        captured,
+        list(physical_of),
+        tiers=(tier,) if isinstance(tier, int) else (1, 2),
+        optimizer=optimizer,
+        home=_home(example_inputs, physical_of),
+        host=tuple(n for n, d in physical_of.items() if d.type == "cpu"),
+    )
+    early = ExampleGraph()
+    if tier != 1 or level == "operator":
+        early = graph_of_example(
+            model,
+            example_inputs,
+            units,
+            {device.type for device in chosen},
+            exported,
+            training=captured.training,
+        )
     planned, together, what = captured, [], units
-    if level == "operator":
-        exported = exported or _exported(model, example_inputs, units)
-        if exported:
-            what = exported[0]
-            planned = capture_on(chosen[0], model, example_inputs, loss=loss, units=what)
+    if early.exported is not None:
+        exported = [early.exported, *(e for e in exported if e is not early.exported)]
+        memory.graph = GraphStep(early.exported, mode, chosen, lambda units: record(units=units))
+        if level == "operator":
+            what = early.exported
+            planned = memory.graph.captured = record(units=what)
             together = kept_together(what, planned)
+    elif level == "operator":
+        name = type(model).__name__
+        warnings.warn(f"{name} is planned by modules: {early.reason}", stacklevel=2)
     found_costs = costs_of(
         model, example_inputs, planned, found, costs, devices=chosen, loss=loss, units=what
     )
     graph = graph_of(planned, found_costs, optimizer=optimizer, together=together)
-    home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
-    plan, peaks = planned_within(
-        graph.graph,
-        planned,
-        found,
-        Memory(
-            optimizer,
-            next((n for n, d in physical_of.items() if d == home), None),
-            (tier,) if isinstance(tier, int) else (1, 2),
-            tuple(n for n, d in physical_of.items() if d.type == "cpu"),
-        ),
-        {"method": method, "budget": budget, **options},
-    )
+    how = {"method": method, "budget": budget, **options}
+    plan, peaks = planned_within(graph.graph, found, memory, how)
     placed = assign(
         model,
         captured,
@@ -230,11 +217,29 @@ def place(
         tier=tier,
         exported=exported,
         units=units,
+        early=early,
     )
-    if mode == ORDER:  # then what is live is also what the plan had in mind
-        peaks = {
-            t: {device: max(peak, plan.peaks[device]) for device, peak in each.items()}
-            for t, each in peaks.items()
-        }
     placed.tier_peaks = peaks
     return placed
+
+
+def _cluster_on(
+    model: nn.Module, cluster: ClusterLike, devices: Sequence[str | torch.device] | None
+) -> tuple[Cluster, dict[str, torch.device]]:
+    """Return a cluster and the physical device of each of its devices."""
+    if cluster == "auto":
+        found, physical = detected_cluster(model)
+        devices = devices or physical
+    else:
+        found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
+    chosen = [usable(d) for d in devices or default_devices(found)]
+    names = [device.name for device in found.devices]
+    if len(chosen) != len(names):
+        raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
+    return found, dict(zip(names, chosen, strict=True))
+
+
+def _home(example_inputs: Any, physical_of: Mapping[str, torch.device]) -> str | None:
+    """Return the device of the cluster where the model is called, if it is one."""
+    home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
+    return next((name for name, device in physical_of.items() if device == home), None)

@@ -135,6 +135,8 @@ class Capture:
     training: bool
     dtype: str  # of the weights, as the presets name it
     name: str
+    values: dict[int, list[tuple[int | None, int]]] = field(default_factory=dict)
+    # of a graph: storage (None: a weight's) and bytes of each tensor that a node is
 
 
 PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

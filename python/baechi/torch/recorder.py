@@ -23,6 +23,7 @@ from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Op, Run, Seen, Tensor, Weight, Work, rounded
+from baechi.torch.repeats import sent_bytes
 
 
 class DispatcherSide(TorchDispatchMode):
@@ -60,6 +61,7 @@ class Recorder(Interceptor):
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
         self.seen: list[Seen] = []
+        self.values: dict[int, list[tuple[int | None, int]]] = {}  # as in Capture
         self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
         self._end_number = 0
         self._failed: str | None = None
@@ -193,8 +195,7 @@ class Recorder(Interceptor):
             self.seen[known[2]].given += given
             return known[2]
         number = len(self.seen)
-        size = rounded(tensor.numel() * tensor.element_size())
-        seen = Seen(self.tensor_of(tensor, None), size, given)
+        seen = Seen(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
         if tensor.grad_fn is not None:
             seen.node = _private.sequence_number(tensor.grad_fn), tensor.output_nr
         self.seen.append(seen)

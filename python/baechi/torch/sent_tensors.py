@@ -7,6 +7,7 @@ are on their way. What comes from the caller, and goes back, is ordered behind t
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from baechi.torch import _private
 from baechi.torch.communication import Arrival, Departure, Links, LogicalDevice
 from baechi.torch.interception import Interceptor
 from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.repeats import without_repeats
 
 TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
 
@@ -139,13 +141,12 @@ class SentTensors(Interceptor):
         return made.event if known else None
 
     def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
+        sent = without_repeats(tensor)
         self.links.transfers += 1
-        self.links.bytes += tensor.numel() * tensor.element_size()
-        stream = target.own_stream
-        if stream is None:
-            return Arrival(tensor.to(target.torch_device), None, None, None)
-        with target.computing():
-            return Arrival(tensor.to(target.torch_device), None, None, None)
+        self.links.bytes += sent.numel() * sent.element_size()
+        with contextlib.nullcontext() if target.own_stream is None else target.computing():
+            copy = sent.to(target.torch_device)
+        return Arrival(copy if sent is tensor else copy.expand(tensor.shape), None, None, None)
 
     def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
         """Let pending copies of the storage finish, and forget what will be outdated."""

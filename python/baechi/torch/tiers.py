@@ -27,6 +27,7 @@ from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.interception import Interceptor
 from baechi.torch.recorded_step import Capture
+from baechi.torch.surroundings import ExampleGraph, check_surroundings, settings_of
 
 TIERS = ("auto", 1, 2)
 ORDER = "streams+order"
@@ -45,6 +46,7 @@ class Tier2:
     starts: Mapping[str, int] = field(default_factory=dict)  # planned, by key; for the order
     operators: Operators | None = None
     units: Any = "leaf"
+    early: ExampleGraph | None = None  # made before the first call
 
 
 @dataclass
@@ -72,7 +74,7 @@ class TieredAssigner(Assigner):
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
         self._programs: dict[Any, list[_Program]] = {}
-        self._refused: dict[Any, str] = {}
+        self._refused: dict[Any, str] = {} if tier2.early is None else dict(tier2.early.refused)
         self._all_modules: list[nn.Module] = []
         self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
         self._childless: list[Mapping[str, Any]] = []  # of modules with none inside
@@ -143,6 +145,8 @@ class TieredAssigner(Assigner):
     def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
         """Return what runs a call; raises why nothing does."""
         self._check_surroundings()
+        if self.tier2.early is not None:
+            self._check_early(self.tier2.early)
         structure = structure_of((args, kwargs), tensors)
         key = (structure, modes_of(self._all_modules))
         known = self._programs.get(key, ())
@@ -163,12 +167,7 @@ class TieredAssigner(Assigner):
             raise
 
     def _check_surroundings(self) -> None:
-        if torch.is_autocast_enabled("cpu") or any(
-            torch.is_autocast_enabled(d.torch_device.type) for d in self.devices
-        ):
-            raise NotExportedError("under autocast precisions follow the eager code")
-        if _private.has_global_module_hooks():
-            raise NotExportedError("all modules have hooks")
+        check_surroundings(self._all_modules[1:], [d.torch_device.type for d in self.devices])
         for children, placed in self._children:
             if tuple(children.values()) != placed:
                 raise NotExportedError("a module inside it was replaced after it was placed")
@@ -176,14 +175,16 @@ class TieredAssigner(Assigner):
             raise NotExportedError("a module inside it got others inside after it was placed")
         if list(map(len, self._weights)) != self._weight_counts:
             raise NotExportedError("it has other parameters than when it was placed")
-        for module in self._all_modules[1:]:
-            if (
-                module._forward_hooks
-                or module._forward_pre_hooks
-                or module._backward_hooks
-                or module._backward_pre_hooks
-            ):
-                raise NotExportedError("modules inside it have hooks")
+
+    def _check_early(self, early: ExampleGraph) -> None:
+        """Forget the graph that was made before the first call if the model is another by now."""
+        self.tier2.early = None
+        if settings_of(self.model) == early.settings:
+            return
+        self._refused.clear()
+        for programs in self._programs.values():
+            programs[:] = [p for p in programs if p.exported is not early.exported]
+        self.tier2.exported[:] = [e for e in self.tier2.exported if e is not early.exported]
 
     def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> _Program:
         known = self._programs.get(key, [])

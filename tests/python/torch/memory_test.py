@@ -79,6 +79,7 @@ def measured_peaks(
 
 def check_close(predicted: dict[str, int], measured: list[int]) -> None:
     for peak, found in zip(predicted.values(), measured, strict=True):
+        print(f"predicted / measured: {peak} / {found} = {peak / max(found, 1):.3f}")
         assert peak <= 1.10 * found + 2048, (predicted, measured)
         assert peak >= 0.97 * found - 512, (predicted, measured)
 
