@@ -108,12 +108,22 @@ find_headers() {
 
 pip_install() { quietly "$python" -m pip install --disable-pip-version-check "$@"; }
 
-# What tools/requirements-NEED.txt names; not to find it is no failure. The peers ask for solvers and
-# drawing libraries that nobody uses.
+# The file that names what a need is: tools/requirements-NEED.txt, but with PyTorch's usual build
+# where there is an NVIDIA GPU, which the CPU build would not find.
+list_of() {
+  local list=tools/requirements-$1.txt
+  if [[ $1 == torch ]] && nvidia-smi -L >/dev/null 2>&1; then
+    sed 's/^torch==\(.*\)+cpu$/torch==\1,!=\1+cpu/' "$list" >"$venv/torch-for-gpu.txt"
+    list=$venv/torch-for-gpu.txt
+  fi
+  echo "$list"
+}
+
+# Not to find it is no failure. The peers ask for solvers and drawing libraries that nobody uses.
 install_need() {
-  local need=$1 list=tools/requirements-$1.txt log=$venv/$1.log options=()
+  local need=$1 list=$2 log=$venv/$1.log options=()
   [[ $need == peers ]] && options=(--no-deps)
-  echo "do: installing $need (CPU build), unless it is there" >&2
+  echo "do: installing $need ($list), unless it is there" >&2
   if ! "$python" -m pip install --disable-pip-version-check "${options[@]}" -r "$list" >"$log" 2>&1
   then
     echo "do: pip cannot install $list, so experiments that need it are skipped:" \
@@ -199,7 +209,8 @@ case $command in
     needs=$("$python" -m experiments --needs "$@")
     for need in $needs; do
       [[ -f tools/requirements-$need.txt ]] || break # --help was among the arguments
-      (once "need-$need" "$(hash_of "tools/requirements-$need.txt")" install_need "$need") || true
+      list=$(list_of "$need")
+      (once "need-$need" "$(hash_of "$list")" install_need "$need" "$list") || true
     done
     export BAECHI_CACHE=${BAECHI_CACHE:-$PWD/build/torch}
     exec "$python" -m experiments "$@"

@@ -142,7 +142,10 @@ def hardware(simulated: str | None = None, count: int = 1) -> Iterator[Hardware]
             yield found
         return
     if not torch.accelerator.is_available():
-        raise Missing("this machine has no accelerator (--simulated rehearses it on one)")
+        raise Missing(
+            f"this machine has no accelerator that PyTorch {torch.__version__} can use "
+            "(--simulated rehearses it on one)"
+        )
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type == "sim":
         raise Missing("the simulated devices are in the way: run it in a process of its own")
