@@ -181,4 +181,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("interrupted: what was not finished has no page")
+        sys.exit("interrupted: pages that were written before are kept")

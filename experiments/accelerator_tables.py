@@ -19,9 +19,10 @@ again; the median of up to ten. *Predicted* is made of operators measured one by
 device. *Started after*: the share of the step after which the host had started all of it. Near
 100% the accelerator waited for the host, and no prediction from kernels alone can be right.
 
-Logical devices on one accelerator share its processors, so a step over them cannot be shorter
-than one on one device: what is compared is all work and all copies, one after the other. What
-modes differ by is the copies that they hide."""
+Logical devices on one accelerator share its processors. What is compared is all work and all
+copies, one after the other; where kernels are small enough to run side by side, or copies beside
+them, a step is shorter than that. So these rows show whether transfers are right and what they
+cost, not what several accelerators would gain."""
 
 Rows = Mapping[str, list[dict[str, Any]]]
 
