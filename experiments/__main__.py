@@ -157,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the experiments that are named; 0 when all of them could run."""
     parser, chosen = parse(arguments)
     everything = "all" in chosen.names
-    names = list(dict.fromkeys(EXPERIMENTS if everything else chosen.names))
+    expanded = [[*EXPERIMENTS] if name == "all" else [name] for name in chosen.names]
+    names = list(dict.fromkeys(name for some in expanded for name in some))
     if chosen.needs:
         print("\n".join(needs_of(names)))
         return 0
