@@ -66,7 +66,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
         "Every compute time and every tensor size is off by a factor of its own, uniform within "
         f"the range; {SAMPLES} wrong profiles each. The plan made with the wrong costs is "
         "replayed with the true ones; the change is against the same method's step time when "
-        "costs are known."
+        f"costs are known. `auto` has {BUDGET:g} s for its search, also with known costs; on other "
+        "pages it has more."
     )
     return Table("Step times with wrong profiles", columns, rows, notes)
 
