@@ -51,8 +51,9 @@ def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:
         found = attempt(row, f"one device, tier {tier}", call, failures)
         if found is not None:
             _add_step(row, f"tier {tier}", found)
-            peak = subject.peak(subject.alone(), tier, home="all")["all"]
-            _add_peak(row, f"tier {tier}", peak, found, str(hardware.devices[0]))
+            device = str(hardware.devices[0])
+            peak = subject.peak(subject.alone(), {"all": device}, tier, "all")[device]
+            _add_peak(row, f"tier {tier}", peak, found, device)
     return row
 
 

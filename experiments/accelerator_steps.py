@@ -21,6 +21,7 @@ import torch
 from baechi.torch.capture import capture_on
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.memory import peak_memory
+from baechi.torch.memory_plan import GraphStep, Memory
 
 import baechi
 from experiments.torch_workloads import LARGE, MEDIUM, PROFILED, TINY
@@ -56,6 +57,7 @@ class Subject:
     captured: baechi.torch.Capture
     costs: baechi.torch.Costs
     _exported: Any = None  # the graph, or why there is none
+    _graph_step: GraphStep | None = None  # what was recorded of the graph
 
     def exported(self) -> list[Any]:
         """Return the model as a graph for tier 2, made once: that takes seconds.
@@ -78,9 +80,42 @@ class Subject:
         """The costed graph, without an optimizer: steps here have none."""
         return baechi.torch.graph_of(self.captured, self.costs, optimizer="none").graph
 
-    def peak(self, device_of: Mapping[str, str], tier: int = 1, **how: Any) -> dict[str, int]:
-        """Predict the most bytes by device."""
-        return peak_memory(self.captured, device_of, optimizer="none", tier=tier, **how)
+    def peak(
+        self, device_of: Mapping[str, str], physical: Mapping[str, str], tier: int, home: str
+    ) -> dict[str, int]:
+        """Predict the most bytes of the physical devices in use, also where logical ones share one.
+
+        Args:
+            device_of: The logical device of every operator.
+            physical: The physical device of every logical one.
+            tier: Of the run.
+            home: The logical device where the model is called.
+
+        """
+        used = [name for name in physical if name in set(device_of.values())]
+        memory = Memory(
+            self.model,
+            self.captured,
+            used,
+            tiers=(tier,),
+            optimizer="none",
+            home=home,
+            graph=self._recorded([physical[name] for name in used]) if tier == 2 else None,
+            memory_of=physical,
+        )
+        return {device: peak.bytes for device, peak in memory.peaks(device_of)[tier].items()}
+
+    def _recorded(self, physical: list[str]) -> GraphStep:
+        """Return what is recorded of the graph, once, as it runs on some devices."""
+        if self._graph_step is None:
+            (exported,) = self.exported()
+            self._graph_step = GraphStep(exported, "streams", [], self._record)
+        self._graph_step.physical = [torch.device(device) for device in physical]
+        return self._graph_step
+
+    def _record(self, units: Any) -> baechi.torch.Capture:
+        device = self.hardware.devices[0]
+        return capture_on(device, self.model, self.inputs, loss=loss_of, units=units)
 
     def alone(self) -> dict[str, str]:
         """Return the placement on one device."""
@@ -226,7 +261,7 @@ class Spread:
         """Predict the most bytes of each physical device, also where logical ones share it."""
         memory_of = {name: str(device) for name, device in self.physical.items()}
         home = next(n for n, d in self.physical.items() if d == mine_home(self.subject))
-        return self.subject.peak(self.plan.device_of, tier, memory_of=memory_of, home=home)
+        return self.subject.peak(self.plan.device_of, memory_of, tier, home)
 
 
 def mine_home(subject: Subject) -> torch.device:

@@ -170,6 +170,7 @@ def graph_peaks(
     weights: Mapping[str, str],
     optimizer: str = "adam",
     home: str | None = None,
+    memory_of: Mapping[str, str] | None = None,
     host: Collection[str] = (),
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step of a graph.
@@ -182,6 +183,7 @@ def graph_peaks(
         weights: The device of every parameter and buffer.
         optimizer: Whose state is held beside each trained parameter.
         home: The device where the model is called and the loss is taken; None: not one of them.
+        memory_of: The memory that a device has a share of, as for `peaks_of`.
         host: Those of the devices that are the CPU.
 
     """
@@ -191,4 +193,4 @@ def graph_peaks(
         for device, size in held.items():
             permanent[device] += size
     update = update_memory(captured, weights, optimizer, host)
-    return step.peaks(permanent, update, {})
+    return step.peaks(permanent, update, memory_of or {})

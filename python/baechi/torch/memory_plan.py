@@ -46,12 +46,21 @@ class Memory:
     home: str | None  # the device where the model is called, if it is one of the cluster
     host: tuple[str, ...] = ()  # the devices of the cluster that are the CPU
     graph: GraphStep | None = None  # what tier 2 runs
+    memory_of: Mapping[str, str] | None = None  # as for `peaks_of`
 
-    def peaks(self, plan: Plan) -> dict[int, Peaks]:
-        """Return the peaks by tier; those of tier 1 stand for a graph that there is not."""
+    def peaks(
+        self, device_of: Mapping[str, str], starts: Mapping[str, int] | None = None
+    ) -> dict[int, Peaks]:
+        """Return the peaks by tier; those of tier 1 stand for a graph that there is not.
+
+        Args:
+            device_of: The device of every operator.
+            starts: When the plan has each begin.
+
+        """
         index = {name: i for i, name in enumerate(self.devices)}
         graphs = [] if self.graph is None else [self.graph.exported]
-        operators, device_of = operators_of(self.captured, plan.device_of, graphs, index)
+        operators, device_of = operators_of(self.captured, device_of, graphs, index)
         found: dict[int, Peaks] = {}
         if 1 in self.tiers or self.graph is None:
             peaks = peaks_of(
@@ -59,23 +68,24 @@ class Memory:
                 device_of,
                 optimizer=self.optimizer,
                 home=self.home,
+                memory_of=self.memory_of,
                 host=self.host,
             )
-            found[1] = {d: peaks.get(d, Peak(0, "")) for d in self.devices}
+            names = [(self.memory_of or {}).get(d, d) for d in self.devices]
+            found[1] = {name: peaks.get(name, Peak(0, "")) for name in names}
         if 2 in self.tiers and self.graph is not None:
-            found[2] = self._of_graph(self.graph, plan, operators, device_of)
+            found[2] = self._of_graph(self.graph, operators, device_of, starts or {})
         return found
 
     def _of_graph(
         self,
         graph: GraphStep,
-        plan: Plan,
         operators: Operators | None,
         device_of: Mapping[str, str],
+        starts: Mapping[str, int],
     ) -> Peaks:
         index = {name: i for i, name in enumerate(self.devices)}
         keys = {op.key for op in self.captured.ops}
-        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
         placement = GraphPlacement(
             {key: index[device] for key, device in device_of.items() if key in keys},
             operators,
@@ -96,6 +106,7 @@ class Memory:
             weights=weights,
             optimizer=self.optimizer,
             home=self.home,
+            memory_of=self.memory_of,
             host=self.host,
         )
 
@@ -138,7 +149,8 @@ def planned_within(
             if nearest is None:
                 raise
             break
-        by_tier = memory.peaks(plan)
+        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+        by_tier = memory.peaks(plan.device_of, starts)
         peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:

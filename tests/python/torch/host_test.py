@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.memory import peak_memory
+from baechi.torch.memory_plan import GraphStep, Memory
 from placement_test import built, close, train
 from torch import nn
 from torch_models import CASES
@@ -167,11 +168,19 @@ def test_logical_devices_that_share_a_memory_have_one_peak() -> None:
     captured = baechi.torch.capture(model, inputs)
     device_of = {op.key: f"gpu:{i // 4 % 2}" for i, op in enumerate(captured.ops)}
     memory_of = {"gpu:0": "sim:0", "gpu:1": "sim:0"}
+
+    def record(units: Any) -> Any:
+        return baechi.torch.capture(model, inputs, units=units)
+
     for tier in (1, 2):
-        own = peak_memory(captured, device_of, optimizer="none", tier=tier)
-        together = peak_memory(
-            captured, device_of, optimizer="none", tier=tier, memory_of=memory_of, home="gpu:0"
-        )
+        memory = Memory(model, captured, list(memory_of), (tier,), "none", None)
+        if tier == 2:
+            graph = baechi.torch.export(model, inputs)
+            shared = [torch.device("sim:0")] * 2
+            memory.graph = GraphStep(graph, "streams", shared, record)
+        own = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
+        memory.home, memory.memory_of = "gpu:0", memory_of
+        together = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
         assert max(own.values()) < together["sim:0"] <= sum(own.values())
         placed = baechi.torch.assign(model, captured, device_of, memory_of, tier=tier)
         for _ in range(2):
