@@ -273,14 +273,16 @@ class _Flat(nn.Module):
 def _weights_on_host(model: nn.Module) -> Iterator[None]:
     """Give weights that are elsewhere a stand-in on the host, whose memory is never touched."""
     away = [t for t in (*model.parameters(), *model.buffers()) if t.device.type != "cpu"]
-    kept = [(t, t.data) for t in away]
+    kept = [(t, t.data, t.grad) for t in away]
     try:
         for t in away:
+            t.grad = None
             t.data = torch.empty_strided(t.size(), t.stride(), dtype=t.dtype)
         yield
     finally:
-        for t, data in kept:
+        for t, data, grad in kept:
             t.data = data
+            t.grad = grad
 
 
 def _host_twin(tensor: torch.Tensor) -> torch.Tensor:
