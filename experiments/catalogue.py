@@ -25,7 +25,7 @@ EXPERIMENTS = {
     "optimizations": Experiment("Table 7: what the Graph Optimizer brings", 0.5),
     "sensitivity": Experiment("Figure 8: what profiles that are wrong cost", 2),
     "pytorch_models": Experiment("Table 5 on recorded PyTorch models, costs (a) and (b)", 1),
-    "scaling": Experiment("placement time against operators and devices", 2),
+    "scaling": Experiment("placement time against operators and devices", 4),
     "peers": Experiment(
         "side by side with Hugging Face accelerate, SAGA and equal layers", 2, ("torch", "peers")
     ),
