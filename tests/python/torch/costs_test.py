@@ -140,6 +140,7 @@ def test_costs_are_saved_and_reloaded(tmp_path: Path) -> None:
         baechi.torch.Costs.load(tmp_path / "bad.json")
 
 
+@pytest.mark.usefixtures("sim")  # one thread, whose processor time is measured
 def test_measured_costs_rank_operators_like_their_work_and_leave_no_trace() -> None:
     class Uneven(nn.Module):
         def __init__(self) -> None:
