@@ -44,11 +44,11 @@ is the error on the virtual clock, and hand-overs between devices, each of which
 **Kernels of the CPU.** Predicted work is within 10% of what kernels really take, but for `gnmt`, 12
 to 24% too much: costs are measured on the CPU, whose allocator gives memory back, and a step of
 this model takes 20,000 page faults there (48 ms of 360), which simulated devices, that keep their
-memory, do not have. Steps are within 8% of the prediction, with two exceptions. On one device
-`gnmt` is 20% shorter, for the same reason. On two devices, placed by `auto`, five models take 17
-to 23% longer than predicted: Python and autograd start the operators of both devices on the same
-two cores that compute, and what is missing is less than that work of the host in every row. Devices
-that have processors of their own would not wait for it."""
+memory, do not have. Steps are predicted within 8%, with two exceptions. On one device
+`gnmt` is predicted 20% too long, for the same reason. On two devices, placed by `auto`, five models
+are predicted 17 to 23% too short: Python and autograd start the operators of both devices on the
+same two cores that compute, and what is missing is less than that work of the host in every row.
+Devices that have processors of their own would not wait for it."""
 PLACEMENTS = ((2, "auto"), (4, "auto"), (4, "m-topo"))
 
 
