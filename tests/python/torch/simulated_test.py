@@ -93,7 +93,7 @@ def test_the_transfer_in_python_is_as_good(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def right_runs(runs: int) -> int:
-    case = CASES["inception"]
+    case = CASES["unet"]  # no kernel of it writes where a tensor says, which may be read too early
     batches = [case.inputs(2)] * 2
     expected = train(built(case), batches)
     right = 0
