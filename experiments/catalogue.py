@@ -30,10 +30,10 @@ EXPERIMENTS = {
         "side by side with Hugging Face accelerate, SAGA and equal layers", 2, ("torch", "peers")
     ),
     "truth": Experiment(
-        "predicted step times and peaks beside measured ones, PyTorch", 20, ("torch",)
+        "predicted step times and peaks beside measured ones, PyTorch", 8, ("torch",)
     ),
     "truth_tensorflow": Experiment(
-        "predicted step times beside measured ones, TensorFlow", 5, ("tensorflow",)
+        "predicted step times beside measured ones, TensorFlow", 3, ("tensorflow",)
     ),
     "protocol": Experiment("Table 8: the communication protocol", 4, ("torch",)),
     "accelerator": Experiment(
