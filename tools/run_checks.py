@@ -344,8 +344,7 @@ def install_framework(ctx: Context, module: str) -> None:
 def check_torch(ctx: Context) -> None:
     """PyTorch's CPU build is installed, our C++ compiled against it, and the tests run on it."""
     install_framework(ctx, "torch")
-    processes = ["-n", str(CORES), "--dist", "loadfile"]
-    run_pytest(ctx, "tests/python/torch", *processes, env={"BAECHI_CACHE": str(BUILD / "torch")})
+    run_pytest(ctx, "tests/python/torch", env={"BAECHI_CACHE": str(BUILD / "torch")})
 
 
 def check_tensorflow(ctx: Context) -> None:

@@ -583,7 +583,8 @@ def test_graphs_that_cannot_be_had_are_not_tried_for_ever(monkeypatch: pytest.Mo
     assert "data-dependent" in placed.tier_note
 
 
-def test_a_graph_is_made_while_there_are_gradients_on_a_device(sim: Any) -> None:
+@pytest.mark.usefixtures("sim")
+def test_a_graph_is_made_while_there_are_gradients_on_a_device() -> None:
     model, x = nn.Linear(4, 4).to("sim:0"), torch.ones(2, 4, device="sim:0")
     model(x).sum().backward()
     gradients = [p.grad for p in model.parameters()]
