@@ -89,7 +89,7 @@ def test_without_an_accelerator_each_way_to_ask_for_one_is_answered() -> None:
     assert auto == "no accelerator is found; name the cluster, e.g. cluster='2x8GiB'"
     assert named.startswith("'cuda:0' is no device here: ")
     assert (codes, fallback) == ("2 2", "{'cpu'}")
-    first, second = done.stderr.splitlines()
+    first, second = [line for line in done.stderr.splitlines() if line.startswith("baechi:")]
     assert first.startswith("baechi: calibrate: no accelerator is found; name devices")
     assert second.startswith("baechi: calibrate: 'cuda:0' is no device here: ")
 
@@ -160,5 +160,5 @@ def test_recurrent_weights_are_laid_out_where_they_went(sim: ModuleType) -> None
     placed = baechi.torch.place(
         model, x, "1x1GiB", devices=["sim:2"], loss=lambda out: out[0].sum()
     )
-    assert there == [torch.device("sim:2")]
+    assert there[-1] == torch.device("sim:2")  # on the host, too, if a graph was made there
     placed.restore()
