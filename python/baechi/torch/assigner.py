@@ -176,6 +176,7 @@ class Assigner(SentTensors):
             try:
                 return self._all_sent_home(run(*args, **kwargs), home)
             finally:
+                self._settle((args, kwargs))
                 self._forget_sent()
 
         return called
@@ -202,7 +203,6 @@ class Assigner(SentTensors):
         home = next((t.device for t in tensors_in((args, kwargs))), None)
         if home is None and self._moved:
             home = self._moved[0][1]
-        self._pending.clear()
         self._called()
         try:
             out = forward(*args, **kwargs)
@@ -210,16 +210,13 @@ class Assigner(SentTensors):
             if self._own_streams:  # caches among the arguments hold tensors, too
                 for tensor in held_tensors((args, kwargs, out)):
                     self._read_by_caller(tensor)
-            return self._all_sent_home(out, home)
+            out = self._all_sent_home(out, home)
+            self._settle(out)
+            return out
         finally:
             self._join(from_caller=False)
+            self._settle((args, kwargs))
             self._forget_sent()
-
-    def _forget_sent(self) -> None:
-        """Let go of what was sent: the caller may change the tensors without our notice."""
-        self._copies.clear()
-        self.links.forget()
-        self._made_at.clear()
 
     def _keep_for_caller(self, weight: torch.Tensor) -> None:
         """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
@@ -260,7 +257,7 @@ class Assigner(SentTensors):
             else:
                 args = map_tensors(lambda t: self.moved(t, device), args)
                 kwargs = map_tensors(lambda t: self.moved(t, device), kwargs)
-        if changes and (self._pending or self._made_at):
+        if changes and (self._sent or self._made_at):
             for tensor in tensors_in((args, kwargs)):
                 self._about_to_change(tensor, device)
         if device is None or device.own_stream is None:
@@ -327,11 +324,11 @@ class Assigner(SentTensors):
 
             args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
         out = kwargs.get("out")
-        if changes or out is not None or known[1] in self._changing:
-            watched = self._pending or self._made_at
+        if (self._sent or self._made_at) and (
+            changes or out is not None or known[1] in self._changing
+        ):
             for tensor in tensors_in(first if changes else tensors if out is None else out):
-                if watched or tensor.is_inference():
-                    self._about_to_change(tensor, device)
+                self._about_to_change(tensor, device)
         if device is None:
             self._await(tensors)
         if device is None or device.own_stream is None:

@@ -28,14 +28,14 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def held_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside `value`, also those that objects of other classes hold."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # by id, which is another's once an object is gone
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, torch.Tensor):
             yield item
         elif id(item) not in seen and not isinstance(item, (type, torch.nn.Module, str)):
-            seen.add(id(item))
+            seen[id(item)] = item
             if isinstance(item, (tuple, list)):
                 waiting.extend(item)
             elif isinstance(item, Mapping):

@@ -41,7 +41,7 @@ def _states() -> Iterator[tuple[Optimizer, Any]]:
     for thing in gc.get_objects():
         if issubclass(type(thing), Optimizer):
             state = vars(thing).get("state")
-            if state and "param_groups" in vars(thing):
+            if isinstance(state, Mapping) and state and "param_groups" in vars(thing):
                 yield thing, state
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from baechi.torch import _private
 from baechi.torch.communication import Arrival, Departure, Links, LogicalDevice
 from baechi.torch.interception import Interceptor
-from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.repeats import without_repeats
 
 TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
@@ -66,7 +66,7 @@ class SentTensors(Interceptor):
         self._any_shared = any(d.shared for d in devices)
         self._own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
-        self._pending: dict[int, list[Any]] = {}
+        self._sent: dict[int, list[tuple[tuple[int, int], Any]]] = {}  # by storage: who reads when
         self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
 
     # Who has a tensor
@@ -121,8 +121,7 @@ class SentTensors(Interceptor):
             arrival = self.links.send(tensor, source, target, self._ready(tensor))
         if target.shared:
             setattr(arrival.tensor, TAG, target)
-        if arrival.sent is not None:
-            self._pending.setdefault(_private.storage_address(tensor), []).append(arrival.sent)
+        self._sent.setdefault(_private.storage_address(tensor), []).append((key, arrival.sent))
         copies = self._copies
 
         def forget(_: Any, key: tuple[int, int] = key) -> None:
@@ -149,18 +148,23 @@ class SentTensors(Interceptor):
         return Arrival(copy if sent is tensor else copy.expand(tensor.shape), None, None, None)
 
     def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
-        """Let pending copies of the storage finish, and forget what will be outdated."""
-        self._made_at.pop(_private.storage_address(tensor), None)
-        events = self._pending.pop(_private.storage_address(tensor), None)
-        if events is not None and device is not None and device.stream is not None:
-            for event in events:
-                device.stream.wait_event(event)
-        if tensor.is_inference():  # these do not count their versions
-            address = _private.storage_address(tensor)
-            for key, copy in list(self._copies.items()):
-                source = copy.source()
-                if source is not None and _private.storage_address(source) == address:
-                    del self._copies[key]
+        """Let pending copies of the storage finish, and forget what will be outdated.
+
+        Versions alone do not tell: inference tensors and `tensor.data` do not count them.
+        """
+        address = _private.storage_address(tensor)
+        self._made_at.pop(address, None)
+        for key, sent in self._sent.pop(address, ()):
+            self._copies.pop(key, None)
+            if sent is not None and device is not None and device.stream is not None:
+                device.stream.wait_event(sent)
+
+    def _forget_sent(self) -> None:
+        """Let go of what was sent: the caller may change the tensors without our notice."""
+        self._copies.clear()
+        self._sent.clear()
+        self._made_at.clear()
+        self.links.forget()
 
     # Between the caller's streams and ours
 
@@ -172,6 +176,17 @@ class SentTensors(Interceptor):
                 own.wait_event(callers.record_event())
             else:
                 callers.wait_event(own.record_event())
+
+    def _settle(self, value: Any) -> None:
+        """Order what the caller does next behind the reading of the tensors that it holds."""
+        if not self._sent:
+            return
+        for tensor in held_tensors(value):
+            if tensor.is_cpu or tensor.is_meta:
+                continue  # read already; an address may be that of a storage that is gone
+            for _, sent in self._sent.get(_private.storage_address(tensor), ()):
+                if sent is not None:
+                    torch.accelerator.current_stream(tensor.device).wait_event(sent)
 
     def _await(self, tensors: list[torch.Tensor]) -> None:
         """Order the caller's streams behind what made the tensors of ours that they read."""

@@ -229,7 +229,6 @@ class TieredAssigner(Assigner):
         home = tensors[0].device if tensors else None
         if home is None and self._moved:
             home = self._moved[0][1]
-        self._pending.clear()
         self._called()
         try:
             outputs = program.run(tensors)
@@ -242,4 +241,5 @@ class TieredAssigner(Assigner):
             return program.exported.rebuild(sent)
         finally:
             self._join(from_caller=False)
+            self._settle(tensors)
             self._forget_sent()

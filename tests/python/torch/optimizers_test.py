@@ -232,3 +232,18 @@ def test_weights_that_do_not_fit_leave_the_state_where_it_was() -> None:
             baechi.torch.assign(model, captured, device_of, {"a": "sim:0"}, tier=1)
         assert {t.device.type for s in optimizer.state.values() for t in s.values()} == {"cpu"}
         assert {p.device.type for p in model.parameters()} == {"cpu"}
+
+
+class Odd(torch.optim.SGD):
+    """Keeps its state in a list."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, 0.1)
+        self.state: Any = [1, 2]
+
+
+def test_an_optimizer_that_keeps_state_of_another_form_is_left_alone() -> None:
+    model = net()
+    odd = Odd(model.parameters())
+    placed_on(model).restore()
+    assert odd.state == [1, 2]

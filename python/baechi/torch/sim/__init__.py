@@ -295,7 +295,8 @@ def work(duration: float | str, device: _Device = None) -> None:
 def kernel_time() -> float:
     """Return the processor time, in seconds, that kernels of all devices have taken so far.
 
-    Of the threads that run them: no waiting, nothing of what the host does to start them.
+    Of the streams' threads: no waiting, nothing of what the host does to start them, and nothing of
+    the further threads that kernels use where `torch.set_num_threads` allows more than one.
     """
     return int(library.baechi_sim_kernel_time()) / 1e9
 
