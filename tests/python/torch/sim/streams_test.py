@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -216,3 +218,27 @@ def test_the_backward_runs_on_the_streams_of_the_forward(sim: Any) -> None:
     z.sum().backward()
     assert x.grad is not None
     assert x.grad.unique().tolist() == [8]
+
+
+CACHE_IS_EMPTIED = """
+import torch
+from baechi.torch import sim
+
+sim.configure(poison=True)
+for _ in range(4):
+    block = torch.ones(16 * 2**20, device="sim:0")  # so large that its pages go back to the system
+    reader = torch.Stream("sim:0")
+    with reader:
+        reader.wait_stream(torch.accelerator.current_stream("sim:0"))
+        sim.work("20ms")
+        read = block.sum()
+    block.record_stream(reader)
+    del block
+    sim.empty_cache()
+assert read.cpu() == 16 * 2**20
+"""
+
+
+def test_memory_goes_back_to_the_system_when_nothing_writes_to_it() -> None:
+    done = subprocess.run([sys.executable, "-c", CACHE_IS_EMPTIED], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -136,16 +136,23 @@ class Memory {
   void empty_cache() {
     synchronize_all();
     collect();
+    std::vector<Block*> blocks;
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto& [key, cached] : cache_) blocks.insert(blocks.end(), cached.begin(), cached.end());
+      cache_.clear();
+    }
+    // Nobody can have these again, but what was submitted before still writes to them: the poison
+    // of blocks released just now, and kernels that other threads started meanwhile.
+    synchronize_all();
     const std::lock_guard lock(mutex_);
-    for (auto& [key, blocks] : cache_)
-      for (Block* block : blocks) {
-        statistics_[static_cast<std::size_t>(block->device)].reserved -=
-            static_cast<std::int64_t>(block->bytes);
-        std::free(block->pointer);
-        delete block;
-      }
-    cache_.clear();
-    cached_ = 0;
+    for (Block* block : blocks) {
+      const auto bytes = static_cast<std::int64_t>(block->bytes);
+      statistics_[static_cast<std::size_t>(block->device)].reserved -= bytes;
+      cached_ -= bytes;
+      std::free(block->pointer);
+      delete block;
+    }
   }
 
   MemoryStatistics statistics(int device) {

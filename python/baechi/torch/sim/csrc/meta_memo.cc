@@ -89,9 +89,10 @@ std::optional<std::optional<torch::jit::Stack>> remembered(const CallKey& key) {
 }
 
 void remember(CallKey key, std::optional<torch::jit::Stack> results) {
+  decltype(Memo::known) forgotten;  // ends without the lock: it may hold Python's objects
   const std::lock_guard lock(memo().mutex);
-  if (memo().known.size() >= kMost) memo().known.clear();
-  memo().known.insert_or_assign(std::move(key), std::move(results));
+  if (memo().known.size() >= kMost) forgotten.swap(memo().known);
+  memo().known.try_emplace(std::move(key), std::move(results));
 }
 
 }  // namespace baechi::sim

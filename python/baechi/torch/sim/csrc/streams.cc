@@ -228,7 +228,8 @@ std::vector<Kept>& kept() {
   return *all;
 }
 
-void drop_done() {
+// Says whether there were any.
+bool drop_done() {
   std::vector<Kept> done;  // destroyed after the lock is gone
   const std::lock_guard lock(kept_mutex);
   auto& all = kept();
@@ -236,6 +237,7 @@ void drop_done() {
       std::partition(all.begin(), all.end(), [](const Kept& k) { return !k.until->passed.load(); });
   done.assign(std::make_move_iterator(first), std::make_move_iterator(all.end()));
   all.erase(first, all.end());
+  return !done.empty();
 }
 
 std::int64_t waited_for(std::int64_t duration_ns) {
@@ -416,10 +418,11 @@ void synchronize_device(int device) {
 
 void synchronize_all() noexcept {
   if (is_forked) return;
-  for (int device = 0; device < kMaxDevices; ++device)
-    for (int id = 0; id < kStreams; ++id)
-      record(c10::Stream(c10::Stream::UNSAFE, sim_device(device), id))->wait();
-  drop_done();
+  do {
+    for (int device = 0; device < kMaxDevices; ++device)
+      for (int id = 0; id < kStreams; ++id)
+        record(c10::Stream(c10::Stream::UNSAFE, sim_device(device), id))->wait();
+  } while (drop_done());  // what is dropped may be poisoned
 }
 
 void keep_alive_until_done(c10::Stream stream, std::shared_ptr<void> reference) {
