@@ -373,18 +373,28 @@ def _lstm_states_as_computed() -> Iterator[None]:
         decompositions.one_layer_lstm = layer
 
 
+@contextlib.contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Let these loggers say nothing."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def export_program(module: nn.Module, args: Any, dynamic_shapes: Any) -> Any:
     """Return torch.export's program; the calls keep what they were annotated with."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     mended = _lstm_states_as_computed if version() < (2, 10) else contextlib.nullcontext
-    try:
-        # What fails is said by the error; the graph up to there would be printed.
-        with traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()), mended():
-            return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
-    finally:
-        logger.setLevel(level)
+    # What fails is said by the error; the graph up to there would be printed. Sizes that turn out
+    # to be fixed are found again in the program.
+    quiet = _quiet("torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
+    with quiet, traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()), mended():
+        return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
 
 
 def range_of(program: Any, size: Any) -> tuple[int, int]:
