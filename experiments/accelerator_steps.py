@@ -20,7 +20,7 @@ import baechi.torch
 import torch
 from baechi.torch.capture import capture_on
 from baechi.torch.exported_graph import NotExportedError
-from baechi.torch.memory import peak_memory
+from baechi.torch.memory import Around, held_bytes, peak_memory
 from baechi.torch.memory_plan import GraphStep, Memory
 
 import baechi
@@ -98,10 +98,8 @@ class Subject:
             self.captured,
             used,
             tiers=(tier,),
-            optimizer="none",
-            home=home,
+            around=Around("none", home, held_bytes(self.inputs.values()), memory_of=physical),
             graph=self._recorded([physical[name] for name in used]) if tier == 2 else None,
-            memory_of=physical,
         )
         return {device: peak.bytes for device, peak in memory.peaks(device_of)[tier].items()}
 
@@ -220,12 +218,9 @@ def weights_on(
 ) -> dict[str, int]:
     """Return the bytes of weights and inputs by device, in the blocks of the allocators."""
     result = {str(device): 0 for device in devices}
-    storages = {}
-    for tensor in (*model.parameters(), *model.buffers(), *inputs.values()):
-        storages[tensor.untyped_storage().data_ptr(), str(tensor.device)] = tensor
-    for (_, device), tensor in storages.items():
-        if device in result:
-            result[device] += -(-tensor.untyped_storage().nbytes() // 512) * 512
+    held = (*model.parameters(), *model.buffers(), *inputs.values())
+    for device in result:
+        result[device] = held_bytes(t for t in held if str(t.device) == device)
     return result
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -63,8 +63,12 @@ def _missing(device: torch.device) -> str:
     return ""
 
 
-def detected_cluster(model: nn.Module | None = None) -> tuple[Cluster, list[torch.device]]:
+def detected_cluster(
+    model: nn.Module | None = None, given: Iterable[torch.Tensor] = ()
+) -> tuple[Cluster, list[torch.device]]:
     """Return the accelerators of this machine, with the memory that `model` may take, as a cluster.
+
+    That is what is free, and what its weights and `given`, its arguments, have already.
 
     Raises:
         InputError: There is none.
@@ -74,7 +78,7 @@ def detected_cluster(model: nn.Module | None = None) -> tuple[Cluster, list[torc
     if not devices:
         raise InputError("no accelerator is found; name the cluster, e.g. cluster='2x8GiB'")
     weights = [] if model is None else [*model.parameters(), *model.buffers()]
-    held = [*weights, *(w.grad for w in weights if w.grad is not None)]
+    held = [*weights, *(w.grad for w in weights if w.grad is not None), *given]
     line = "+".join(f"1x{_free_memory(device, held)}B" for device in devices)
     return Cluster(line), devices
 

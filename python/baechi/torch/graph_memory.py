@@ -7,12 +7,12 @@ executor will run says on which device that is, and when its program drops what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from baechi.torch.exported_graph import ExportedGraph
 from baechi.torch.exported_schedule import Run, Schedule, Settle, Wait, is_everywhere
 from baechi.torch.gradient_memory import TICKS
-from baechi.torch.memory import Peak, Step, permanent_memory, update_memory
+from baechi.torch.memory import Around, Peak, Step
 from baechi.torch.recorded_step import Capture, rounded
 
 # Ticks behind the last kernel of a call, in the order in which its program goes on.
@@ -61,10 +61,10 @@ class GraphStep(Step):
         graph: ExportedGraph,
         schedule: Schedule,
         devices: Sequence[str],
-        home: str | None,
         weights: Mapping[str, str],
+        around: Around,
     ) -> None:
-        super().__init__(captured, {}, home, weights)
+        super().__init__(captured, {}, weights, around)
         self._graph, self._schedule, self._names = graph, schedule, devices
         number = {node.key: node.index for node in graph.nodes if node.kind == "call"}
         self._op_of = {number[o.key]: i for i, o in enumerate(captured.ops) if o.key in number}
@@ -166,12 +166,8 @@ def graph_peaks(
     graph: ExportedGraph,
     schedule: Schedule,
     devices: Sequence[str],
-    *,
     weights: Mapping[str, str],
-    optimizer: str = "adam",
-    home: str | None = None,
-    memory_of: Mapping[str, str] | None = None,
-    host: Collection[str] = (),
+    around: Around,
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step of a graph.
 
@@ -181,16 +177,7 @@ def graph_peaks(
         schedule: What runs.
         devices: The names of the devices that the schedule numbers.
         weights: The device of every parameter and buffer.
-        optimizer: Whose state is held beside each trained parameter.
-        home: The device where the model is called and the loss is taken; None: not one of them.
-        memory_of: The memory that a device has a share of, as for `peaks_of`.
-        host: Those of the devices that are the CPU.
+        around: What else decides.
 
     """
-    step = GraphStep(captured, graph, schedule, devices, home, weights)
-    permanent = dict.fromkeys(devices, 0)
-    for held in (permanent_memory(captured, weights, optimizer), step.constants()):
-        for device, size in held.items():
-            permanent[device] += size
-    update = update_memory(captured, weights, optimizer, host)
-    return step.peaks(permanent, update, memory_of or {})
+    return GraphStep(captured, graph, schedule, devices, weights, around).peaks(devices)

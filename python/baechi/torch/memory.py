@@ -9,13 +9,16 @@ operator that makes it, and a copy of it on every other device that reads it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from baechi.torch import _private
 from baechi.torch.autograd_graph import Node
 from baechi.torch.gradient_memory import TICKS, Gradients
 from baechi.torch.profiler import OPTIMIZERS, kept_ops
-from baechi.torch.recorded_step import Capture, Run, Seen
+from baechi.torch.recorded_step import Capture, Run, Seen, rounded
 
 LOSS = "loss/"
 
@@ -37,6 +40,25 @@ class Peak:
     operator: str
 
 
+@dataclass(frozen=True)
+class Around:
+    """What decides the memory of a step beside the placement."""
+
+    optimizer: str = "adam"  # whose state is held beside each trained parameter
+    home: str | None = None  # the device where the model is called; None: not one of them
+    given: int = 0  # bytes of the arguments that the caller holds there
+    host: Collection[str] = ()  # those of the devices that are the CPU
+    # The memory that a device has a share of, as logical devices of one physical device do; the
+    # peaks are then those of the memories.
+    memory_of: Mapping[str, str] = field(default_factory=dict)
+
+
+def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return what an allocator takes for tensors; those that share memory count once."""
+    storages = {_private.storage_address(t): t.untyped_storage().nbytes() for t in tensors}
+    return sum(map(rounded, storages.values()))
+
+
 class Step:
     """The recorded step under a placement."""
 
@@ -44,10 +66,11 @@ class Step:
         self,
         captured: Capture,
         device_of: Mapping[str, str],
-        home: str | None,
         weights: Mapping[str, str],
+        around: Around,
     ) -> None:
         self._captured = captured
+        self._around, home = around, around.home
         self._home = home
         self._weight_device = weights
         self._end = len(captured.trace)
@@ -79,13 +102,29 @@ class Step:
             for number in op.takes:
                 self._takers.setdefault(number, []).append(index)
 
-    def peaks(
+    def peaks(self, devices: Iterable[str]) -> dict[str, Peak]:
+        """Return the most bytes that each memory holds."""
+        around, weights = self._around, self._weight_device
+        permanent = dict.fromkeys(devices, 0)
+        always = [permanent_memory(self._captured, weights, around.optimizer), self.constants()]
+        if around.home is not None:
+            always.append({around.home: around.given})
+        for held in always:
+            for device, size in held.items():
+                permanent[device] = permanent.get(device, 0) + size
+        update = update_memory(self._captured, weights, around.optimizer, around.host)
+        return self._peaks_over(permanent, update, around.memory_of)
+
+    def constants(self) -> dict[str, int]:
+        """Return the bytes that are held as long as there is a program: of modules, none."""
+        return {}
+
+    def _peaks_over(
         self,
         permanent: Mapping[str, int],
         update: Mapping[str, int],
         memory_of: Mapping[str, str],
     ) -> dict[str, Peak]:
-        """Return the most bytes that each memory holds; `update`: for the optimizer's work."""
         self._hold_tensors()
         held, more = _by_memory(permanent, memory_of), _by_memory(update, memory_of)
         changes: dict[str, list[tuple[int, int]]] = {}
@@ -186,7 +225,7 @@ class Step:
 
     def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
-        owner = made[seen.tensor][0] if seen.tensor in made else None
+        owner = made[seen.tensor][0] if seen.tensor in made else self._home
         kept = any(self._device[s] == owner for s in seen.kept)
         until = seen.until if seen.until is not None else self._end
         until = self._forward_end if kept else until
@@ -254,35 +293,19 @@ def update_memory(
 
 
 def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:
-    """Return the most bytes of `peaks_of`, which has the options."""
-    found = peaks_of(captured, device_of, **options)
+    """Return the most bytes of `peaks_of`; the options are those of `Around`."""
+    found = peaks_of(captured, device_of, Around(**options))
     return {device: peak.bytes for device, peak in found.items()}
 
 
-def peaks_of(
-    captured: Capture,
-    device_of: Mapping[str, str],
-    *,
-    optimizer: str = "adam",
-    home: str | None = None,
-    memory_of: Mapping[str, str] | None = None,
-    host: Collection[str] = (),
-) -> dict[str, Peak]:
+def peaks_of(captured: Capture, device_of: Mapping[str, str], around: Around) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step of the model's own code.
 
     Args:
         captured: The recorded step.
         device_of: The device of every operator.
-        optimizer: Whose state is held beside each trained parameter.
-        home: The device where the model is called and the loss is taken; None: not one of them.
-        memory_of: The memory that a device has a share of, as logical devices of one physical
-            devices do; the peaks are then those of the memories.
-        host: Those of the devices that are the CPU.
+        around: What else decides.
 
     """
-    weights = weight_devices(captured, device_of)
-    step = Step(captured, device_of, home, weights)
-    permanent = dict.fromkeys(device_of.values(), 0)
-    permanent.update(permanent_memory(captured, weights, optimizer))
-    update = update_memory(captured, weights, optimizer, host)
-    return step.peaks(permanent, update, memory_of or {})
+    step = Step(captured, device_of, weight_devices(captured, device_of), around)
+    return step.peaks(device_of.values())

@@ -23,7 +23,7 @@ from baechi.torch.graph_placement import (
     operators_of,
     weights_in,
 )
-from baechi.torch.memory import Peak, peaks_of, weight_devices
+from baechi.torch.memory import Around, Peak, peaks_of, weight_devices
 from baechi.torch.operators import InOrder
 from baechi.torch.recorded_step import Capture
 from baechi.torch.tiers import ORDER
@@ -42,11 +42,8 @@ class Memory:
     captured: Capture  # of modules and functions
     devices: Sequence[str]
     tiers: tuple[int, ...]  # that may run it
-    optimizer: str
-    home: str | None  # the device where the model is called, if it is one of the cluster
-    host: tuple[str, ...] = ()  # the devices of the cluster that are the CPU
+    around: Around
     graph: GraphStep | None = None  # what tier 2 runs
-    memory_of: Mapping[str, str] | None = None  # as for `peaks_of`
 
     def peaks(
         self, device_of: Mapping[str, str], starts: Mapping[str, int] | None = None
@@ -63,15 +60,8 @@ class Memory:
         operators, device_of = operators_of(self.captured, device_of, graphs, index)
         found: dict[int, Peaks] = {}
         if 1 in self.tiers or self.graph is None:
-            peaks = peaks_of(
-                self.captured,
-                device_of,
-                optimizer=self.optimizer,
-                home=self.home,
-                memory_of=self.memory_of,
-                host=self.host,
-            )
-            names = [(self.memory_of or {}).get(d, d) for d in self.devices]
+            peaks = peaks_of(self.captured, device_of, self.around)
+            names = [self.around.memory_of.get(d, d) for d in self.devices]
             found[1] = {name: peaks.get(name, Peak(0, "")) for name in names}
         if 2 in self.tiers and self.graph is not None:
             found[2] = self._of_graph(self.graph, operators, device_of, starts or {})
@@ -98,17 +88,8 @@ class Memory:
         where = {ids[name]: index[device] for name, device in weights.items()}
         nodes = graph.exported.graph
         schedule = placement.scheduled(nodes, weights_in(self.model, nodes, where))
-        return graph_peaks(
-            graph.recorded(schedule),
-            nodes,
-            schedule,
-            self.devices,
-            weights=weights,
-            optimizer=self.optimizer,
-            home=self.home,
-            memory_of=self.memory_of,
-            host=self.host,
-        )
+        recorded = graph.recorded(schedule)
+        return graph_peaks(recorded, nodes, schedule, self.devices, weights, self.around)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from baechi.torch.devices import default_devices, detected_cluster, usable
 from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.graph_placement import operators_of
+from baechi.torch.memory import Around, held_bytes
 from baechi.torch.memory_plan import GraphStep, Memory, planned_within
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import kept_together
@@ -167,7 +168,7 @@ def place(
     if level not in LEVELS:
         raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     _check_how(mode, tier)
-    found, physical_of = _cluster_on(model, cluster, devices)
+    found, physical_of = _cluster_on(model, cluster, devices, example_inputs)
     chosen = list(physical_of.values())
     record = functools.partial(RecordingPlace(chosen[0]).capture, model, example_inputs, loss=loss)
     captured = record(units=units)
@@ -176,9 +177,7 @@ def place(
         captured,
         list(physical_of),
         tiers=(tier,) if isinstance(tier, int) else (1, 2),
-        optimizer=optimizer,
-        home=_home(example_inputs, physical_of),
-        host=tuple(n for n, d in physical_of.items() if d.type == "cpu"),
+        around=_around(example_inputs, physical_of, optimizer),
     )
     early = ExampleGraph()
     if tier != 1 or level == "operator":
@@ -224,11 +223,14 @@ def place(
 
 
 def _cluster_on(
-    model: nn.Module, cluster: ClusterLike, devices: Sequence[str | torch.device] | None
+    model: nn.Module,
+    cluster: ClusterLike,
+    devices: Sequence[str | torch.device] | None,
+    example_inputs: Any,
 ) -> tuple[Cluster, dict[str, torch.device]]:
     """Return a cluster and the physical device of each of its devices."""
     if cluster == "auto":
-        found, physical = detected_cluster(model)
+        found, physical = detected_cluster(model, tensors_in(call_arguments(example_inputs)))
         devices = devices or physical
     else:
         found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
@@ -239,7 +241,10 @@ def _cluster_on(
     return found, dict(zip(names, chosen, strict=True))
 
 
-def _home(example_inputs: Any, physical_of: Mapping[str, torch.device]) -> str | None:
-    """Return the device of the cluster where the model is called, if it is one."""
-    home = next((t.device for t in tensors_in(call_arguments(example_inputs))), None)
-    return next((name for name, device in physical_of.items() if device == home), None)
+def _around(example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str) -> Around:
+    """Return what the caller holds; arguments on several devices count where the first one is."""
+    given = list(tensors_in(call_arguments(example_inputs)))
+    called = given[0].device if given else None
+    home = next((name for name, device in physical_of.items() if device == called), None)
+    host = tuple(n for n, d in physical_of.items() if d.type == "cpu")
+    return Around(optimizer, home, held_bytes(given), host)

@@ -56,7 +56,7 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
     assert abs(model["tier 1 error"]) < 0.02
     assert abs(model["tier 2 error"]) < 0.05
     for tier in (1, 2):
-        assert abs(model[f"tier {tier} peak error"]) < 0.06  # of 0.4 MB, see docs/limits.md
+        assert abs(model[f"tier {tier} peak error"]) < 0.01
         assert model[f"tier {tier} held"] >= 0
     kinds = {(row["devices"], row["method"]) for row in rows["spread"]}
     logical = {("2 logical", "auto"), ("4 logical", "m-topo")}
