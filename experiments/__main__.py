@@ -20,9 +20,10 @@ from experiments.catalogue import (
     ON_HARDWARE,
     PARTS,
     duration,
+    in_all,
     needs_of,
 )
-from experiments.page import Page
+from experiments.page import Page, write_whole
 from experiments.peer_placers import Missing
 from experiments.several import SKIPPED, run_several
 
@@ -40,7 +41,13 @@ def require(name: str) -> None:
 
 
 def run_one(name: str, output: Path, **how: Any) -> int:
-    """Regenerate one of EXPERIMENTS; 0, or SKIPPED when what it needs is not there."""
+    """Regenerate one of EXPERIMENTS.
+
+    Returns:
+        0; 1 when the page that was written lacks what was asked for; SKIPPED when what the
+        experiment needs is not there.
+
+    """
     start = time.perf_counter()
     try:
         require(name)
@@ -51,6 +58,9 @@ def run_one(name: str, output: Path, **how: Any) -> int:
     page.write(output, how.get("command", f"./do experiments {name}"))
     seconds = time.perf_counter() - start
     print(f"{name:<22}{seconds:7.1f} s  {output / name}.md", flush=True)
+    if page.lacks:
+        print(f"{name}: {page.lacks}", file=sys.stderr, flush=True)
+        return 1
     return 0
 
 
@@ -60,7 +70,7 @@ def run_of_others(name: str, output: Path, graphs: Path) -> None:
     if name == "prototype_placements":
         print(text)
     else:
-        (output / f"{name}.md").write_text(text)
+        write_whole(output / f"{name}.md", text)
 
 
 def run_on_hardware(chosen: argparse.Namespace) -> int:
@@ -129,8 +139,11 @@ def check_hardware_options(parser: argparse.ArgumentParser, chosen: argparse.Nam
 
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """Read the command line; refuse names that nobody knows."""
-    listing = [f"  {name:<22}{e.shows} ({duration(e.minutes)})" for name, e in EXPERIMENTS.items()]
-    listing.append(f"  {'all':<22}those above")
+    listing = [
+        f"  {name:<22}{e.shows} ({' '.join(filter(None, [duration(e.minutes), e.where]))})"
+        for name, e in EXPERIMENTS.items()
+    ]
+    listing.append(f"  {'all':<22}those above ({in_all(list(EXPERIMENTS))})")
     listing += [f"  {name:<22}{e.shows} (--graphs)" for name, e in OF_OTHERS.items()]
     parser = argparse.ArgumentParser(
         prog="./do experiments",

@@ -7,7 +7,6 @@ accelerator, so that a machine that is lent for minutes at a time is enough.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,39 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments import accelerator_links, accelerator_tables
+from experiments import accelerator_host, accelerator_links, accelerator_tables
+from experiments import accelerator_planned as planned
 from experiments.accelerator_links import Links
 from experiments.accelerator_models import one_device_row, spread_rows
+from experiments.accelerator_results import NOT_REACHED, Results, earlier, same_hardware
 from experiments.accelerator_steps import attempt, subject_of
 from experiments.catalogue import PARTS
 from experiments.hardware import Hardware, hardware
 from experiments.page import Page
-from experiments.profile_models import FOLDER, LIST, load, write
+from experiments.profile_models import FOLDER, add_to_list, listed, load, write
 from models.pytorch import MODELS
 
 NAME = "accelerator"
 RESULTS = FOLDER.parent.parent / "docs/results"
 # Of the time, after which a part begins nothing new.
 FRACTION = {"host": 0.25, "models": 0.8, "planned": 0.95}
-
-
-@dataclass
-class Results:
-    """Rows by part, and what failed or was not reached."""
-
-    hardware: dict[str, str]
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    failures: list[dict[str, str]] = field(default_factory=list)
-
-    def update(self, part: str, row: dict[str, Any]) -> None:
-        """Take in a row in the place of the one of an earlier run."""
-        keys = ("workload", "devices", "method", "tier", "from", "to", "memory")
-        own = self.rows.setdefault(part, [])
-        same = [i for i, r in enumerate(own) if all(r.get(k) == row.get(k) for k in keys)]
-        if same:
-            own[same[0]] = row
-        else:
-            own.append(row)
+FIRST_TABLE = {"planned": "table5"}  # of a part, where it is not called as the part
 
 
 @dataclass
@@ -65,20 +48,6 @@ class Clock:
         return time.monotonic() - self.start > FRACTION.get(part, 1.0) * self.seconds
 
 
-def earlier(path: Path, described: dict[str, str]) -> Results:
-    """Return what a run on the same accelerator wrote before."""
-    if path.exists():
-        known = json.loads(path.read_text())
-        if same_hardware(known["hardware"], described):
-            return Results(described, known["rows"])
-    return Results(described)
-
-
-def same_hardware(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Tell whether figures of both belong on one page."""
-    return all(one.get(key) == other.get(key) for key in ("accelerator", "kind", "torch"))
-
-
 @dataclass
 class Experiment:
     """One run."""
@@ -92,24 +61,28 @@ class Experiment:
     def run(self, parts: Iterable[str], names: Iterable[str]) -> None:
         """Fill in the results."""
         links = self._links("links" in parts)
-        if "host" in parts and links is not None:
+        if links is None:
+            for part in FRACTION:
+                if part in parts:
+                    self._fail(FIRST_TABLE.get(part, part), "-", "all", "there are no links")
+            return
+        if "host" in parts:
             self._host(links)
-        if "models" in parts and links is not None:
-            for name in names:
-                if self._late("models", name):
-                    continue
-                attempt({"workload": name}, "its steps", self._of_model(name, links), self._failed)
-        if "planned" in parts and links is not None:
+        if "models" in parts:
+            self._models(links, names)
+        if "planned" in parts:
             self._planned(links, names)
+        if late := [name for name in names if name in self.results.unreached("models")]:
+            rest = f"--parts models,planned --models {','.join(late)}"
+            print(f"    {rest} goes on where the time was over", file=sys.stderr, flush=True)
 
-    @property
-    def _failed(self) -> list[dict[str, str]]:
-        return self.results.failures
+    def _fail(self, table: str, workload: str, what: str, why: str) -> None:
+        self.results.failed[table].append({"workload": workload, "what": what, "why": why})
 
     def _late(self, part: str, name: str) -> bool:
         late = self.clock.over(part)
         if late:
-            self._failed.append({"workload": name, "what": part, "why": "not reached in the time"})
+            self._fail(FIRST_TABLE.get(part, part), name, part, NOT_REACHED)
         else:
             print(f"    {part}: {name}", file=sys.stderr, flush=True)
         return late
@@ -117,7 +90,10 @@ class Experiment:
     def _links(self, wanted: bool) -> Links | None:
         quick = {"largest": 1 << 20, "repeats": 3} if self.hardware.clock else {}
         found: Links | None = attempt(
-            {}, "links", lambda: accelerator_links.calibrated(self.hardware, **quick), self._failed
+            {},
+            "links",
+            lambda: accelerator_links.calibrated(self.hardware, **quick),
+            self.results.failed["links"],
         )
         for row in accelerator_links.rows(found) if found is not None and wanted else ():
             self.results.update("links", row)
@@ -125,73 +101,74 @@ class Experiment:
         return found
 
     def _host(self, links: Links) -> None:
-        from experiments import accelerator_host as host
-
-        for workload in host.workloads(self.hardware):
+        for workload in accelerator_host.workloads(self.hardware):
             for tier in (1, 2):
                 if self._late("host", f"{workload.name} with the CPU, tier {tier}"):
                     continue
                 row = attempt(
                     {"workload": workload.name},
                     f"accelerator and CPU, tier {tier}",
-                    partial(host.row, workload, self.hardware, links, tier),
-                    self._failed,
+                    partial(accelerator_host.row, workload, self.hardware, links, tier),
+                    self.results.failed["host"],
                 )
                 if row is not None:
                     self.results.update("host", row)
                 self.save()
 
-    def _of_model(self, name: str, links: Links) -> Callable[[], None]:
-        def run() -> None:
-            subject = subject_of(name, self.hardware)
-            self._save(name, subject)
-            row = one_device_row(subject, self._failed)
-            self.results.update("models", row)
-            for spread in spread_rows(subject, row, links, self._failed):
-                self.results.update("spread", spread)
-            self.save()
+    def _models(self, links: Links, names: Iterable[str]) -> None:
+        for name in names:
+            if not self._late("models", name):
+                call = partial(self._of_model, name, links)
+                attempt({"workload": name}, "its steps", call, self.results.failed["models"])
+                self.save()
 
-        return run
+    def _of_model(self, name: str, links: Links) -> None:
+        subject = subject_of(name, self.hardware)
+        self._keep_costs(name, subject)
+        row = one_device_row(subject, self.results.failed["models"])
+        self.results.update("models", row)
+        for spread in spread_rows(subject, row, links, self.results.failed["spread"]):
+            self.results.update("spread", spread)
 
-    def _save(self, name: str, subject: Any) -> None:
+    def _keep_costs(self, name: str, subject: Any) -> None:
         self.profiles.mkdir(parents=True, exist_ok=True)
         graph = subject.graph
         write(self.profiles, name, graph)
-        listing = self.profiles / LIST
-        known = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
-        known[name] = {
+        known = {
             "operators": len(graph),
             "sizes": subject.workload.sizes(),
             "costs": "measured on an accelerator",
             "memory": self.hardware.total_memory(self.hardware.devices[0]),
             **self.results.hardware,
         }
-        listing.write_text(json.dumps({"profiles": known}, indent=1) + "\n")
+        add_to_list(self.profiles, {name: known})
 
     def _planned(self, links: Links, names: Iterable[str]) -> None:
-        from experiments import accelerator_planned as planned
-
         line = accelerator_links.words(links.through_host())
-        listing = self.profiles / LIST
-        profiles = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
+        profiles = listed(self.profiles)
+        unreached = self.results.unreached("models")
         for name in names:
             known = profiles.get(name)
             # Another accelerator's profile says nothing of this one.
             if known is None or not same_hardware(known, self.results.hardware):
                 why = "no costs measured on this accelerator: run the part `models` first"
-                self._failed.append({"workload": name, "what": "planned", "why": why})
-                continue
-            if self._late("planned", name):
-                continue
-            workload = planned.workload(name, load(name, self.profiles), known, line)
-            where = {"workload": name}
-            row = attempt(where, "Table 5", partial(planned.row, workload), self._failed)
-            if row is not None:
-                self.results.update("table5", row)
-            tight = attempt(where, "Table 6", partial(planned.tight_rows, workload), self._failed)
-            for row in tight or ():
-                self.results.update("table6", row)
-            self.save()
+                self._fail("table5", name, "planned", NOT_REACHED if name in unreached else why)
+            elif not self._late("planned", name):
+                self._plan(name, known, line)
+
+    def _plan(self, name: str, known: dict[str, Any], line: str) -> None:
+        where, failed = {"workload": name}, self.results.failed
+        costed = attempt(where, "costs", partial(load, name, self.profiles), failed["table5"])
+        if costed is None:
+            return
+        workload = planned.workload(name, costed, known, line)
+        row = attempt(where, "Table 5", partial(planned.row, workload), failed["table5"])
+        if row is not None:
+            self.results.update("table5", row)
+        tight = attempt(where, "Table 6", partial(planned.tight_rows, workload), failed["table6"])
+        for row in tight or ():
+            self.results.update("table6", row)
+        self.save()
 
 
 class AcceleratorPage(Page):
@@ -227,10 +204,11 @@ def page_of(results: Results, simulated: bool) -> Page:
         "On a real accelerator",
         f"{head}. {made}",
         "d" if simulated else "c",
-        accelerator_tables.tables(results.rows, results.failures),
+        accelerator_tables.tables(results.rows, results.failures, results.made),
         accelerator_tables.SUMMARY,
     )
     page.results = results
+    page.lacks = results.lacks()
     return page
 
 

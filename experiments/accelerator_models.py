@@ -4,32 +4,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import baechi.torch
 import torch
 
 import baechi
 from experiments.accelerator_links import Links, words
 from experiments.accelerator_steps import Run, Spread, Subject, attempt, run_steps
+from experiments.page import nanoseconds
 from experiments.program_order import in_program_order
+from experiments.torch_workloads import MODES
+from experiments.workloads import all_work
 
-# As for Table 8: the mode and the tier that it needs.
-MODES = {
-    "plain": ("plain", 1),
-    "streams": ("streams", 1),
-    "streams, graph": ("streams", 2),
-    "streams+order": ("streams+order", 2),
-}
 PLACEMENTS = ((2, "auto"), (4, "m-topo"))
 Failures = list[dict[str, str]]
-
-
-def nanoseconds(seconds: float) -> int:
-    """Return what the tables hold."""
-    return round(seconds * 1e9)
 
 
 def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:
@@ -39,7 +29,7 @@ def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:
         "workload": subject.workload.name,
         "sizes": subject.workload.sizes(),
         "operators": len(graph),
-        "predicted": sum(min(graph[name].times.values(), default=0) for name in graph.names),
+        "predicted": all_work(graph),
     }
     plain = attempt(
         row, "unplaced", lambda: run_steps(hardware, subject.model, subject.inputs), failures
@@ -47,7 +37,7 @@ def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:
     if plain is not None:
         _add_step(row, "unplaced", plain)
     for tier in (1, 2):
-        call = _alone(subject, tier)
+        call = partial(_alone, subject, tier)
         found = attempt(row, f"one device, tier {tier}", call, failures)
         if found is not None:
             _add_step(row, f"tier {tier}", found)
@@ -57,24 +47,9 @@ def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:
     return row
 
 
-def _alone(subject: Subject, tier: int) -> Callable[[], Run]:
-    def run() -> Run:
-        device = str(subject.hardware.devices[0])
-        placed = baechi.torch.assign(
-            subject.model,
-            subject.captured,
-            subject.alone(),
-            {"all": device},
-            tier=tier,
-            exported=subject.exported() if tier == 2 else (),
-        )
-        try:
-            return run_steps(subject.hardware, subject.model, subject.inputs)
-        finally:
-            subject.hardware.synchronize()
-            placed.restore()
-
-    return run
+def _alone(subject: Subject, tier: int) -> Run:
+    device = str(subject.hardware.devices[0])
+    return subject.run(subject.alone(), {"all": device}, tier)
 
 
 def _add_step(row: dict[str, Any], name: str, run: Run) -> None:
@@ -185,11 +160,7 @@ def _run_modes(row: dict[str, Any], spread: Spread, failures: Failures) -> None:
         )
         if found is None:
             continue
-        row[name] = nanoseconds(found.seconds)
-        row[f"{name} error"] = row["predicted"] / row[name] - 1
-        row[f"{name} submitted"] = (
-            None if found.submitted is None else found.submitted / found.seconds
-        )
+        _add_step(row, name, found)
         if mode == "streams":
             predicted = spread.peaks(tier)
             _add_peak(row, f"tier {tier}", *_worst(predicted, found))

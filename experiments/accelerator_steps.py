@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from experiments.torch_workloads import TorchWorkload
 
 KIND = "gpu"  # of the accelerators, in graphs and clusters
-PART = (
-    0.45  # of a device's memory that a model may need: copies between logical devices come on top
-)
+# Of a device's memory that a model may need: copies between logical devices come on top.
+PART = 0.45
 WARM_UP, STEPS, SECONDS = 3, 10, 4.0  # not counted; counted, and when to stop
 REPEATS = 7  # of a step whose operators are measured
 
@@ -118,6 +117,33 @@ class Subject:
     def alone(self) -> dict[str, str]:
         """Return the placement on one device."""
         return {op.key: "all" for op in self.captured.ops}
+
+    def run(
+        self, device_of: Mapping[str, str], devices: Mapping[str, str], tier: int, **how: Any
+    ) -> Run:
+        """Run steps of the placed model, and put it back as it was.
+
+        Args:
+            device_of: The logical device of every operator.
+            devices: The physical device of every logical one.
+            tier: Of the run.
+            how: What else `baechi.torch.assign` is told.
+
+        """
+        placed = baechi.torch.assign(
+            self.model,
+            self.captured,
+            device_of,
+            devices,
+            tier=tier,
+            exported=self.exported() if tier == 2 else (),
+            **how,
+        )
+        try:
+            return run_steps(self.hardware, self.model, self.inputs)
+        finally:
+            self.hardware.synchronize()
+            placed.restore()
 
 
 def subject_of(name: str, hardware: Hardware) -> Subject:
@@ -234,34 +260,15 @@ class Spread:
 
     def run(self, mode: str, tier: int) -> Run:
         """Run steps of the placed model."""
-        mine = self.subject
         devices = {name: str(device) for name, device in self.physical.items()}
-        placed = baechi.torch.assign(
-            mine.model,
-            mine.captured,
-            self.plan.device_of,
-            devices,
-            mode=mode,
-            plan=self.plan,
-            tier=tier,
-            exported=mine.exported() if tier == 2 else (),
-        )
-        try:
-            return run_steps(mine.hardware, mine.model, mine.inputs)
-        finally:
-            mine.hardware.synchronize()
-            placed.restore()
+        return self.subject.run(self.plan.device_of, devices, tier, mode=mode, plan=self.plan)
 
     def peaks(self, tier: int) -> dict[str, int]:
         """Predict the most bytes of each physical device, also where logical ones share it."""
         memory_of = {name: str(device) for name, device in self.physical.items()}
-        home = next(n for n, d in self.physical.items() if d == mine_home(self.subject))
+        first = self.subject.hardware.devices[0]  # where the inputs are
+        home = next(name for name, device in self.physical.items() if device == first)
         return self.subject.peak(self.plan.device_of, memory_of, tier, home)
-
-
-def mine_home(subject: Subject) -> torch.device:
-    """Return where the inputs are."""
-    return subject.hardware.devices[0]
 
 
 def attempt(

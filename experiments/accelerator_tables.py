@@ -7,7 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments import insufficient_memory, step_time
-from experiments.page import Column, Table, milliseconds, percent
+from experiments.accelerator_results import TIERS, WAYS
+from experiments.page import (
+    Column,
+    Table,
+    count,
+    gigabytes,
+    mebibytes,
+    microseconds,
+    milliseconds,
+    percent,
+    scientific,
+)
+from experiments.torch_workloads import MODES
 
 NAMES = ("workload", "devices", "method")
 LARGE = 0.15  # an error beyond this is listed
@@ -25,26 +37,6 @@ them, a step is shorter than that. So these rows show whether transfers are righ
 cost, not what several accelerators would gain."""
 
 Rows = Mapping[str, list[dict[str, Any]]]
-
-
-def mebibytes(count: int) -> str:
-    """One decimal."""
-    return f"{count / 2**20:.1f}"
-
-
-def microseconds(seconds: float) -> str:
-    """Three significant digits."""
-    return f"{seconds * 1e6:.3g}"
-
-
-def gigabytes(per_second: float) -> str:
-    """Three significant digits."""
-    return f"{per_second / 1e9:.3g}"
-
-
-def scientific(number: float) -> str:
-    """One digit behind the point."""
-    return f"{number:.1e}"
 
 
 def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
@@ -82,17 +74,16 @@ SPREAD = [*NAMED, Column("devices", "devices"), Column("method", "method")]
 
 def steps(rows: list[dict[str, Any]]) -> Table:
     """Predicted and measured on one device."""
-    ways = ("unplaced", "tier 1", "tier 2")
     return Table(
         "Step time on one device",
         [
             *NAMED,
             Column("sizes", "sizes"),
-            Column("operators", "operators", lambda n: f"{n:,}"),
+            Column("operators", "operators", count),
             Column("predicted", "predicted", milliseconds),
             *(
                 column
-                for way in ways
+                for way in WAYS
                 for column in (
                     Column(way, way, milliseconds),
                     Column(f"{way} error", "error", percent),
@@ -102,21 +93,20 @@ def steps(rows: list[dict[str, Any]]) -> Table:
         ],
         rows,
         "Milliseconds.",
-        to_explain(rows, [f"{way} error" for way in ways]),
+        to_explain(rows, [f"{way} error" for way in WAYS]),
     )
 
 
 def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Table:
     """Predicted and measured memory."""
-    tiers = ("tier 1", "tier 2")
-    found = [row for row in rows if any(f"{tier} peak" in row for tier in tiers)]
+    found = [row for row in rows if any(f"{tier} peak" in row for tier in TIERS)]
     return Table(
         title,
         [
             *columns,
             *(
                 column
-                for tier in tiers
+                for tier in TIERS
                 for column in (
                     Column(f"{tier} predicted peak", f"{tier}: predicted", mebibytes),
                     Column(f"{tier} peak", "measured", mebibytes),
@@ -131,13 +121,12 @@ def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Tabl
         "allocated between steps beyond weights and inputs, libraries' workspaces above all; "
         "*measured* is without that, *asked for* with it but without what the allocator adds to a "
         "block. Of logical devices the sum can be measured, not the parts.",
-        to_explain(found, [f"{tier} peak error" for tier in tiers]),
+        to_explain(found, [f"{tier} peak error" for tier in TIERS]),
     )
 
 
 def protocol(rows: list[dict[str, Any]]) -> Table:
     """Modes on logical and physical devices."""
-    modes = ("plain", "streams", "streams, graph", "streams+order")
     return Table(
         "Modes of the protocol",
         [
@@ -148,7 +137,7 @@ def protocol(rows: list[dict[str, Any]]) -> Table:
             Column("one", "one device, measured", milliseconds),
             *(
                 column
-                for mode in modes
+                for mode in MODES
                 for column in (
                     Column(mode, mode, milliseconds),
                     Column(f"{mode} error", "error", percent),
@@ -158,7 +147,7 @@ def protocol(rows: list[dict[str, Any]]) -> Table:
         rows,
         "Milliseconds. On logical devices *predicted* is all work and all copies one after the "
         "other; on physical ones the step in the order of the program. *Graph* is tier 2.",
-        to_explain(rows, [f"{mode} error" for mode in modes]),
+        to_explain(rows, [f"{mode} error" for mode in MODES]),
     )
 
 
@@ -224,8 +213,15 @@ def planned(rows: Rows) -> list[Table]:
     return found
 
 
-def tables(rows: Rows, failures: list[dict[str, str]]) -> list[Table]:
-    """All tables that there are rows for."""
+def with_dates(table: Table, made: str) -> Table:
+    """Return the table with a column that says when rows were made, if some are not of this run."""
+    if any(row.get("made", made) != made for row in table.rows):
+        table.columns.append(Column("made", "made"))
+    return table
+
+
+def tables(rows: Rows, failures: list[dict[str, str]], made: str) -> list[Table]:
+    """All tables that there are rows for; `made` is what this run's rows say of themselves."""
     models, spread = rows.get("models", []), rows.get("spread", [])
     found = []
     if models:
@@ -237,6 +233,7 @@ def tables(rows: Rows, failures: list[dict[str, str]]) -> list[Table]:
     if rows.get("links"):
         found.append(links(rows["links"]))
     found += planned(rows)
+    found = [with_dates(table, made) for table in found]
     if failures:
         columns = [Column(key, key) for key in ("workload", "what", "why")]
         found.append(Table("What did not run", columns, list(failures)))

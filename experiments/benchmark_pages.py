@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.page import write_whole
 from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def replace_table(page: Path, name: str, table: str) -> None:
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     head, rest = text.split(begin)
     tail = rest.split(end)[1]
-    page.write_text(f"{head}{begin}{table}\n{end}{tail}")
+    write_whole(page, f"{head}{begin}{table}\n{end}{tail}")
 
 
 def cells(line: str) -> list[str]:
@@ -104,7 +105,7 @@ def growth(bench: Path) -> None:
     """Write the figure and the table of placement times over graph sizes."""
     table = run(bench, "growth")
     replace_table(ROOT / "docs/benchmarks.md", "growth", table)
-    (ROOT / "docs/placement_growth.svg").write_text(growth_figure(table))
+    write_whole(ROOT / "docs/placement_growth.svg", growth_figure(table))
 
 
 def favorites(bench: Path, folder: Path | None) -> None:
@@ -128,6 +129,10 @@ def main() -> None:
     parser.add_argument("--bench", type=Path, default=ROOT / "build/release/baechi_bench")
     parser.add_argument("--graphs", type=Path, help="graphs of the published prototype")
     arguments = parser.parse_args()
+    if not arguments.bench.is_file():
+        parser.error(f"--bench: there is no {arguments.bench}; build the preset release")
+    if arguments.graphs is not None and not arguments.graphs.is_dir():
+        parser.error(f"--graphs: there is no folder {arguments.graphs}")
     if arguments.page == "growth":
         growth(arguments.bench)
     else:

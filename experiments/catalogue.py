@@ -11,33 +11,37 @@ class Experiment:
     """One page of docs/results; the module of its name has run() -> Page."""
 
     shows: str
-    minutes: float  # roughly, on two free cores: to know whether to wait
+    minutes: float  # as measured in one run of all on two cores: to know whether to wait
     needs: tuple[str, ...] = ()  # what tools/requirements-NEED.txt installs
+    where: str = ""  # not on every machine: elsewhere it is skipped at once
 
 
 # In the order in which `all` runs them.
 EXPERIMENTS = {
-    "placement_time": Experiment("Table 4: placement time, and a learner's beside it", 4),
-    "step_time": Experiment("Table 5: step time with sufficient memory", 1),
+    "placement_time": Experiment("Table 4: placement time, and a learner's beside it", 3),
+    "step_time": Experiment("Table 5: step time with sufficient memory", 0.2),
     "insufficient_memory": Experiment(
-        "Table 6 and Figure 6: step time and peaks when memory is short", 5
+        "Table 6 and Figure 6: step time and peaks when memory is short", 1.5
     ),
-    "optimizations": Experiment("Table 7: what the Graph Optimizer brings", 0.5),
-    "sensitivity": Experiment("Figure 8: what profiles that are wrong cost", 2),
-    "pytorch_models": Experiment("Table 5 on recorded PyTorch models, costs (a) and (b)", 1),
-    "scaling": Experiment("placement time against operators and devices", 4),
+    "optimizations": Experiment("Table 7: what the Graph Optimizer brings", 0.1),
+    "sensitivity": Experiment("Figure 8: what profiles that are wrong cost", 1.5),
+    "pytorch_models": Experiment("Table 5 on recorded PyTorch models, costs (a) and (b)", 0.2),
+    "scaling": Experiment("placement time against operators and devices", 3),
     "peers": Experiment(
-        "side by side with Hugging Face accelerate, SAGA and equal layers", 2, ("torch", "peers")
+        "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),
     "truth": Experiment(
-        "predicted step times and peaks beside measured ones, PyTorch", 8, ("torch",)
+        "predicted step times and peaks beside measured ones, PyTorch", 8.5, ("torch",)
     ),
     "truth_tensorflow": Experiment(
-        "predicted step times beside measured ones, TensorFlow", 3, ("tensorflow",)
+        "predicted step times beside measured ones, TensorFlow", 4.5, ("tensorflow",)
     ),
-    "protocol": Experiment("Table 8: the communication protocol", 4, ("torch",)),
+    "protocol": Experiment("Table 8: the communication protocol", 9, ("torch",)),
     "accelerator": Experiment(
-        "costs, steps and peaks measured on this machine's accelerator", 15, ("torch",)
+        "costs, steps and peaks measured on this machine's accelerator",
+        15,  # a guess: only rehearsed so far
+        ("torch",),
+        "where there is an accelerator",
     ),
 }
 ON_HARDWARE = "accelerator"  # has options of its own
@@ -80,3 +84,11 @@ def needs_of(names: list[str]) -> list[str]:
 def duration(minutes: float) -> str:
     """Say about how long."""
     return "under a minute" if minutes < 1 else f"about {minutes:g} min"
+
+
+def in_all(names: list[str]) -> str:
+    """Say about how long all of these take, here and where there is what some of them need."""
+    known = [EXPERIMENTS[name] for name in names if name in EXPERIMENTS]
+    total = duration(round(sum(each.minutes for each in known if not each.where)))
+    more = [f"{each.minutes:g} more {each.where}" for each in known if each.where]
+    return ", and ".join([f"{total} on two cores", *more])

@@ -38,9 +38,29 @@ def cpu_time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 600 else f"{seconds / 60:.3g} min"
 
 
+def microseconds(seconds: float) -> str:
+    """Three significant digits."""
+    return f"{seconds * 1e6:.3g}"
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return what the rows hold of a time."""
+    return round(seconds * 1e9)
+
+
 def gibibytes(count: int) -> str:
     """Two decimals."""
     return f"{count / 2**30:.2f}"
+
+
+def mebibytes(count: int) -> str:
+    """One decimal."""
+    return f"{count / 2**20:.1f}"
+
+
+def gigabytes(per_second: float) -> str:
+    """Three significant digits."""
+    return f"{per_second / 1e9:.3g}"
 
 
 def percent(part: float) -> str:
@@ -51,6 +71,11 @@ def percent(part: float) -> str:
 def times(ratio: float) -> str:
     """How many times, two decimals."""
     return f"{ratio:.2f}x"
+
+
+def scientific(number: float) -> str:
+    """One digit behind the point."""
+    return f"{number:.1e}"
 
 
 def count(number: int) -> str:
@@ -82,10 +107,13 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: str = ""
     below: str = ""  # what is to be said about single rows
+    made: dict[str, str] | None = None  # when and where, if not as the page says of itself
 
     def markdown(self) -> str:
         """The table and what is to be said about it."""
         lines = [f"## {self.title}", ""] if self.title else []
+        if self.made:
+            lines += [f"*The figures of this table are older: {in_words(self.made)}.*", ""]
         if self.notes:
             lines += [self.notes, ""]
         lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
@@ -96,6 +124,11 @@ class Table:
         if self.below:
             lines += ["", self.below]
         return "\n".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """What the page's JSON holds of it."""
+        found = {"title": self.title, "notes": self.notes, "rows": self.rows}
+        return {**found, "made": self.made} if self.made else found
 
 
 @dataclass
@@ -110,15 +143,15 @@ class Page:
     summary: str = ""
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)  # (caption, SVG) by name
     made: dict[str, str] = field(default_factory=lambda: machine())
+    lacks: str = ""  # what was asked for and is not on it, in one line: the command then fails
 
     def markdown(self, command: str) -> str:
         """The whole page."""
-        where = self.made
         parts = [
             f"# {self.title}",
             f"{self.simulated}\n\nCosts: {'; '.join(COSTS[letter] for letter in self.costs)}.  \n"
-            f"{where['date']}, {where['machine']}, Python {where['python']}, baechi "
-            f"{where['baechi']}; `{command}`. Raw values: [{self.name}.json]({self.name}.json).",
+            f"{in_words(self.made)}; `{command}`. "
+            f"Raw values: [{self.name}.json]({self.name}.json).",
         ]
         if self.summary:
             parts.append(self.summary)
@@ -138,10 +171,7 @@ class Page:
             "command": command,
             "costs": [COSTS[letter] for letter in self.costs],
             "simulated": self.simulated,
-            "tables": [
-                {"title": table.title, "notes": table.notes, "rows": table.rows}
-                for table in self.tables
-            ],
+            "tables": [table.document() for table in self.tables],
         }
 
     def write(self, folder: Path, command: str) -> list[Path]:
@@ -154,8 +184,23 @@ class Page:
         for key, (_, svg) in self.figures.items():
             texts[f"{self.name}_{key}.svg"] = svg
         for name, content in texts.items():
-            (folder / name).write_text(content)
+            write_whole(folder / name, content)
         return [folder / name for name in texts]
+
+
+def in_words(made: Mapping[str, str]) -> str:
+    """Say when and where figures were made."""
+    return "{date}, {machine}, Python {python}, baechi {baechi}".format(**made)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file in one go: a run that is cut short leaves the old one, not a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def machine() -> dict[str, str]:

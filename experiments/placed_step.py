@@ -24,6 +24,7 @@ from baechi.torch.memory import peak_memory
 import baechi
 from experiments.program_order import in_program_order
 from experiments.torch_workloads import TorchWorkload
+from experiments.workloads import all_work
 from models.pytorch import loss_of
 
 
@@ -76,8 +77,7 @@ class Recorded:
     @property
     def work_ns(self) -> int:
         """All operators, one after the other."""
-        names = self.graph.names
-        return sum(min(self.graph[name].times.values(), default=0) for name in names)
+        return all_work(self.graph)
 
 
 def record(workload: TorchWorkload, machine: Machine, *, repeats: int = 5) -> Recorded:

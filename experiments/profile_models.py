@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import baechi
-from experiments.page import machine
+from experiments.page import machine, write_whole
+from experiments.workloads import all_work
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from experiments.torch_workloads import TorchWorkload
 
 FOLDER = Path(__file__).resolve().parent / "profiles"
@@ -38,7 +41,7 @@ KINDS = {"rtx2080": "gpu"}  # as the preset "paper" calls it; others are called 
 def write(folder: Path, name: str, graph: baechi.Graph) -> Path:
     """Write a graph, compressed; the same graph gives the same bytes."""
     path = folder / f"{name}.json.gz"
-    path.write_bytes(gzip.compress(graph.to_json().encode(), 9, mtime=0))
+    write_whole(path, gzip.compress(graph.to_json().encode(), 9, mtime=0))
     return path
 
 
@@ -51,10 +54,24 @@ def load(name: str, folder: Path = FOLDER) -> baechi.Graph:
     return baechi.Graph.from_json(gzip.decompress(path.read_bytes()).decode())
 
 
+def listed(folder: Path) -> dict[str, Any]:
+    """Return what is known of the profiles in a folder, by name."""
+    listing = folder / LIST
+    known: dict[str, Any] = {}
+    if listing.exists():
+        known = json.loads(listing.read_text())["profiles"]
+    return known
+
+
+def add_to_list(folder: Path, rows: Mapping[str, Any]) -> None:
+    """Write down what is known of profiles that were just made."""
+    text = json.dumps({"profiles": {**listed(folder), **rows}}, indent=1) + "\n"
+    write_whole(folder / LIST, text)
+
+
 def _row(graph: baechi.Graph, **more: Any) -> dict[str, Any]:
-    times = [min(graph[name].times.values(), default=0) for name in graph.names]
     permanent = sum(graph[name].permanent for name in graph.names)
-    return {"operators": len(graph), "work_ns": sum(times), "permanent": permanent, **more}
+    return {"operators": len(graph), "work_ns": all_work(graph), "permanent": permanent, **more}
 
 
 def measure_all(folder: Path, workloads: dict[str, TorchWorkload], repeats: int) -> dict[str, Any]:
@@ -105,10 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = estimate_all(chosen.output, names)
     else:
         rows = measure_all(chosen.output, {n: PROFILED[n] for n in names}, chosen.repeats)
-    listing = chosen.output / LIST
-    known = json.loads(listing.read_text())["profiles"] if listing.exists() else {}
-    known |= {name: {**row, **machine()} for name, row in rows.items()}
-    listing.write_text(json.dumps({"profiles": known}, indent=1) + "\n")
+    add_to_list(chosen.output, {name: {**row, **machine()} for name, row in rows.items()})
     return 0
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.page import Column, Page, Table, milliseconds, percent
+from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
 from experiments.placed_step import Machine, Placement, record
 from experiments.progress import each
 from experiments.svg import Bars, grouped_bars
-from experiments.torch_workloads import MEDIUM
+from experiments.torch_workloads import MEDIUM, MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,20 +18,8 @@ if TYPE_CHECKING:
     from experiments.torch_workloads import TorchWorkload
 
 MACHINE = Machine("20us,6GB/s", "20us", "10GB/s")
-# Where operators run in the order of the plan, the graph that torch.export makes is what runs.
-MODES = {
-    "plain": ("plain", 1),
-    "streams": ("streams", 1),
-    "streams, graph": ("streams", 2),
-    "streams+order": ("streams+order", 2),
-}
 PLACEMENTS = {"auto": tuple(MODES), "m-topo": ("plain", "streams")}
 FREE = replace(MACHINE, link="0us,1000GB/s")  # as good as no copies at all
-
-
-def nanoseconds(seconds: float) -> int:
-    """Return what the tables hold."""
-    return round(seconds * 1e9)
 
 
 def hidden(plain: float, found: float, free: float) -> float | None:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.catalogue import EXPERIMENTS, duration
+from experiments.catalogue import EXPERIMENTS, duration, in_all
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 4  # exit code: what the experiment needs is not there
@@ -52,11 +52,11 @@ def announce(names: list[str], output: Path) -> None:
     for name in names:
         if name in EXPERIMENTS:
             found = EXPERIMENTS[name]
-            say(f"  {name:<22}{duration(found.minutes):<16}{found.shows}")
+            shows = f"{found.shows} ({found.where}, else skipped)" if found.where else found.shows
+            say(f"  {name:<22}{duration(found.minutes):<16}{shows}")
         else:
             say(f"  {name}")
-    known = sum(EXPERIMENTS[name].minutes for name in names if name in EXPERIMENTS)
-    say(f"in all {duration(known)} on two cores; each page is written when it is ready")
+    say(f"in all {in_all(names)}; each page is written when it is ready")
 
 
 def run_apart(name: str, output: Path, graphs: Path | None) -> Ended:

@@ -150,6 +150,15 @@ LARGE = {
 }
 TINY = {name: TorchWorkload(name, {}, 4, tiny=True) for name in MODELS}
 
+# Of communication (paper Table 8), each with the tier that it needs: where operators run in the
+# order of the plan, the graph that torch.export makes is what runs.
+MODES = {
+    "plain": ("plain", 1),
+    "streams": ("streams", 1),
+    "streams, graph": ("streams", 2),
+    "streams+order": ("streams+order", 2),
+}
+
 
 def estimated_graph(
     name: str, batch: int, kinds: dict[str, str], **sizes: Any

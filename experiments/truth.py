@@ -2,18 +2,20 @@
 """Is the prediction true? Predicted step times and peaks beside those of steps that really ran.
 
 `python -m experiments.truth` runs the virtual clock's table again, whose figures are the same on
-every machine, and leaves those of real clocks in docs/results as they are.
+every machine. Those of real clocks in docs/results stay, with the date and the machine that they
+are of.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.page import Column, Page, Table, milliseconds, percent, times
+from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent, times
 from experiments.placed_step import Machine, Placement, Recorded, record
 from experiments.progress import each
 from experiments.torch_workloads import MEDIUM, TINY
@@ -50,11 +52,7 @@ are predicted 17 to 23% too short: Python and autograd start the operators of bo
 same two cores that compute, and what is missing is less than that work of the host in every row.
 Devices that have processors of their own would not wait for it."""
 PLACEMENTS = ((2, "auto"), (4, "auto"), (4, "m-topo"))
-
-
-def nanoseconds(seconds: float) -> int:
-    """Return what the tables hold."""
-    return round(seconds * 1e9)
+ON_CLOCKS = ((1, "single"), (2, "auto"), (4, "m-topo"))
 
 
 def row(placement: Placement, step: Step) -> dict[str, Any]:
@@ -144,7 +142,7 @@ def real_rows(workloads: Sequence[TorchWorkload], steps: int) -> list[dict[str, 
     rows = []
     for workload in each(workloads, lambda workload: workload.name, of="kernels that last"):
         recorded = record(workload, SLOW)
-        for placement in placements(recorded, SLOW, ((1, "single"), (2, "auto"), (4, "m-topo"))):
+        for placement in placements(recorded, SLOW, ON_CLOCKS):
             found = row(placement, placement.run(steps=steps)) | {"load": load()}
             on_virtual = replace(placement, machine=replace(SLOW, clock="virtual")).run()
             found["virtual"] = nanoseconds(on_virtual.total)
@@ -178,7 +176,7 @@ def cpu_rows(workloads: Sequence[TorchWorkload], steps: int) -> list[dict[str, A
     cores = len(os.sched_getaffinity(0))
     for workload in each(workloads, lambda workload: workload.name, of="kernels of the CPU"):
         recorded = record(workload, CPU)
-        for placement in placements(recorded, CPU, ((1, "single"), (2, "auto"), (4, "m-topo"))):
+        for placement in placements(recorded, CPU, ON_CLOCKS):
             step = placement.run(steps=steps)
             found = row(placement, step) | {"load": load()}
             found["kernels"] = nanoseconds(step.kernels)
@@ -244,15 +242,18 @@ def run() -> Page:
 def again(folder: Path, workloads: Sequence[TorchWorkload]) -> Page:
     """The page in `folder` with the virtual clock's table run again."""
     known = json.loads((folder / "truth.json").read_text())
-    rows = {table["title"]: table["rows"] for table in known["tables"]}
+    there = {table["title"]: table for table in known["tables"]}
     on_clocks = [on_the_real_clock([]), on_the_cpu([])]
-    for table in on_clocks:
-        table.rows = rows[table.title]
     result = page([on_the_virtual_clock(virtual_rows(workloads)), *on_clocks])
-    result.made = {key: known[key] for key in result.made}
+    for table in on_clocks:
+        table.rows = there[table.title]["rows"]
+        made = there[table.title].get("made") or {key: known[key] for key in result.made}
+        table.made = None if made == result.made else made
     return result
 
 
 if __name__ == "__main__":
     results = Path(__file__).parent.parent / "docs/results"
+    if not (results / "truth.json").exists():
+        sys.exit("there is no docs/results/truth.json: ./do experiments truth writes it")
     again(results, list(MEDIUM.values())).write(results, "./do experiments truth")

@@ -29,7 +29,7 @@ from experiments import (
     step_time,
     svg,
 )
-from experiments.page import Column, Page, Table, milliseconds
+from experiments.page import Column, Page, Table, milliseconds, write_whole
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
 TINY = Workload("GNMT, length 2, batch 4", "gnmt", {"length": 2, "batch": 4}, GNMT)
@@ -364,9 +364,38 @@ def test_several_experiments_outlive_one_that_fails(
     assert re.search(r"scaling .*FAILED: ended by signal 9", said)
     assert re.search(r"peers .*skipped", said)
     assert re.search(r"step_time .*done", said)
+    assert "in all about 4 min on two cores; each page" in said
     del codes["optimizations"], codes["scaling"]
     assert several.run_several(list(codes), tmp_path, may_skip=True) == 0
     assert several.run_several(list(codes), tmp_path) == 1
+
+
+def test_the_total_is_without_what_only_some_machines_can_run() -> None:
+    assert catalogue.in_all(["truth"]) == "about 8 min on two cores"
+    assert catalogue.in_all(["protocol", "accelerator", "auto"]) == (
+        "about 9 min on two cores, and 15 more where there is an accelerator"
+    )
+    assert catalogue.in_all(["step_time"]) == "under a minute on two cores"
+
+
+def test_a_page_that_lacks_something_is_written_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = Page("step_time", "Title", "Simulated.", "a", [], lacks="nothing was measured")
+    monkeypatch.setattr(step_time, "run", lambda: page)
+    assert command.main(["step_time", "--output", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "step_time: nothing was measured\n"
+    assert (tmp_path / "step_time.md").exists()
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "new \udcff")
+    write_whole(tmp_path / "data", b"\x00")
+    assert path.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "page.md"]
 
 
 def test_what_an_experiment_dies_of_is_said_last(

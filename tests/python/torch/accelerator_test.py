@@ -21,6 +21,7 @@ from experiments import (
     accelerator,
     accelerator_host,
     accelerator_models,
+    accelerator_results,
     accelerator_steps,
     accelerator_tables,
 )
@@ -30,7 +31,7 @@ from experiments.catalogue import MODELS
 from experiments.peer_placers import Missing
 from experiments.program_order import in_program_order
 from experiments.several import SKIPPED
-from experiments.torch_workloads import TINY, TorchWorkload
+from experiments.torch_workloads import MODES, TINY, TorchWorkload
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
     logical = {("2 logical", "auto"), ("4 logical", "m-topo")}
     assert kinds == logical | {("2 physical", "auto"), ("2 physical", "m-topo")}
     for row in rows["spread"]:
-        assert all(row[mode] > 0 for mode in accelerator_models.MODES)
+        assert all(row[mode] > 0 for mode in MODES)
         assert abs(row["tier 1 peak error"]) < 0.1
     four = next(row for row in rows["spread"] if row["devices"] == "4 logical")
     assert four["transfers"] > 0
@@ -95,7 +96,7 @@ def test_on_the_real_clock_steps_take_time_and_an_earlier_run_is_kept(tmp_path: 
     assert {line["why"] for line in page.results.failures} == {"not reached in the time"}
     assert "## What did not run" in (tmp_path / "accelerator.md").read_text()
     other = {**page.results.hardware, "accelerator": "another"}
-    assert accelerator.earlier(tmp_path / "accelerator.json", other).rows == {}
+    assert accelerator_results.earlier(tmp_path / "accelerator.json", other).rows == {}
 
 
 def test_costs_of_another_accelerator_are_not_planned_with(tmp_path: Path) -> None:
@@ -121,11 +122,79 @@ def test_what_fails_is_listed_and_the_rest_runs(
     def broken(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no room\nfor this")
 
-    monkeypatch.setattr(accelerator_models, "_alone", lambda *_: broken)
+    monkeypatch.setattr(accelerator_models, "_alone", broken)
     page = rehearsed(tmp_path, "virtual", parts=["models"])
     assert [line["why"] for line in page.results.failures] == ["OutOfMemoryError: no room"] * 2
     assert page.results.rows["models"][0]["unplaced"] > 0
     assert len(page.results.rows["spread"]) == 2
+    assert page.lacks == ""
+
+
+def test_a_run_that_brought_only_failures_says_so_and_keeps_earlier_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ["accelerator", "--simulated", "virtual", "--models", "unet", "--output", str(tmp_path)]
+    assert main([*here, "--parts", "models"]) == 0
+    known = json.loads((tmp_path / "accelerator.json").read_text())["rows"]
+
+    def broken(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no room\nfor this")
+
+    monkeypatch.setattr(accelerator_models, "run_steps", broken)
+    monkeypatch.setattr(accelerator_steps, "run_steps", broken)
+    capsys.readouterr()
+    assert main([*here, "--parts", "models"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "accelerator: this run brought nothing for steps on one device (3 failed, the first: unet, "
+        "unplaced: OutOfMemoryError: no room); steps over several devices (8 failed, the first: "
+        "unet, 2 logical, auto, plain: OutOfMemoryError: no room); the page has what there is"
+    )
+    text = (tmp_path / "accelerator.md").read_text()
+    assert text.count("OutOfMemoryError: no room") == 11
+    assert json.loads((tmp_path / "accelerator.json").read_text())["rows"] == known
+
+
+def test_without_links_the_other_parts_fail_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no copies")
+
+    monkeypatch.setattr("experiments.accelerator_links.calibrated", broken)
+    page = rehearsed(tmp_path, "virtual")
+    assert {line["why"] for line in page.results.failures} == {
+        "RuntimeError: no copies",
+        "there are no links",
+    }
+    assert all(
+        accelerator_results.TABLES[name] in page.lacks
+        for name in ("links", "host", "models", "table5")
+    )
+
+
+def test_what_there_was_no_time_for_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = rehearsed(tmp_path, "virtual", parts=["models", "planned"], minutes=0)
+    whys = [line["why"] for line in page.results.failures]
+    assert whys == [accelerator_results.NOT_REACHED] * 2
+    assert page.lacks == ""
+    assert "--parts models,planned --models unet goes on" in capsys.readouterr().err
+
+
+def test_rows_of_another_day_say_so(tmp_path: Path) -> None:
+    rehearsed(tmp_path, "virtual", parts=["links"])
+    path = tmp_path / "accelerator.json"
+    assert " made |" not in (tmp_path / "accelerator.md").read_text()
+    known = json.loads(path.read_text())
+    old_row = {"workload": "unet", "unplaced": 1, "tier 1 peak": 1, "predicted": 1}
+    known["rows"]["models"] = [{**old_row, "made": "2000-01-01, driver 1, a host"}]
+    path.write_text(json.dumps(known))
+    rehearsed(tmp_path, "virtual", parts=["links"])
+    tables = (tmp_path / "accelerator.md").read_text().split("\n## ")
+    old = [table.split("\n")[0] for table in tables if "| 2000-01-01, driver 1, a host |" in table]
+    assert old == ["Step time on one device", "Peaks on one device"]
 
 
 def test_a_model_too_large_for_the_device_is_tried_smaller(

@@ -15,8 +15,9 @@ pytest.importorskip("baechi.torch.sim")
 
 import baechi
 from experiments import placed_step, profile_models, protocol, truth
+from experiments.page import in_words
 from experiments.program_order import in_program_order
-from experiments.torch_workloads import TINY, estimated_graph, measured_graph
+from experiments.torch_workloads import MODES, TINY, estimated_graph, measured_graph
 
 MACHINE = truth.VIRTUAL
 
@@ -68,7 +69,7 @@ def test_the_protocol_hides_copies_and_says_how_much() -> None:
     machine = dataclasses.replace(protocol.MACHINE, link="200us,6GB/s")
     recorded = placed_step.record(TINY["transformer"], machine)
     placement = placed_step.Placement.planned(recorded, machine, 4, "random", seed=2, bounds=False)
-    row = protocol.row(placement, list(protocol.MODES))
+    row = protocol.row(placement, list(MODES))
     assert row["streams+order"] > 0
     assert row["free"] < row["streams"] < 0.9 * row["plain"]
     assert row["plain"] == row["plain forward"] + row["plain backward"]
@@ -125,4 +126,18 @@ def test_the_virtual_table_is_run_again_and_the_others_stay(tmp_path: Path) -> N
     again = truth.again(tmp_path, [TINY["unet"]])
     assert len(again.tables[0].rows) == len(truth.PLACEMENTS)
     assert [table.rows for table in again.tables[1:]] == [table.rows for table in clocks]
-    assert "2000-01-01" in again.markdown("command")
+    today = again.made["date"]
+    head, virtual, *on_clocks = again.markdown("command").split("\n## ")
+    assert today in head
+    assert "2000-01-01" not in head + virtual
+    assert all(f"older: {in_words(first.made)}" in table for table in on_clocks)
+    again.write(tmp_path, "command")
+    third = truth.again(tmp_path, [TINY["unet"]])  # the dates are in the JSON as well
+    assert [table.made for table in third.tables] == [None, first.made, first.made]
+
+
+def test_tables_of_the_same_day_and_machine_say_nothing_of_it(tmp_path: Path) -> None:
+    clocks = [truth.on_the_real_clock([]), truth.on_the_cpu([])]
+    truth.page([truth.on_the_virtual_clock([]), *clocks]).write(tmp_path, "command")
+    again = truth.again(tmp_path, [TINY["unet"]])
+    assert "older" not in again.markdown("command").split("\n## ", 1)[1]
