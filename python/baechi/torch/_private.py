@@ -52,6 +52,18 @@ def eager(model: nn.Module) -> Any:
     return torch.compiler.set_stance("force_eager") if inside else contextlib.nullcontext()
 
 
+def follower() -> str | None:
+    """Return what turns the calls of this thread into something else; None where nothing does."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "a transform of torch.func"
+    modes = torch._C._TorchDispatchModeKey
+    if any(torch._C._get_dispatch_mode(mode) is not None for mode in (modes.FAKE, modes.PROXY)):
+        return "torch.export"
+    return None
+
+
 def next_sequence_number() -> int:
     """Return the number that the next autograd node of this thread gets."""
     return int(torch.autograd._get_sequence_nr())

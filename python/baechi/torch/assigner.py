@@ -13,6 +13,7 @@ intercepted.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,6 +76,7 @@ class Assigner(SentTensors):
         self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
         self._hooks: list[Any] = []
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last forward
+        self.running = threading.RLock()  # held by the thread that calls the model
         self.watch: Callable[[str, Any], None] | None = None  # told of every operator's outputs
 
     @property
@@ -153,12 +155,24 @@ class Assigner(SentTensors):
     # Running
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        follower = _private.follower()
+        if follower is not None:
+            raise InputError(f"{follower} cannot follow a placed model: restore() it first")
         _private.one_backward_thread.here()  # also where another thread calls the model
-        try:
-            return super()._outside(path, forward, args, kwargs)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
+        with self.running:
+            try:
+                return self._ran(path, forward, args, kwargs)
+            except RuntimeError as error:
+                self._explain(error)
+                raise
+
+    def _ran(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return super()._outside(path, forward, args, kwargs)
+
+    def resume(self, *args: Any) -> Any:
+        """Run a function again, in the backward."""
+        with self.running:
+            return super().resume(*args)
 
     def _explain(self, error: RuntimeError) -> None:
         """Raise a clearer error if weights are not where they should be."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -129,9 +130,15 @@ class _Tracer(Interceptor):
 
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
+        self._thread = threading.get_ident()
         self.failed: str | None = None  # the innermost call that raised an error
         self.last: str | None = None  # call that was traced
         self._values: dict[int, tuple[Any, torch.Tensor]] = {}  # by id: the traced, the real one
+
+    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)  # not part of what is traced
+        return super()._outside(path, forward, args, kwargs)
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -64,6 +64,8 @@ OBSERVERS = frozenset(
         "device",
         "_set_grad_enabled",
         "_set_multithreading_enabled",
+        "get_rng_state",  # a checkpoint's, of the devices that its arguments are on
+        "set_rng_state",
     ]
 )
 
@@ -148,6 +150,11 @@ class _Wrapper(functools.partial[Any]):
             "a placed model cannot be copied or pickled: restore() it first, or take its state_dict"
         )
 
+    @property
+    def __globals__(self) -> Any:
+        """Refuse to be scripted: torch.jit.script looks here first."""
+        raise AttributeError("torch.jit.script cannot take a placed model: restore() it first")
+
 
 class _Resumed:
     """A function that is run again in the backward, as it was run in the forward."""
@@ -172,6 +179,20 @@ class _Resumed:
             self._mark = self._scope.mark()
             return self._function(*args, **kwargs)
         return self._by.resume(self._scope, self._mark, self._function, args, kwargs)
+
+
+def _own_thread(module: nn.Module, forward: Any, running: threading.RLock) -> Callable[..., Any]:
+    thread = threading.get_ident()
+
+    @functools.wraps(forward)
+    def run_or_wait(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            return forward(*args, **kwargs)
+        with running:
+            pass
+        return module.forward(*args, **kwargs)
+
+    return run_or_wait
 
 
 class Interceptor(TorchFunctionMode):
@@ -230,6 +251,26 @@ class Interceptor(TorchFunctionMode):
             else:
                 module.__dict__["forward"] = before
         self._wrapped.clear()
+
+    @contextlib.contextmanager
+    def set_aside(self, running: threading.RLock) -> Iterator[None]:
+        """Let the modules run as if nothing were installed, in this thread.
+
+        Args:
+            running: Held by this thread. Others that call a module wait for it, then call again.
+
+        """
+        wrappers = [module.__dict__["forward"] for module, _ in self._wrapped]
+        _private.autograd_calls.end(self)
+        for (module, before), wrapper in zip(self._wrapped, wrappers, strict=True):
+            forward = wrapper.__wrapped__ if before is None else before
+            module.__dict__["forward"] = _own_thread(module, forward, running)
+        try:
+            yield
+        finally:
+            for (module, _), wrapper in zip(self._wrapped, wrappers, strict=True):
+                module.__dict__["forward"] = wrapper
+            _private.autograd_calls.begin(self)
 
     # What subclasses decide. In all but run_function the mode is on unless said otherwise.
 

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch import _private
 from baechi.torch.assigner import Assigner
 from baechi.torch.communication import MODES as PLAIN_MODES
 from baechi.torch.communication import LogicalDevice
@@ -25,7 +24,6 @@ from baechi.torch.executor import Machine, compiled
 from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_placement import GraphPlacement, Operators, ids_by_name, weights_in
-from baechi.torch.interception import Interceptor
 from baechi.torch.recorded_step import Capture
 from baechi.torch.surroundings import ExampleGraph, check_surroundings, settings_of
 
@@ -121,9 +119,9 @@ class TieredAssigner(Assigner):
 
     # Which tier
 
-    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _ran(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if path:
-            return super()._outside(path, forward, args, kwargs)
+            return super()._ran(path, forward, args, kwargs)
         tensors: list[torch.Tensor] = []
         try:
             program = self._chosen(args, kwargs, tensors)
@@ -133,14 +131,9 @@ class TieredAssigner(Assigner):
                 raise InputError(
                     f"{type(self.model).__name__} cannot run in tier 2: {reason}"
                 ) from reason
-            return super()._outside(path, forward, args, kwargs)
+            return super()._ran(path, forward, args, kwargs)
         self.tier, self.note = 2, ""
-        _private.one_backward_thread.here()
-        try:
-            return self._run(program, tensors)
-        except RuntimeError as error:
-            self._explain(error)
-            raise
+        return self._run(program, tensors)
 
     def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
         """Return what runs a call; raises why nothing does."""
@@ -189,11 +182,8 @@ class TieredAssigner(Assigner):
     def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> _Program:
         known = self._programs.get(key, [])
         earlier = known[-1].exported.example if known else None
-        Interceptor.remove(self)
-        try:
+        with self.set_aside(self.running):
             exported = export(self.model, call, units=self.tier2.units, earlier=earlier)
-        finally:
-            Interceptor.install(self)
         if not exported.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
         program = self._program(exported)

@@ -48,6 +48,25 @@ class _Annotated(nn.Module):
             return x + number
 
 
+class _Asking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str | None] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Ask what follows this call."""
+        self.found.append(_private.follower())
+        return x + 1
+
+
+def _followers() -> list[str | None]:
+    model, x = _Asking(), torch.ones(3)
+    torch.func.vjp(model, x)
+    _private.export_program(model, (x,), None)
+    model(x)
+    return model.found
+
+
 def _wrong_in_tracing() -> list[str]:
     wrong = []
     auto = torch.export.Dim.AUTO
@@ -55,6 +74,8 @@ def _wrong_in_tracing() -> list[str]:
     call = next(n for n in program.graph.nodes if n.op == "call_function" and "add" in n.name)
     if call.meta.get("custom", {}).get("baechi") != "here" or call.args[1] != 1.0:
         wrong.append("traced calls cannot be annotated")
+    if _followers() != ["a transform of torch.func", "torch.export", None]:
+        wrong.append("what follows a call is unknown")
     size = next(n for n in program.graph.nodes if n.op == "placeholder").meta["val"].shape[0]
     if _private.range_of(program, size)[1] < 1 << 40:
         wrong.append("the range of a traced size is unknown")

@@ -75,6 +75,42 @@ def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
     assert model(X).count_nonzero() > 0
 
 
+def per_sample(model: nn.Module) -> Any:
+    weights = dict(model.named_parameters())
+
+    def loss(some: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, some, (x[None],)).sum()
+
+    return torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, X)
+
+
+FOLLOWERS = {
+    "torch.export": lambda model: torch.export.export(model, (X,)),
+    "torch.jit.trace": lambda model: torch.jit.trace(model, X),
+    "torch.jit.script": torch.jit.script,
+    "torch.func": per_sample,
+    "torch.func, of inputs": lambda model: torch.func.jacrev(model)(X[:1]),
+}
+
+
+@pytest.mark.parametrize("tier", [1, "auto"])
+@pytest.mark.parametrize("by", FOLLOWERS)
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_what_cannot_follow_a_placed_model_says_so_at_once(by: str, tier: Any) -> None:
+    plain, model = coded(), coded()
+    placed = placed_on(model, ["sim:0", "sim:1"], tier=tier)
+    with pytest.raises((baechi.InputError, AttributeError)) as error:
+        FOLLOWERS[by](model)
+    assert str(error.value).endswith("a placed model: restore() it first")
+    assert by.split(",")[0] in str(error.value)
+    for each in (plain, model):
+        each(X).square().sum().backward()
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad)
+    placed.restore()
+    FOLLOWERS[by](model)
+
+
 def test_a_model_that_is_dropped_without_restore_leaves_nothing_in_the_process() -> None:
     enabled = torch._C._is_multithreading_enabled
     gc.collect()

@@ -121,6 +121,27 @@ def test_streams_of_devices_that_share_one_wait_for_each_other(reentrant: bool) 
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
+def test_inputs_from_elsewhere_count_as_those_of_the_recorded_step(reentrant: bool) -> None:
+    class First(nn.Module):
+        """Begins with a checkpoint, which keeps the random states of its inputs' devices."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers[:2]:
+                x = x + checkpointing.checkpoint(layer, x, use_reentrant=reentrant)
+            return self.layers[2](x)
+
+    model = First()
+    placed = scattered(model, ["sim:0", "sim:1", "sim:2"])
+    train(model, [X])
+    assert placed.unplanned == set()
+    placed.restore()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
 def test_several_forwards_before_one_backward(reentrant: bool) -> None:
     plain = layered("function", reentrant)
     model = copy.deepcopy(plain)

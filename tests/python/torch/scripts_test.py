@@ -292,25 +292,33 @@ def test_a_part_that_is_called_alone_returns_to_where_its_input_is() -> None:
     place.restore()
 
 
-def test_each_thread_counts_its_own_calls() -> None:
-    _, model, place = both(1)
-    inside, first = threading.Event(), threading.Event()
+@pytest.mark.parametrize("tier", [1, "auto"])
+def test_threads_take_turns_and_count_their_own_calls(tier: int | str) -> None:
+    plain, model, place = both(tier)
+    plain.eval(), model.eval()  # no graph of that mode is there yet
+    batches = [X * n for n in range(1, 13)]
+    found: dict[int, torch.Tensor] = {}
+    together = threading.Barrier(3)
 
-    def wait(*_: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            inside.set()
-            first.wait(60)
+    def run(first: int) -> None:
+        together.wait(60)
+        with torch.no_grad():
+            for n in range(first, 12, 3):
+                part = model.stem(batches[n])
+                found[n] = model(batches[n]) + part.sum()
 
-    model.stem.register_forward_hook(wait)
+    threads = [threading.Thread(target=run, args=(first,)) for first in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        thread = threading.Thread(target=model, args=(X,))
-        thread.start()
-        inside.wait(60)
-        model(X)
-        first.set()
-        thread.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for n, batch in enumerate(batches):
+        expected = plain(batch) + plain.stem(batch).sum()
+        torch.testing.assert_close(found[n].cpu(), expected, rtol=1e-4, atol=1e-4)
     assert place.unplanned == set()
+    assert place.graphs == (0 if tier == 1 else 2)
     place.restore()
 
 
