@@ -213,6 +213,7 @@ case $command in
       (once "need-$need" "$(hash_of "$list")" install_need "$need" "$list") || true
     done
     export BAECHI_CACHE=${BAECHI_CACHE:-$PWD/build/torch}
+    export PYTHONHASHSEED=0 # placers of others go through sets of names
     exec "$python" -m experiments "$@"
     ;;
   format)

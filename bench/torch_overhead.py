@@ -6,13 +6,16 @@ Medians of ratios taken in turns in one run: the step time of a 12-layer Transfo
 device against the same model unplaced, by tier; the time that one module call takes more when
 neighbouring modules are on different logical devices of the CPU; and the forward of the models in
 `models/pytorch` at their small sizes, every operator on one of two logical devices at random, by
-tier. In the last two the copies are left out.
+tier. In the last two the copies are left out. And what it takes to find the optimizers whose state
+moves along, once per `place` and `restore`.
 
-    python bench/torch_overhead.py
+    python bench/torch_overhead.py [device] [calls] [models] [optimizers]
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
 import statistics
 import sys
 import time
@@ -25,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import baechi.torch
 import torch
 from baechi.torch.communication import Arrival, Links
+from baechi.torch.optimizer_state import follow
 from torch import nn
 
 from models.pytorch import MODELS
@@ -104,21 +108,62 @@ def per_model(entry: Any, rounds: int) -> tuple[float, float, int]:
     return ratios[0], ratios[1], calls
 
 
-def main() -> None:
-    """Print all figures."""
-    torch.set_num_threads(1)
+def finding_optimizers(rounds: int) -> tuple[float, int]:
+    """Return the milliseconds of looking for optimizers, and how many objects there are."""
+    moved = [(torch.zeros(1), torch.device("meta"))]  # of no optimizer: nothing follows it
+    took = [cpu_time(lambda: follow(moved)) for _ in range(rounds)]
+    return 1e3 * statistics.median(took), len(gc.get_objects())
+
+
+def print_device() -> None:
+    """Print the step time on one device."""
     for tier in (1, 2):
         ratio = one_device(15, tier)
         print(
             f"12-layer Transformer on one device, tier {tier}: {100 * (ratio - 1):+.1f}% step time"
         )
+
+
+def print_calls() -> None:
+    """Print what a module call takes more."""
     Links.send = _stay  # type: ignore[method-assign]
     print(f"interception of a module call: {per_call(30):.1f} us")
+
+
+def print_models() -> None:
+    """Print the forward of every model."""
+    Links.send = _stay  # type: ignore[method-assign]
     for name, entry in MODELS.items():
         first, second, calls = per_model(entry, 15)
         print(
             f"{name}, {calls} calls: forward {first:.2f} times eager in tier 1, {second:.2f} in 2"
         )
+
+
+def print_optimizers() -> None:
+    """Print what finding optimizers takes among the objects of this program."""
+    milliseconds, objects = finding_optimizers(30)
+    print(f"finding optimizers among {objects:,} live objects: {milliseconds:.0f} ms")
+
+
+PARTS = {
+    "device": print_device,
+    "calls": print_calls,
+    "models": print_models,
+    "optimizers": print_optimizers,
+}
+
+
+def main() -> None:
+    """Print the figures that are asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; or all")
+    chosen = parser.parse_args().parts or list(PARTS)
+    if unknown := [part for part in chosen if part not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+    torch.set_num_threads(1)
+    for part in chosen:
+        PARTS[part]()
 
 
 if __name__ == "__main__":

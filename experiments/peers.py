@@ -108,8 +108,9 @@ def table(title: str, workloads: Sequence[Workload]) -> Table:
         "- *SAGA*: HEFT and ETF of the package anrg-saga, as published. They know neither memory "
         "nor queues nor colocation; a colocation group goes where most of its work went. Their "
         f"code scans all tasks for each, so graphs of more than {SAGA_OPERATORS:,} operators are "
-        "given to them as our Graph Optimizer fused them. They iterate over sets of names, so "
-        "their answers differ a little from run to run."
+        "given to them as our Graph Optimizer fused them. They break ties in the order of sets of "
+        "names, which another seed of Python's hashes changes: `./do experiments` sets "
+        "`PYTHONHASHSEED` to 0, without it their answers differ a little from run to run."
     )
     return Table(title, columns, found, notes)
 
