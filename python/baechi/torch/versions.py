@@ -48,23 +48,20 @@ class _Annotated(nn.Module):
             return x + number
 
 
-class _Asking(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str | None] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Ask what follows this call."""
-        self.found.append(_private.follower())
-        return x + 1
-
-
 def _followers() -> list[str | None]:
-    model, x = _Asking(), torch.ones(3)
+    found: list[str | None] = []
+
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Ask what follows this call."""
+            found.append(_private.follower())
+            return x + 1
+
+    model, x = Asking(), torch.ones(3)
     torch.func.vjp(model, x)
     _private.export_program(model, (x,), None)
     model(x)
-    return model.found
+    return found
 
 
 def _wrong_in_tracing() -> list[str]:
