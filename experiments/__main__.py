@@ -23,12 +23,9 @@ from experiments.catalogue import (
     in_all,
     needs_of,
 )
-from experiments.page import Page, write_whole
+from experiments.page import RESULTS, ROOT, Page, write_whole
 from experiments.peer_placers import Missing
 from experiments.several import SKIPPED, run_several
-
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs/results"
 
 
 def require(name: str) -> None:
@@ -112,6 +109,11 @@ def check_folders(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -
     """Say which folder cannot be read or written, before anything runs."""
     if chosen.graphs is not None and not chosen.graphs.is_dir():
         parser.error(f"--graphs: there is no folder {chosen.graphs}")
+    for name in (name for name in chosen.names if name in OF_OTHERS):
+        if missing := [
+            part for part in OF_OTHERS[name].reads if not (chosen.graphs / part).exists()
+        ]:
+            parser.error(f"--graphs: {name} reads {missing[0]}, which is not in {chosen.graphs}")
     try:
         chosen.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -133,7 +135,7 @@ def check_hardware_options(parser: argparse.ArgumentParser, chosen: argparse.Nam
     models = chosen.models.split(",") if chosen.models else []
     if wrong := [model for model in models if model not in MODELS]:
         parser.error(f"no model {wrong[0]!r}; there are: {', '.join(MODELS)}")
-    if chosen.minutes is not None and chosen.minutes < 0:
+    if chosen.minutes is not None and not chosen.minutes >= 0:
         parser.error(f"--minutes is a time, not {chosen.minutes:g}")
 
 

@@ -23,12 +23,11 @@ from experiments.accelerator_results import NOT_REACHED, Results, earlier, same_
 from experiments.accelerator_steps import attempt, subject_of
 from experiments.catalogue import PARTS
 from experiments.hardware import Hardware, hardware
-from experiments.page import Page
+from experiments.page import RESULTS, Page
 from experiments.profile_models import FOLDER, add_to_list, listed, load, write
 from models.pytorch import MODELS
 
 NAME = "accelerator"
-RESULTS = FOLDER.parent.parent / "docs/results"
 # Of the time, after which a part begins nothing new.
 FRACTION = {"host": 0.25, "models": 0.8, "planned": 0.95}
 FIRST_TABLE = {"planned": "table5"}  # of a part, where it is not called as the part

@@ -16,17 +16,10 @@ import math
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from experiments.page import write_whole
+from experiments.page import ROOT, write_whole
 from experiments.prototype_placements import read_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-ROOT = Path(__file__).resolve().parent.parent
-COLORS = {"m-topo": "#1b9e77", "m-etf": "#d95f02", "m-sct": "#7570b3"}
-WIDTH, HEIGHT, MARGIN = 640, 400, 60
+from experiments.svg import Axis, covering, lines
 
 
 def run(bench: Path, *arguments: str) -> str:
@@ -52,53 +45,24 @@ def cells(line: str) -> list[str]:
 
 def growth_figure(table: str) -> str:
     """Draw milliseconds over operators, both logarithmic, beside lines that grow as n log n."""
-    lines = table.splitlines()
-    names = cells(lines[0])[1:]
-    rows = [cells(line) for line in lines[2:]]
-    sizes = [int(row[0]) for row in rows]
-    times = [[float(cell.removesuffix(" ms")) for cell in row[1:]] for row in rows]
-    low = math.floor(math.log10(min(min(row) for row in times)))
-    high = math.ceil(math.log10(max(max(row) for row in times)))
-
-    def x(size: float) -> float:
-        share = math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0])
-        return MARGIN + share * (WIDTH - 2 * MARGIN)
-
-    def y(milliseconds: float) -> float:
-        share = (math.log10(milliseconds) - low) / (high - low)
-        return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)
-
-    def path(points: Sequence[tuple[float, float]], style: str) -> str:
-        joined = " ".join(f"{x(size):.1f},{y(time):.1f}" for size, time in points)
-        return f'<polyline points="{joined}" fill="none" {style}/>'
-
-    def text(at: tuple[float, float], words: str, style: str = "") -> str:
-        return f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" {style}>{words}</text>'
-
-    svg = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-    ]
-    for exponent in range(low, high + 1):
-        at = y(10**exponent)
-        svg.append(f'<path d="M{MARGIN} {at:.1f}H{WIDTH - MARGIN}" stroke="#ddd"/>')
-        svg.append(text((MARGIN - 8, at + 4), f"{10**exponent:g} ms", 'text-anchor="end"'))
-    for size in sizes:
-        svg.append(text((x(size), HEIGHT - MARGIN + 18), f"{size:,}", 'text-anchor="middle"'))
-    svg.append(text((WIDTH / 2, HEIGHT - 16), "operators", 'text-anchor="middle"'))
-    for column, name in enumerate(names):
-        first = times[0][column]
-        least = [
-            (size, first * size * math.log(size) / (sizes[0] * math.log(sizes[0])))
-            for size in sizes
+    head, _, *rest = table.splitlines()
+    rows = [cells(line) for line in rest]
+    sizes = [float(row[0]) for row in rows]
+    series = {
+        name: [
+            (size, float(row[column].removesuffix(" ms")))
+            for size, row in zip(sizes, rows, strict=True)
         ]
-        svg.append(path(least, 'stroke="#999" stroke-dasharray="3 3"'))
-        measured = [(size, row[column]) for size, row in zip(sizes, times, strict=True)]
-        svg.append(path(measured, f'stroke="{COLORS[name]}" stroke-width="2"'))
-        last = measured[-1]
-        svg.append(text((x(last[0]) + 6, y(last[1]) + 4), name, f'fill="{COLORS[name]}"'))
-    return "\n".join([*svg, "</svg>\n"])
+        for column, name in enumerate(cells(head)[1:], 1)
+    }
+    n_log_n = [size * math.log(size) for size in sizes]
+    beside = [
+        [(size, line[0][1] * much / n_log_n[0]) for size, much in zip(sizes, n_log_n, strict=True)]
+        for line in series.values()
+    ]
+    values = [value for line in (*series.values(), *beside) for _, value in line]
+    x = Axis(sizes[0], sizes[-1], True, "{:,.0f}".format, "operators", tuple(sizes))
+    return lines(x, covering(values, log=True, show="{:g} ms".format), series, beside)
 
 
 def growth(bench: Path) -> None:

@@ -57,17 +57,24 @@ class OnGraphsOfOthers:
 
     shows: str
     module: str
+    reads: tuple[str, ...]  # of the folder
 
 
 OF_OTHERS = {
     "auto": OnGraphsOfOthers(
-        "auto against the paper's methods, and its gap by budget", "planner_results"
+        "auto against the paper's methods, and its gap by budget",
+        "planner_results",
+        ("paper", "pipedream", "dnn-partitioning"),
     ),
     "dnn_partitioning": OnGraphsOfOthers(
-        "another research's instances and objectives", "dnn_partitioning"
+        "another research's instances and objectives",
+        "dnn_partitioning",
+        ("dnn-partitioning/latency", "dnn-partitioning/throughput"),
     ),
     "prototype_placements": OnGraphsOfOthers(
-        "the published prototype; prints a table", "prototype_placements"
+        "the published prototype; prints a table",
+        "prototype_placements",
+        ("paper/prototype_placements.json.gz",),
     ),
 }
 

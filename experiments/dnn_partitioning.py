@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Command:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if done.returncode != 0:
-            raise SystemExit(done.stderr)
+            raise SystemExit(f"dnn_partitioning: {done.stderr.strip()}")
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
@@ -148,6 +149,8 @@ def rows(
 def page(folder: Path) -> str:
     """Return the page's text."""
     command = Command(os.environ.get("BAECHI_COMMAND", "baechi"))
+    if shutil.which(command.path) is None:
+        raise SystemExit(f"dnn_partitioning: there is no command {command.path} (BAECHI_COMMAND)")
     lines = [
         "# The dnn-partitioning research's instances, under its own objectives\n",
         "`./do experiments dnn_partitioning --graphs FOLDER` writes this page. Milliseconds"

@@ -24,7 +24,6 @@ from experiments.peer_placers import Missing
 # What the simulated device is to be like where the page is rehearsed.
 SIMULATED = {"memory": "1GiB", "operator_time": "20us", "memory_bandwidth": "10GB/s"}
 SIMULATED_LINK = ("30us", "3GB/s")
-CLOCKS = ("real", "virtual")
 
 
 @dataclass(frozen=True)

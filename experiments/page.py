@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import baechi
 
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
 Row: TypeAlias = Mapping[str, Any]
 Show: TypeAlias = Callable[[Any], str]
 

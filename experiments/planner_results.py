@@ -9,7 +9,6 @@ models need no files.
 
 from __future__ import annotations
 
-import datetime
 import math
 import statistics
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import baechi
+from experiments.page import in_words, machine
 from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ milliseconds; the gap is to the plan's own lower bound. Equal: four devices; une
 half the speed; both with ample memory, one transfer at a time per device, {LINK}. Instances of the
 dnn-partitioning research are on their own clusters, with our simulator's step time.
 
-{datetime.date.today()}, `./do experiments auto --graphs FOLDER`.
+{in_words(machine())}; `./do experiments auto --graphs FOLDER`.
 """
 
 

@@ -73,6 +73,14 @@ class Learned:
     sampled_ns: int = 0  # the steps of all samples, one after the other
     history: list[tuple[int, float, int]] = field(default_factory=list)  # samples, seconds, step
 
+    def add(self, step: int, devices: Integers, *, fits: bool, seconds: float) -> None:
+        """Count a sample, and keep it if it is the best one."""
+        self.samples += 1
+        self.sampled_ns += step
+        if fits and (self.step_ns is None or step < self.step_ns):
+            self.step_ns, self.devices = step, devices
+            self.history.append((self.samples, seconds, step))
+
     def samples_until(self, step_ns: int) -> tuple[int, float] | None:
         """After how many samples and seconds it was at least so good; None: never."""
         return next((entry[:2] for entry in self.history if entry[2] <= step_ns), None)
@@ -104,6 +112,16 @@ def softmax(logits: Floats) -> Floats:
     return chances
 
 
+def _gradient(chances: Floats, drawn: Integers, advantage: Floats, entropy_bonus: float) -> Floats:
+    """Of what samples are expected to gain, and of the entropy, by the logits of `chances`."""
+    taken = np.eye(chances.shape[1])[drawn]
+    gradient: Floats = np.einsum("k,kgd->gd", advantage, taken - chances) / len(drawn)
+    surprise = np.log(chances + 1e-12)
+    entropy = -(chances * surprise).sum(axis=1, keepdims=True)
+    gradient -= entropy_bonus * chances * (surprise + entropy)
+    return gradient
+
+
 def learn(
     run: Callable[[Integers], tuple[int, list[int]]],
     group_of: Integers,
@@ -132,22 +150,12 @@ def learn(
             step, peaks = run(devices)
             over = np.maximum(np.array(peaks) - capacities, 0) / capacities
             steps[k], lacks[k] = step, over.sum()
-            result.samples += 1
-            result.sampled_ns += step
-            if lacks[k] == 0 and (result.step_ns is None or step < result.step_ns):
-                result.step_ns, result.devices = step, devices
-                seconds = time.process_time() - start
-                result.history.append((result.samples, seconds, step))
+            result.add(step, devices, fits=lacks[k] == 0, seconds=time.process_time() - start)
         scale = scale or float(steps.mean())
         costs = np.sqrt(steps / scale) + lacks
         mean = float(costs.mean())
         baseline = how.memory * baseline + (1 - how.memory) * mean if baseline else mean
         advantage = (baseline - costs) / (costs.std() + 1e-9)
-        taken = np.eye(shape[1])[drawn]
-        gradient = np.einsum("k,kgd->gd", advantage, taken - chances) / how.batch
-        surprise = np.log(chances + 1e-12)
-        entropy = -(chances * surprise).sum(axis=1, keepdims=True)
-        gradient -= left * how.entropy * chances * (surprise + entropy)
-        logits += adam.step(gradient, left)
+        logits += adam.step(_gradient(chances, drawn, advantage, left * how.entropy), left)
     result.seconds = time.process_time() - start
     return result

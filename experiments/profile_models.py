@@ -116,8 +116,13 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in PROFILED]:
         parser.error(f"no model {unknown[0]!r}; there are: {', '.join(PROFILED)}")
+    if chosen.repeats < 1:
+        parser.error(f"--repeats is a number of steps, not {chosen.repeats}")
     names = chosen.names or list(PROFILED)
-    chosen.output.mkdir(parents=True, exist_ok=True)
+    try:
+        chosen.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output: cannot make {chosen.output}: {error.strerror}")
     if chosen.estimate:
         rows = estimate_all(chosen.output, names)
     else:

@@ -68,47 +68,51 @@ def rows_of(workloads: Sequence[TorchWorkload]) -> list[dict[str, Any]]:
     return rows
 
 
-def tables(rows: list[dict[str, Any]]) -> list[Table]:
-    """Step times by mode, and how much of the copies' cost is hidden."""
-    named = [Column("workload", "model"), Column("method", "method")]
+NAMED = [Column("workload", "model"), Column("method", "method")]
+
+
+def step_times(rows: list[dict[str, Any]]) -> Table:
+    """Step times by mode."""
     better = [name for name in MODES if name != "plain"]
-    return [
-        Table(
-            "Step time",
-            [
-                *named,
-                Column("transfers", "tensors sent"),
-                *(Column(name, name, milliseconds) for name in MODES),
-                Column("free", "streams, copies free", milliseconds),
-                Column("predicted", "predicted by the plan", milliseconds),
-                *(Column(f"{name} gain", f"{name}: shorter by", percent) for name in better),
-            ],
-            rows,
-            "Milliseconds. *Copies free* is the same placement with links that take no time. A "
-            "kernel takes 20 us plus what it reads and writes at 10 GB/s, a copy 20 us plus its "
-            "bytes at 6 GB/s. *Graph* is tier 2 of docs/pytorch.md, in the order of the program; "
-            "*streams+order* is in the order of the plan. The method is the one that won under "
-            "`auto`, and m-TOPO.",
-        ),
-        Table(
-            "Forward and backward",
-            [
-                *named,
-                *(
-                    Column(f"{name} {part}", f"{part}, {name}", milliseconds)
-                    for part in ("forward", "backward")
-                    for name in MODES
-                ),
-                *(
-                    Column(f"streams hidden {part}", f"streams hides, {part}", percent)
-                    for part in ("forward", "backward")
-                ),
-            ],
-            rows,
-            "*Hides*: of what copies cost with `plain`, over free ones, the share that is no "
-            "longer waited for.",
-        ),
-    ]
+    return Table(
+        "Step time",
+        [
+            *NAMED,
+            Column("transfers", "tensors sent"),
+            *(Column(name, name, milliseconds) for name in MODES),
+            Column("free", "streams, copies free", milliseconds),
+            Column("predicted", "predicted by the plan", milliseconds),
+            *(Column(f"{name} gain", f"{name}: shorter by", percent) for name in better),
+        ],
+        rows,
+        "Milliseconds. *Copies free* is the same placement with links that take no time. A "
+        "kernel takes 20 us plus what it reads and writes at 10 GB/s, a copy 20 us plus its "
+        "bytes at 6 GB/s. *Graph* is tier 2 of docs/pytorch.md, in the order of the program; "
+        "*streams+order* is in the order of the plan. The method is the one that won under "
+        "`auto`, and m-TOPO.",
+    )
+
+
+def halves(rows: list[dict[str, Any]]) -> Table:
+    """How much of the copies' cost is hidden, in the forward and in the backward."""
+    return Table(
+        "Forward and backward",
+        [
+            *NAMED,
+            *(
+                Column(f"{name} {part}", f"{part}, {name}", milliseconds)
+                for part in ("forward", "backward")
+                for name in MODES
+            ),
+            *(
+                Column(f"streams hidden {part}", f"streams hides, {part}", percent)
+                for part in ("forward", "backward")
+            ),
+        ],
+        rows,
+        "*Hides*: of what copies cost with `plain`, over free ones, the share that is no "
+        "longer waited for.",
+    )
 
 
 def figure(rows: list[dict[str, Any]]) -> str:
@@ -140,7 +144,7 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "(docs/torch_sim.md): kernels, streams, events and copies are executed; their virtual "
         "clock counts what they take.",
         "d",
-        tables(rows),
+        [step_times(rows), halves(rows)],
         f"Streams hide {least:.0%} to {most:.0%} of what copies cost in the backward of the "
         "placements that `auto` finds. Running in the order of the plan as well makes a step up to "
         f"{beyond[best]:.0%} shorter than streams alone ({best}), and at worst "

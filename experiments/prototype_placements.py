@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 CLUSTER = baechi.Cluster("4x64GiB", link="134us,5.701254276GB/s", communication="sequential")
 
 
+def _operator(node: dict[str, Any], forward: bool) -> dict[str, Any]:
+    """Return a node as our format has it, without edges; `forward`: its group names a forward."""
+    operator: dict[str, Any] = {
+        "name": node["name"],
+        "time": {"gpu": int(node["compute_us"] * 1000)},
+        "memory": {"permanent": node["persistent_bytes"], "temporary": node["temp_bytes"]},
+        "outputs": node["output_bytes"],
+        "inputs": [],
+        "after": [],
+        "colocate": [node["group"]],
+        "backward": bool(node["backward"]),
+    }
+    if node["backward"] and forward:
+        operator["forward"] = node["group"].removeprefix("loc:@")
+    return operator
+
+
 def read_graph(path: Path) -> baechi.Graph:
     """Convert one of the prototype's profiled graphs.
 
@@ -31,27 +48,10 @@ def read_graph(path: Path) -> baechi.Graph:
     with gzip.open(path, "rt") as file:
         source: dict[str, Any] = json.load(file)
     names = [node["name"] for node in source["nodes"]]
-    index = {name: i for i, name in enumerate(names)}
-    operators: list[dict[str, Any]] = []
-    for node in source["nodes"]:
-        operator: dict[str, Any] = {
-            "name": node["name"],
-            "time": {"gpu": int(node["compute_us"] * 1000)},
-            "memory": {"permanent": node["persistent_bytes"], "temporary": node["temp_bytes"]},
-            "outputs": node["output_bytes"],
-            "inputs": [],
-            "after": [],
-            "colocate": [node["group"]],
-            "backward": bool(node["backward"]),
-        }
-        forward = node["group"].removeprefix("loc:@")
-        if (
-            node["backward"]
-            and forward in index
-            and not source["nodes"][index[forward]]["backward"]
-        ):
-            operator["forward"] = forward
-        operators.append(operator)
+    forward = {node["name"] for node in source["nodes"] if not node["backward"]}
+    operators = [
+        _operator(node, node["group"].removeprefix("loc:@") in forward) for node in source["nodes"]
+    ]
     for edge in source["edges"]:
         target = operators[edge["dst"]]
         if edge["tensor"].startswith("^"):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.catalogue import EXPERIMENTS, duration, in_all
+from experiments.page import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 4  # exit code: what the experiment needs is not there
 
 

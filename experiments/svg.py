@@ -130,11 +130,19 @@ class Panel:
         self.canvas.text((middle, self.top - 10), title, 'text-anchor="middle"')
 
 
-def lines(x: Axis, y: Axis, series: dict[str, list[Point]], title: str = "") -> str:
-    """One line per series; their names at the right, in the order of their ends."""
+def lines(
+    x: Axis, y: Axis, series: dict[str, list[Point]], beside: Sequence[Sequence[Point]] = ()
+) -> str:
+    """One line per series; their names at the right, in the order of their ends.
+
+    Lines without a name, to compare with, are dashed.
+    """
     canvas = Canvas(WIDTH + max(LEGEND, 40 + 6.4 * max(map(len, series))))
     panel = Panel(canvas, y, x=x)
-    panel.frame(title)
+    panel.frame()
+    for line in beside:
+        points = [panel.at(*point) for point in line]
+        canvas.line(points, 'stroke="#999" stroke-dasharray="3 3"')
     order = sorted(series, key=lambda name: -series[name][-1][1])
     for place, name in enumerate(order):
         color = COLORS[list(series).index(name) % len(COLORS)]

@@ -12,16 +12,25 @@ import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent, times
+from experiments.page import (
+    RESULTS,
+    Column,
+    Page,
+    Table,
+    milliseconds,
+    nanoseconds,
+    percent,
+    times,
+)
 from experiments.placed_step import Machine, Placement, Recorded, record
 from experiments.progress import each
 from experiments.torch_workloads import MEDIUM, TINY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from experiments.placed_step import Step
     from experiments.torch_workloads import TorchWorkload
@@ -253,7 +262,6 @@ def again(folder: Path, workloads: Sequence[TorchWorkload]) -> Page:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).parent.parent / "docs/results"
-    if not (results / "truth.json").exists():
+    if not (RESULTS / "truth.json").exists():
         sys.exit("there is no docs/results/truth.json: ./do experiments truth writes it")
-    again(results, list(MEDIUM.values())).write(results, "./do experiments truth")
+    again(RESULTS, list(MEDIUM.values())).write(RESULTS, "./do experiments truth")

@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from experiments.page import Column, Page, Table, milliseconds, percent
+from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
 from experiments.progress import each
 
 if TYPE_CHECKING:
@@ -71,29 +71,28 @@ def rows_of(name: str, changes: Mapping[str, Any], batch: int, steps: int) -> li
         placed = baechi.tensorflow.place(
             model, x, y, cluster=cluster, profile="measure", method=method, bounds=False
         )
-        plan = placed.plan
-        assert plan is not None
         timed = [_step(model, x, y) for _ in range(2 + steps)][2:]
         placed.restore()
-        wall, used = (round(1e9 * statistics.median(each)) for each in zip(*timed, strict=True))
-        work = sum(plan.busy_ns.values())
-        rows.append(
-            {
-                "workload": name,
-                "batch": batch,
-                "devices": devices,
-                "method": plan.method,
-                "operators": len(plan.graph),
-                "work": work,
-                "processor": used,
-                "work_error": work / used - 1,
-                "predicted": plan.makespan_ns,
-                "measured": wall,
-                "error": plan.makespan_ns / wall - 1,
-                "load": round(os.getloadavg()[0], 1),
-            }
-        )
+        found = {"workload": name, "batch": batch, "devices": devices}
+        rows.append(found | _compared(placed.plan, timed))
     return rows
+
+
+def _compared(plan: Any, timed: list[tuple[float, float]]) -> dict[str, Any]:
+    """Return what was predicted, what was measured, and how far off that is."""
+    wall, used = (nanoseconds(statistics.median(part)) for part in zip(*timed, strict=True))
+    work = sum(plan.busy_ns.values())
+    return {
+        "method": plan.method,
+        "operators": len(plan.graph),
+        "work": work,
+        "processor": used,
+        "work_error": work / used - 1,
+        "predicted": plan.makespan_ns,
+        "measured": wall,
+        "error": plan.makespan_ns / wall - 1,
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def _step(model: Any, x: Any, y: Any) -> tuple[float, float]:

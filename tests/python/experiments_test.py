@@ -14,6 +14,7 @@ import pytest
 import baechi
 from experiments import __main__ as command
 from experiments import (
+    benchmark_pages,
     catalogue,
     insufficient_memory,
     optimizations,
@@ -270,6 +271,16 @@ def test_peers_in_short_count_what_fits_and_compare_steps() -> None:
     assert (short["x"]["least"], short["x"]["largest"]) == (2, 8)
 
 
+def test_the_figure_of_growth_has_a_line_per_method_and_one_beside_it() -> None:
+    rows = ["| 10 | 1 ms | 5 ms |", "| 100 | 20 ms | 60 ms |"]
+    drawn = benchmark_pages.growth_figure("\n".join(["| operators | a | b |", "| --- |", *rows]))
+    dashed = re.findall(r'points="(\S+) (\S+)" fill="none" stroke="#999"', drawn)
+    solid = re.findall(r'points="(\S+) (\S+)" fill="none" stroke="#\w+" stroke-width="2"', drawn)
+    assert len(dashed) == len(solid) == 2
+    assert len(set(dashed) & set(solid)) == 1  # from 10 to 100, n log n grows 20 times, as a does
+    assert {first for first, _ in dashed} == {first for first, _ in solid}
+
+
 def test_axes_put_values_where_they_belong() -> None:
     axis = svg.covering([3, 250], log=True)
     assert (axis.low, axis.high) == (1, 1000)
@@ -311,6 +322,8 @@ def test_wrong_folders_and_options_are_said_before_anything_runs(
     missing = str(tmp_path / "missing")
     for arguments, said in (
         (["auto", "--graphs", missing], f"there is no folder {missing}"),
+        (["auto", "--graphs", str(tmp_path)], f"auto reads paper, which is not in {tmp_path}"),
+        (["prototype_placements", "--graphs", str(tmp_path)], "reads paper/prototype_placements"),
         (["step_time", "--output", str(tmp_path / "file")], "cannot make"),
         (["step_time", "--output", str(tmp_path / "file/below")], "Not a directory"),
         (["step_time", "--minutes", "3"], "--minutes is only for accelerator"),
@@ -401,12 +414,12 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> 
 def test_what_an_experiment_dies_of_is_said_last(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    ended = several.run_apart("prototype_placements", tmp_path, empty)
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper/prototype_placements.json.gz").write_text("not compressed")
+    ended = several.run_apart("prototype_placements", tmp_path, tmp_path)
     assert ended.code == 1
-    assert "FileNotFoundError" in ended.last_words
-    assert str(empty) in ended.in_words()
+    assert "BadGzipFile" in ended.last_words
+    assert ended.last_words in ended.in_words()
     assert "Traceback" in capfd.readouterr().err
 
 

@@ -26,8 +26,9 @@ from experiments import (
     accelerator_tables,
 )
 from experiments import hardware as hardware_module
-from experiments.__main__ import ROOT, main
+from experiments.__main__ import main
 from experiments.catalogue import MODELS
+from experiments.page import ROOT
 from experiments.peer_placers import Missing
 from experiments.program_order import in_program_order
 from experiments.several import SKIPPED
@@ -281,6 +282,7 @@ def test_wrong_options_are_said(capsys: pytest.CaptureFixture[str]) -> None:
         (["--parts", "models,nothing"], "no part 'nothing'"),
         (["--models", "nothing"], "no model 'nothing'"),
         (["--minutes", "-1"], "--minutes"),
+        (["--minutes", "nan"], "--minutes"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["accelerator", *option])
