@@ -114,23 +114,37 @@ void PlacementBound::find_tails() {
              [&](std::size_t d) { tail_[*op * in_.num_devices + d] = remaining(*op, d); });
 }
 
+DeviceSet PlacementBound::places_of(std::size_t other, std::size_t op, std::size_t device) const {
+  return in_.unit_of[other] == in_.unit_of[op] ? only(device) : domain_of(other);
+}
+
+// `ends` are heads, or tails where outputs are read backwards; `transfer(place)` is how long the
+// tensors take between a place and the device.
+template <class Transfer>
+PlacementBound::Neighbor PlacementBound::neighbor_of(std::size_t device, std::size_t other,
+                                                     DeviceSet places, const std::vector<Ns>& ends,
+                                                     const Transfer& transfer) const {
+  Neighbor neighbor{kNever, kNever, 0};
+  for_each(places, [&](std::size_t place) {
+    const Ns end = ends[other * in_.num_devices + place], time = in_.time_on(other, place);
+    if (place == device)
+      neighbor = {neighbor.remote, end, time};
+    else
+      neighbor.remote = std::min(neighbor.remote, end + time + transfer(place));
+  });
+  return neighbor;
+}
+
 // Inputs are made here, one after the other, or come from elsewhere: best_split().
 Ns PlacementBound::earliest(std::size_t op, std::size_t device) {
-  const std::size_t m = in_.num_devices;
   neighbors_.clear();
   queued_.clear();
   Ns least = 0;
   for (const Index f : in_.flows_in[op]) {
     const Instance::Flow& flow = in_.flows[f];
-    const bool together = in_.unit_of[flow.from] == in_.unit_of[op];
-    const DeviceSet from = together ? only(device) : domain_of(flow.from);
-    Neighbor neighbor{kNever, kNever, 0};
-    for_each(from, [&](std::size_t s) {
-      const Ns head = head_[flow.from * m + s], time = in_.time_on(flow.from, s);
-      if (s == device)
-        neighbor = {neighbor.remote, head, time};
-      else
-        neighbor.remote = std::min(neighbor.remote, head + time + in_.flow_time_on(f, s, device));
+    const DeviceSet from = places_of(flow.from, op, device);
+    const Neighbor neighbor = neighbor_of(device, flow.from, from, head_, [&](std::size_t place) {
+      return in_.flow_time_on(f, place, device);
     });
     if ((from & only(device)) != 0) {
       neighbors_.push_back(neighbor);
@@ -151,20 +165,13 @@ Ns PlacementBound::earliest(std::size_t op, std::size_t device) {
 
 // earliest(), read backwards.
 Ns PlacementBound::remaining(std::size_t op, std::size_t device) {
-  const std::size_t m = in_.num_devices;
   neighbors_.clear();
   Ns least = 0;
   for (const Index f : in_.flows_out[op]) {
-    const Instance::Flow& flow = in_.flows[f];
-    const bool together = in_.unit_of[flow.to] == in_.unit_of[op];
-    const DeviceSet to = together ? only(device) : domain_of(flow.to);
-    Neighbor neighbor{kNever, kNever, 0};
-    for_each(to, [&](std::size_t s) {
-      const Ns tail = tail_[flow.to * m + s], time = in_.time_on(flow.to, s);
-      if (s == device)
-        neighbor = {neighbor.remote, tail, time};
-      else
-        neighbor.remote = std::min(neighbor.remote, in_.flow_time_on(f, device, s) + time + tail);
+    const Index reader = in_.flows[f].to;
+    const DeviceSet to = places_of(reader, op, device);
+    const Neighbor neighbor = neighbor_of(device, reader, to, tail_, [&](std::size_t place) {
+      return in_.flow_time_on(f, device, place);
     });
     if ((to & only(device)) != 0)
       neighbors_.push_back(neighbor);

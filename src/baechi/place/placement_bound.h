@@ -42,6 +42,11 @@ class PlacementBound {
   };
 
   DeviceSet domain_of(std::size_t op) const { return (*domain_)[in_.unit_of[op]]; }
+  // Where `other` may be when `op` is on `device`.
+  DeviceSet places_of(std::size_t other, std::size_t op, std::size_t device) const;
+  template <class Transfer>
+  Neighbor neighbor_of(std::size_t device, std::size_t other, DeviceSet places,
+                       const std::vector<Ns>& ends, const Transfer& transfer) const;
   bool fit_memory(std::vector<DeviceSet>& domain);
   void find_heads();
   void find_tails();
