@@ -79,6 +79,7 @@ std::vector<std::pair<std::string, T>> items_of(const nanobind::mapping& mapping
 
 void bind_errors(nanobind::module_& m);
 void bind_graph(nanobind::module_& m);
+void bind_graph_builder(nanobind::module_& m);
 void bind_profile(nanobind::module_& m);
 void bind_graph_arrays(nanobind::module_& m);
 void bind_cluster(nanobind::module_& m);

@@ -14,6 +14,7 @@ NB_MODULE(_core, m) {
   baechi::python::bind_errors(m);
   baechi::python::bind_profile(m);
   baechi::python::bind_graph(m);
+  baechi::python::bind_graph_builder(m);
   baechi::python::bind_graph_arrays(m);
   baechi::python::bind_cluster(m);
   baechi::python::bind_optimize(m);
