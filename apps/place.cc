@@ -109,6 +109,50 @@ ExitCode place_for_objective(const Options& options, const CostModel& costs,
   return ExitCode::kOk;
 }
 
+// `expert` is filled where the options name its file, and must outlive the request.
+PlanRequest request_of(const Options& options, const RunContext& context, const CostModel& costs,
+                       Placement& expert) {
+  PlanRequest request = request_of(options.planning, context);
+  if (!options.robust.empty()) request.robust = parse_percent("--robust", options.robust);
+  if (!options.expert.empty()) {
+    expert = read_placement(options.expert, costs.graph(), costs.cluster());
+    request.place.expert = &expert;
+  } else if (request.method == "expert") {
+    throw InputError("place", "--method expert needs --expert FILE");
+  }
+  request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
+                            : options.favorites == "exact" ? FavoriteMethod::kLpExact
+                                                           : FavoriteMethod::kMatching;
+  return request;
+}
+
+ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, const OpGraph& graph,
+                          const Options& options, const RunContext& context) {
+  if (context.json)
+    print_result(unplaceable_json(answer, graph));
+  else if (answer.methods.size() > 1)
+    print_result(methods_text(answer.methods, times.methods));
+  print_words("baechi: " + options.graph.path + " does not fit: " + answer.in_words());
+  return ExitCode::kDoesNotFit;
+}
+
+void write_report(const Plan& plan, const OpGraph& graph, const std::string& path) {
+  const ReportPlan shown{&plan, plan.method};
+  write_text_file(path, html_report(graph, {&shown, 1}));
+  print_words("wrote " + path + ": open it in a browser");
+}
+
+void show_plan(const Plan& plan, const PlanTimes& times, const OpGraph& graph, bool json) {
+  if (json) {
+    print_result(plan_to_json(plan, graph));
+    return;
+  }
+  std::string tables = headline(plan) + "\n\n";
+  if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
+  print_result(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
+  for (const std::string& note : plan.notes) print_words(note);
+}
+
 ExitCode place(const Options& options, const RunContext& context) {
   // A model that cannot be filled is refused before any planning.
   const std::optional<ModelFormat> format = model_format(options.output);
@@ -120,47 +164,19 @@ ExitCode place(const Options& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   if (!options.objective.empty()) return place_for_objective(options, costs, context);
-  PlanRequest request = request_of(options.planning, context);
-  if (!options.robust.empty()) request.robust = parse_percent("--robust", options.robust);
-  Placement expert;
-  if (!options.expert.empty()) {
-    expert = read_placement(options.expert, graph, cluster);
-    request.place.expert = &expert;
-  } else if (request.method == "expert") {
-    throw InputError("place", "--method expert needs --expert FILE");
-  }
-  request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
-                            : options.favorites == "exact" ? FavoriteMethod::kLpExact
-                                                           : FavoriteMethod::kMatching;
 
+  Placement expert;
+  const PlanRequest request = request_of(options, context, costs, expert);
   PlanTimes times;
   const PlanResult result = make_plan(costs, request, &times);
-  if (const auto* answer = std::get_if<Unplaceable>(&result)) {
-    if (context.json)
-      print_result(unplaceable_json(*answer, graph));
-    else if (answer->methods.size() > 1)
-      print_result(methods_text(answer->methods, times.methods));
-    print_words("baechi: " + options.graph.path + " does not fit: " + answer->in_words());
-    return ExitCode::kDoesNotFit;
-  }
+  if (const auto* answer = std::get_if<Unplaceable>(&result))
+    return show_unplaceable(*answer, times, graph, options, context);
   const Plan& plan = std::get<Plan>(result);
   if (!options.output.empty())
     write_result(options.output, model.has_value() ? placed_model(*model, *format, graph, plan)
                                                    : plan_to_json(plan, graph));
-  if (!options.report.empty()) {
-    const ReportPlan shown{&plan, plan.method};
-    write_text_file(options.report, html_report(graph, {&shown, 1}));
-    print_words("wrote " + options.report + ": open it in a browser");
-  }
-  if (context.json) {
-    if (options.output != "-") print_result(plan_to_json(plan, graph));
-    return ExitCode::kOk;
-  }
-  if (options.output == "-") return ExitCode::kOk;
-  std::string tables = headline(plan) + "\n\n";
-  if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
-  print_result(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
-  for (const std::string& note : plan.notes) print_words(note);
+  if (!options.report.empty()) write_report(plan, graph, options.report);
+  if (options.output != "-") show_plan(plan, times, graph, context.json);
   return ExitCode::kOk;
 }
 
