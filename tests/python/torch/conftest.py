@@ -30,3 +30,14 @@ def sim() -> Iterator[ModuleType]:
     yield module
     module.reset()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def asynchronous_devices() -> Iterator[None]:
+    """Four devices that work on their own, with slow links and nothing left of freed memory."""
+    import baechi.torch.sim as module
+
+    gc.collect()
+    link = module.Link("300us", "1GB/s")
+    with module.configured(devices=4, asynchronous=True, poison=True, link=link, memory="1GiB"):
+        yield

@@ -18,9 +18,8 @@ import torch
 from baechi.torch import _private, profiler, versions
 from baechi.torch.capture import call_arguments, record_step, sum_of
 from baechi.torch.nested import map_tensors
-from placement_test import built
 from torch import nn
-from torch_models import CASES
+from torch_models import CASES, built
 
 import baechi
 

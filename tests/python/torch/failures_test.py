@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from random_placement import placed_at_random
 from torch import nn
 
 import baechi
@@ -46,16 +47,7 @@ X = torch.linspace(-1, 1, 3 * 64).reshape(3, 64)
 
 def placed_on(model: nn.Module, devices: list[str], **options: Any) -> Any:
     """Place every operator somewhere."""
-    return baechi.torch.place(
-        model,
-        X,
-        f"{len(devices)}x1GiB",
-        method="random",
-        seed=3,
-        bounds=False,
-        devices=devices,
-        **options,
-    )
+    return placed_at_random(model, X, devices, seed=3, **options)
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
+from random_placement import placed_at_random
 
 transformers: Any = pytest.importorskip("transformers")
 sim: Any = pytest.importorskip("baechi.torch.sim")
@@ -65,16 +65,8 @@ def built(name: str) -> Any:
 
 
 def placed(model: Any, devices: list[str], **options: Any) -> Any:
-    return baechi.torch.place(
-        model,
-        {"input_ids": WORDS, "labels": WORDS},
-        f"{len(devices)}x1GiB",
-        method="random",
-        seed=2,
-        bounds=False,
-        devices=devices,
-        **options,
-    )
+    inputs = {"input_ids": WORDS, "labels": WORDS}
+    return placed_at_random(model, inputs, devices, seed=2, **options)
 
 
 @pytest.mark.parametrize("devices", [["sim:0", "sim:1", "sim:2"], ["sim:0"] * 3])

@@ -17,10 +17,9 @@ from baechi.torch import surroundings, tiers
 from baechi.torch.communication import Links, logical_devices
 from baechi.torch.repeats import sent_bytes
 from memory_test import check, check_close, machine, placed_on
-from placement_test import ALL, built, loss_of
-from simulated_test import deep
 from torch import nn
-from torch_models import CASES, exported
+from torch_models import ALL, CASES, built, deep, exported
+from training_steps import loss_of
 
 import baechi
 

@@ -16,9 +16,9 @@ import baechi.torch
 import torch
 from baechi.torch.memory import Around, held_bytes, peak_memory
 from baechi.torch.memory_plan import GraphStep, Memory
-from placement_test import built, close, train
 from torch import nn
-from torch_models import CASES
+from torch_models import CASES, built
+from training_steps import close, train
 
 import baechi
 

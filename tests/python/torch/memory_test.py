@@ -19,8 +19,9 @@ import baechi.torch
 import torch
 from baechi.torch.capture import capture_on
 from baechi.torch.memory import peak_memory
-from placement_test import ALL, built, loss_of
-from simulated_test import deep, loss_like, simulated
+from random_placement import simulated
+from torch_models import ALL, built, deep
+from training_steps import loss_like, loss_of
 
 import baechi
 from models.pytorch import MODELS

@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from placement_test import close, train
+from random_placement import placed_at_random
+from training_steps import close, train
 
 from models.pytorch import MODELS, Entry, loss_of, mixtral
 
@@ -105,17 +106,7 @@ def test_placed_a_model_trains_as_before(name: str) -> None:
     batches = [entry.inputs(entry.small(), 3)]
     expected = train(built(entry), batches)
     model = built(entry)
-    placed = baechi.torch.place(
-        model,
-        batches[0],
-        "3x1GiB",
-        method="random",
-        seed=4,
-        bounds=False,
-        loss=loss_of,
-        devices=["cpu"] * 3,
-        tier=1,
-    )
+    placed = placed_at_random(model, batches[0], seed=4, loss=loss_of, tier=1)
     close(expected, train(model, batches))
     assert placed.transfers > 0
     assert not placed.unplanned

@@ -6,8 +6,7 @@ Bugs are put in on purpose: what these tests are about has to be noticed.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,25 +16,18 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch import communication, exported_schedule
-from placement_test import ALL, built, close, loss_of, train
-from tiers_test import changing, changing_placed, scattered
+from changing_model import changing, changing_placed
+from random_placement import placed_at_random, scattered_graph
 from torch import nn
-from torch_models import exported
+from torch_models import ALL, built, exported
+from training_steps import close, loss_of, train
 
 import baechi
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
 
-@pytest.fixture(autouse=True)
-def machine() -> Iterator[None]:
-    """Four devices that work on their own, with slow links and nothing left of freed memory."""
-    gc.collect()
-    with sim.configured(
-        devices=4, asynchronous=True, poison=True, link=sim.Link("300us", "1GB/s"), memory="1GiB"
-    ):
-        yield
-
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 DEVICES = {
     "exclusive": ["sim:0", "sim:1", "sim:2"],
@@ -53,7 +45,7 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
     for seed, (devices, mode) in enumerate(
         [("exclusive", "streams"), ("shared", "streams+order"), ("shared", "plain")]
     ):
-        placed = scattered(name, 3, seed, devices=DEVICES[devices], mode=mode)
+        placed = scattered_graph(name, DEVICES[devices], seed, mode=mode)
         close(expected, train(placed.model, batches))
         assert placed.tier == 2
         torch.accelerator.synchronize()
@@ -80,7 +72,7 @@ def right_runs(make: Callable[[int], Any], plain: Any, batches: list[Any], seeds
 def inception_runs(seeds: int) -> int:
     case = ALL["inception"]
     return right_runs(
-        lambda seed: scattered("inception", 3, seed, devices=DEVICES["exclusive"]),
+        lambda seed: scattered_graph("inception", DEVICES["exclusive"], seed),
         built(case),
         [case.inputs(2)] * 2,
         seeds,
@@ -90,7 +82,7 @@ def inception_runs(seeds: int) -> int:
 def changing_runs(seeds: int) -> int:
     batches = [torch.ones(2, 4), torch.ones(3, 4) / 2]
     return right_runs(
-        lambda seed: changing_placed(seed, devices=DEVICES["exclusive"]), changing(), batches, seeds
+        lambda seed: changing_placed(seed, DEVICES["exclusive"]), changing(), batches, seeds
     )
 
 
@@ -263,13 +255,10 @@ def test_a_size_is_known_before_what_has_it_is_wanted() -> None:
 def test_predicted_peaks_of_single_calls(name: str, mode: str) -> None:
     case = ALL[name]
     sim.configure(asynchronous=False)
-    placed = baechi.torch.place(
+    placed = placed_at_random(
         built(case),
         case.inputs(16),
-        "3x1GiB",
-        method="random",
-        bounds=False,
-        devices=DEVICES["exclusive"],
+        DEVICES["exclusive"],
         level="operator",
         tier=2,
         mode=mode,

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.operators import kept_together, module_devices
-from placement_test import ALL, built, close, train
-from torch_models import CASES, exported
+from torch_models import ALL, CASES, built, exported
+from training_steps import close, train
 
 import baechi
 

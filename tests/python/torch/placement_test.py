@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from typing import Any
 
 import pytest
@@ -13,45 +12,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.capture import call_arguments
-from torch_models import CASES, TRANSFORMERS, Case
-
-ALL = {**CASES, **(TRANSFORMERS if importlib.util.find_spec("transformers") else {})}
-
-
-def built(case: Case) -> Any:
-    torch.manual_seed(7)
-    return case.build()
-
-
-def loss_of(model: Any, inputs: Any) -> Any:
-    args, kwargs = call_arguments(inputs)
-    out = model(*args, **kwargs)
-    own = getattr(out, "loss", None)
-    if own is not None:
-        return own
-    return sum(t.square().mean() for t in baechi.torch.nested.tensors_in(out))
-
-
-def train(model: Any, batches: list[Any], optimizer: Any = None) -> tuple[list[float], list[Any]]:
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), 1e-3)
-    losses = []
-    for inputs in batches:
-        optimizer.zero_grad()
-        loss = loss_of(model, inputs)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, [None if p.grad is None else p.grad.cpu() for p in model.parameters()]
-
-
-def close(expected: tuple[list[float], list[Any]], found: tuple[list[float], list[Any]]) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=1e-5, abs=1e-6)
-    scale = max((float(g.abs().max()) for g in expected[1] if g is not None), default=0.0)
-    for a, b in zip(expected[1], found[1], strict=True):
-        assert (a is None) == (b is None)
-        if a is not None and b is not None:
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(scale, 1.0))
+from random_placement import placed_at_random
+from torch_models import ALL, CASES, Case, built
+from training_steps import close, train
 
 
 @pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what "turns" is about
@@ -65,16 +28,7 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
         model = built(case)
         ids = [id(p) for p in model.parameters()]
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-        placed = baechi.torch.place(
-            model,
-            inputs,
-            f"{count}x1GiB",
-            method="random",
-            seed=seed,
-            bounds=False,
-            devices=["cpu"] * count,
-            tier=1,
-        )
+        placed = placed_at_random(model, inputs, count, seed=seed, tier=1)
         close(expected, train(model, batches, optimizer))
         assert placed.transfers > 0
         assert ids == [id(p) for p in model.parameters()]

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from placement_test import close, train
+from random_placement import placed_at_random
 from torch import nn
 from torch.utils import checkpoint as checkpointing
+from training_steps import close, train
 
 import baechi
 
@@ -82,16 +83,7 @@ def layered(what: str, reentrant: bool) -> Layered:
 
 
 def scattered(model: nn.Module, devices: list[str], seed: int = 1, **options: Any) -> Any:
-    return baechi.torch.place(
-        model,
-        X,
-        f"{len(devices)}x1GiB",
-        method="random",
-        seed=seed,
-        bounds=False,
-        devices=devices,
-        **options,
-    )
+    return placed_at_random(model, X, devices, seed=seed, **options)
 
 
 @pytest.mark.parametrize("devices", [["sim:0", "sim:1", "sim:2"], ["sim:0"] * 3])

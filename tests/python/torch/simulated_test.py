@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,41 +15,21 @@ import baechi.torch
 import torch
 from baechi.torch import _private, assigner, communication, memory, moving
 from baechi.torch.capture import capture_on
-from placement_test import ALL, built, close, train
+from random_placement import placed_at_random, simulated
 from torch import nn
-from torch_models import CASES
+from torch_models import ALL, CASES, built, deep
+from training_steps import close, loss_like, train
 
 import baechi
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
 
-@pytest.fixture(autouse=True)
-def machine() -> Iterator[None]:
-    """Four devices that work on their own, with slow links and nothing left of freed memory."""
-    gc.collect()
-    with sim.configured(
-        devices=4, asynchronous=True, poison=True, link=sim.Link("300us", "1GB/s"), memory="1GiB"
-    ):
-        yield
-
-
-def simulated(count: int) -> list[str]:
-    return [f"sim:{i}" for i in range(count)]
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 def scattered(model: Any, inputs: Any, seed: int, **options: Any) -> Any:
-    return baechi.torch.place(
-        model,
-        inputs,
-        "4x1GiB",
-        method="random",
-        seed=seed,
-        bounds=False,
-        devices=simulated(4),
-        tier=1,
-        **options,
-    )
+    return placed_at_random(model, inputs, simulated(4), seed=seed, tier=1, **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what "turns" is about
@@ -171,19 +149,6 @@ def test_planned_placements_train_the_same(name: str) -> None:
         placed.restore()
         model.load_state_dict(built(case).state_dict())
         model.zero_grad()
-
-
-def loss_like(out: Any) -> Any:
-    """The loss of `loss_of`, from the output."""
-    own = getattr(out, "loss", None)
-    if own is not None:
-        return own
-    return sum(t.square().mean() for t in baechi.torch.nested.tensors_in(out))
-
-
-def deep() -> Any:
-    torch.manual_seed(7)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(12)))
 
 
 def test_weights_that_share_a_storage_share_it_when_moved() -> None:

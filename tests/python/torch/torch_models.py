@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -321,3 +322,15 @@ TRANSFORMERS = {
         _sounds,
     ),
 }
+
+ALL = {**CASES, **(TRANSFORMERS if importlib.util.find_spec("transformers") else {})}
+
+
+def built(case: Case) -> Any:
+    torch.manual_seed(7)
+    return case.build()
+
+
+def deep() -> Any:
+    torch.manual_seed(7)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(12)))

@@ -14,27 +14,18 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from placement_test import built, close, loss_of, train
+from random_placement import placed_at_random
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_models import CASES, ResNet
+from torch_models import CASES, ResNet, built
+from training_steps import close, loss_of, train
 
 import baechi
 
 
 def scattered(model: Any, inputs: Any, count: int = 3, seed: int = 1, **options: Any) -> Any:
     """Place every operator somewhere."""
-    return baechi.torch.place(
-        model,
-        inputs,
-        f"{count}x1GiB",
-        method="random",
-        seed=seed,
-        bounds=False,
-        devices=["cpu"] * count,
-        tier=1,
-        **options,
-    )
+    return placed_at_random(model, inputs, count, seed=seed, tier=1, **options)
 
 
 def test_batch_norm_keeps_the_same_statistics() -> None:

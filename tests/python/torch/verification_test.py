@@ -9,25 +9,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
 from baechi.torch import executor
 from baechi.torch.communication import Links
-from placement_test import built
-from torch_models import CASES
+from random_placement import placed_at_random
+from torch_models import CASES, built
 
 
 def placed_model(name: str) -> Any:
     case = CASES[name]
-    return baechi.torch.place(
-        built(case),
-        case.inputs(2),
-        "3x1GiB",
-        method="random",
-        seed=2,
-        bounds=False,
-        devices=["cpu"] * 3,
-    )
+    return placed_at_random(built(case), case.inputs(2), seed=2)
 
 
 @pytest.mark.parametrize("name", ["resnet", "lstm", "transformer"])
