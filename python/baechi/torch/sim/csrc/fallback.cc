@@ -61,6 +61,14 @@ void for_each_tensor(const c10::IValue& value, Visit visit) {
   });
 }
 
+// Puts a kernel's results in the place of its arguments, which live until then: PyTorch before 2.12
+// takes results that are several of the arguments (`max_pool2d_with_indices.out`) from the stack
+// after it has destroyed them there.
+void call_kernel(const c10::OperatorHandle& op, Stack& stack) {
+  const Stack held = stack;
+  op.callBoxed(&stack);
+}
+
 // One call of one operator.
 class Call {
  public:
@@ -218,7 +226,7 @@ class Call {
   std::optional<Stack> call_meta(Stack meta) const {
     try {
       const HostKernelScope scope;
-      op_.callBoxed(&meta);
+      call_kernel(op_, meta);
     } catch (const std::exception&) {
       return std::nullopt;
     }
@@ -257,7 +265,7 @@ class Call {
       targets.push_back(map_tensors(result, [&](const at::Tensor& t) { return aliases.of(t); }));
     launch(name(), device_, bytes(results),
            [op = op_, host = std::move(host), targets = std::move(targets)]() mutable {
-             op.callBoxed(&host);
+             call_kernel(op, host);
              for (std::size_t i = 0; i < targets.size(); ++i) copy_into(targets[i], host[i]);
            });
   }
@@ -294,7 +302,7 @@ class Call {
     Stack host = host_arguments(aliases, false);
     {
       const HostKernelScope scope;
-      op_.callBoxed(&host);
+      call_kernel(op_, host);
     }
     Stack results, targets, sources;
     for (std::size_t i = 0; i < host.size(); ++i) {
@@ -323,7 +331,7 @@ class Call {
     Stack host = host_arguments(aliases, false);
     {
       const HostKernelScope scope;
-      op_.callBoxed(&host);
+      call_kernel(op_, host);
     }
     finish({map_tensors(host[0], [&](const at::Tensor& view) -> at::Tensor {
       auto result = c10::make_intrusive<c10::TensorImpl>(
