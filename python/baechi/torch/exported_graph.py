@@ -160,6 +160,10 @@ class _Builder:
 
     def _call(self, node: fx.Node) -> Node:
         target: Any = node.target
+        if target is torch.ops.aten.view.default:
+            # A copy before it is left out where the CPU's kernels make memory contiguous already;
+            # those of other devices may not.
+            target = torch.ops.aten.reshape.default
         args = tuple(self._argument(a) for a in node.args)
         kwargs = {name: self._argument(a) for name, a in node.kwargs.items()}
         owner = (node.meta.get("custom") or {}).get(ANNOTATION)

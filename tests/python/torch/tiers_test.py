@@ -51,6 +51,36 @@ def test_planned_placements_train_the_same(name: str, method: str) -> None:
     assert placed.tier == 2
 
 
+class Attention(nn.Module):
+    """Attention whose result is contiguous on the CPU as it comes, as it is not elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend over the first dimension."""
+        length, batch, _ = x.shape
+        heads = (t.view(length, batch, 2, 8).permute(1, 2, 0, 3) for t in self.qkv(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(*heads)
+        return self.out(y.permute(2, 0, 1, 3).contiguous().view(length * batch, 16))
+
+
+@pytest.mark.usefixtures("sim")
+def test_a_graph_runs_where_kernels_lay_out_memory_otherwise_than_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    model, x = Attention(), torch.randn(6, 4, 16)
+    expected = model(x)
+    devices = ["sim:0", "sim:1"]
+    placed = baechi.torch.place(
+        model, x, "2x1GiB", method="random", seed=1, bounds=False, devices=devices, tier=2
+    )
+    torch.testing.assert_close(model(x).cpu(), expected)
+    assert (placed.tier, placed.tier_note) == (2, "")
+    placed.restore()
+
+
 def test_evaluation_has_a_graph_of_its_own() -> None:
     case = CASES["resnet"]
     plain = built(case)
