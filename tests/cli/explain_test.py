@@ -7,25 +7,7 @@ import itertools
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Run
-
-
-@pytest.fixture(scope="module")
-def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("explain") / "graph.json"
-    result = run("generate", "layered", "--operators", "60", "--seed", "3", "-o", path)
-    assert result.returncode == 0, result.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
-def plan(run: Run, graph: Path) -> Path:
-    path = graph.parent / "plan.json"
-    result = run("place", graph, "-c", "2x8GiB", "-m", "m-etf", "-o", path)
-    assert result.returncode == 0, result.stderr
-    return path
 
 
 def test_the_critical_path_has_no_gap(run: Run, graph: Path, plan: Path) -> None:

@@ -13,31 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import CLUSTER
 from tests.conftest import Run
 
 METHODS = [
     *("auto", "refine", "all", "m-topo", "m-etf", "m-sct"),
     *("chain", "partition", "exact", "single", "balanced", "random"),
 ]
-CLUSTER = "2x8GiB"
-
-
-@pytest.fixture(scope="module")
-def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("place") / "graph.json"
-    result = run("generate", "layered", "--operators", "60", "--seed", "3", "-o", path)
-    assert result.returncode == 0, result.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
-def plan(run: Run, graph: Path) -> Path:
-    """A plan of m-etf that uses both devices."""
-    path = graph.parent / "plan.json"
-    result = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "-o", path)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(path.read_text())["transfers"]
-    return path
 
 
 def test_optimize_tells_what_each_pass_did(run: Run, graph: Path, tmp_path: Path) -> None:

@@ -17,14 +17,6 @@ QUICK = ["-m", "m-etf", "--budget", "10ms"]
 
 
 @pytest.fixture(scope="module")
-def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("study") / "graph.json"
-    result = run("generate", "layered", "--operators", "60", "--seed", "3", "-o", path)
-    assert result.returncode == 0, result.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
 def batched(run: Run, graph: Path) -> Path:
     path = graph.parent / "gnmt.json"
     result = run("generate", "gnmt", "--length", "3", "--batch", "8", "-o", path)
