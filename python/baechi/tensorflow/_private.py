@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of TensorFlow and Keras that baechi.tensorflow uses, and a test of each."""
+"""Every private name of TensorFlow and Keras that baechi.tensorflow uses; `versions` tests them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,6 @@ from tensorflow.python.ops import (
     handle_data_util,
     resource_variable_ops,
 )
-
-from baechi._core import InputError
-
-FIRST_TESTED = (2, 17)
-LAST_TESTED = (2, 21)
-
 
 # Graphs and functions
 
@@ -333,100 +327,3 @@ def own_strategy(model: Any) -> Any:
 def compiled_state(model: Any) -> tuple[Any, ...]:
     """Return what a Keras model's training step was traced from, to be compared by identity."""
     return (model.optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
-
-
-# Self-test
-
-
-def version() -> tuple[int, int]:
-    """Return the major and minor version of the TensorFlow that is installed."""
-    major, minor = tf.__version__.split(".")[:2]
-    return int(major), int(minor)
-
-
-def _session_traces_all() -> bool:
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.square(tf.constant(3.0, name="three"), name="nine")
-        proto = tf.compat.v1.train.export_meta_graph()
-    again = tf.Graph()
-    with again.as_default():
-        import_meta_graph(proto)
-    metadata = tf.compat.v1.RunMetadata()
-    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-    with tf.compat.v1.Session(graph=again, config=session_config()) as session:
-        value = session.run("nine:0", options=options, run_metadata=metadata)
-    traced = {n.node_name for d in metadata.step_stats.dev_stats for n in d.node_stats}
-    return value == 9 and {"three", "nine"} <= traced
-
-
-def self_test() -> list[str]:
-    """Return what is not as expected in the TensorFlow that is installed; empty when all is."""
-    wrong = []
-    devices = [d.name for d in tf.config.list_logical_devices()]
-    with tf.device(devices[0]):
-        weight = tf.Variable([2.0])
-
-    @tf.function(autograph=False)
-    def step(x: Any) -> Any:
-        return tf.square(weight) + x
-
-    traced = step.get_concrete_function(tf.TensorSpec((1,), tf.float32))
-    definition = traced.graph.as_graph_def()
-    outputs = [tensor.name for tensor in traced.graph.outputs]
-    if (
-        bodies_of(definition)
-        or float(rebuilt(traced, definition, outputs, [])(tf.constant([1.0]))[0]) != 5
-    ):
-        wrong.append("a function made of its own GraphDef gives another result")
-    if not _session_traces_all():
-        wrong.append("a session does not trace all operations as they are")
-    identity = id(weight)
-    before = [o.name for o in traced.graph.get_operations()]
-    target = tf.DeviceSpec.from_string(devices[-1])
-    target = target.replace(job="localhost", replica=0, task=0).to_string()
-    old = move(weight, target)
-    if weight.device != target or id(weight) != identity or weight.numpy()[0] != 2:
-        wrong.append("a variable does not move in place")
-    for operation in traced.graph.get_operations():
-        if operation.type != "Placeholder":
-            set_device(operation, target)
-    captured = [weight.handle if c is old else c for c in traced.captured_inputs]
-    if not any(c is weight.handle for c in captured):
-        wrong.append("a function does not capture the handles of its variables")
-    placed = function_of(traced.graph, traced.function_type, captured)
-    found: list[Any] = []
-    graphs = partition_graphs(lambda: found.append(placed(tf.constant([1.0]))))
-    if float(found[0][0]) != 5:
-        wrong.append("a function made of a changed graph gives another result")
-    where = {n.name.split("/")[-1]: n.device for g in graphs for n in g.node}
-    if where.get("Square") != target:
-        wrong.append("the device that an operation ran on cannot be read back")
-    try:
-        stale = traced(tf.constant([1.0]))
-    except tf.errors.OpError:
-        pass
-    else:
-        if stale.shape == (1,):
-            wrong.append("a function traced before a move goes on with old weights")
-    move_back(weight, old)
-    if float(traced(tf.constant([1.0]))[0]) != 5 or not before:
-        wrong.append("a variable does not move back")
-    return wrong
-
-
-@functools.cache
-def require_tested() -> None:
-    """Raise InputError if an unknown version of TensorFlow does not do what we need."""
-    if FIRST_TESTED <= version() <= LAST_TESTED:
-        return
-    first, last = (".".join(map(str, v)) for v in (FIRST_TESTED, LAST_TESTED))
-    try:
-        wrong = self_test()
-    except Exception as error:
-        wrong = [f"{type(error).__name__}: {error}"]
-    if wrong:
-        raise InputError(
-            f"TensorFlow {tf.__version__} cannot be used ({wrong[0]}): "
-            f"install a version from {first} to {last}"
-        )

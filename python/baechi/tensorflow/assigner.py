@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi._core import InputError
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private, versions
 from baechi.tensorflow.devices import full_name
 
 # Operations that are gone when a function runs: its arguments and results are those of the call.
@@ -137,7 +137,7 @@ class PlacedFunction:
     """
 
     def __init__(self, traced: Any, device_of: Mapping[str, str]) -> None:
-        _private.require_tested()
+        versions.require_tested()
         if call := next((o for o in traced.graph.get_operations() if o.type in _CALLS), None):
             raise InputError(
                 f"{call.name!r} calls another function, whose operations have no plan: trace with "
@@ -295,7 +295,7 @@ class PlacedGraph:
     """
 
     def __init__(self, graph: Any, device_of: Mapping[str, str]) -> None:
-        _private.require_tested()
+        versions.require_tested()
         self.graph = graph
         self.device_of = dict(device_of)
         self.kept: set[str] = set()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from baechi._core import Cluster, Graph, InputError, Plan, Profile
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private, versions
 from baechi.tensorflow.assigner import (
     Landing,
     NotAsPlanned,
@@ -211,7 +211,7 @@ class _Step:
         *,
         dynamic_batch: bool = True,
     ) -> None:
-        _private.require_tested()
+        versions.require_tested()
         self._run = {"fetches": fetches, "feed_dict": feed_dict}
         self._values = inputs
         if isinstance(target, Captured):

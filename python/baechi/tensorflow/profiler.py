@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi._core import Graph, InputError, Profile
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private, versions
 from baechi.tensorflow.devices import full_name
 from baechi.tensorflow.graph_generator import Captured, graph_of
 from baechi.tensorflow.inlining import split_input
@@ -56,7 +56,7 @@ def measure(
         InputError: The step cannot be replayed; the message says why.
 
     """
-    _private.require_tested()
+    versions.require_tested()
     if steps < 1 or warmup < 0:
         raise InputError("steps must be at least 1, and warmup at least 0")
     if captured.function is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi._core import InputError
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private, versions
 from baechi.tensorflow.rewriting import flattened
 
 
@@ -38,7 +38,7 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
         InputError: XLA compiles the function, or a distribution strategy is in use.
 
     """
-    _private.require_tested()
+    versions.require_tested()
     if tf.distribute.has_strategy():
         raise InputError(
             "a distribution strategy is in use, and it places operations itself: trace and place "

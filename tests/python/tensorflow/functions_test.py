@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 import baechi.tensorflow
 import numpy as np
 import tensorflow as tf
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private, versions
 from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction
 
 import baechi
@@ -341,22 +341,22 @@ def test_the_devices_of_this_process_are_the_default_cluster() -> None:
 def test_an_unknown_version_is_used_if_its_self_test_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert _private.self_test() == []
-    monkeypatch.setattr(_private, "version", lambda: (3, 0))
-    _private.require_tested.cache_clear()
-    _private.require_tested()
+    assert versions.self_test() == []
+    monkeypatch.setattr(versions, "version", lambda: (3, 0))
+    versions.require_tested.cache_clear()
+    versions.require_tested()
     monkeypatch.setattr(_private, "set_device", lambda *_: None)
-    _private.require_tested.cache_clear()
+    versions.require_tested.cache_clear()
     with pytest.raises(baechi.InputError) as error:
         baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", batch=2)
     one_sentence(error, "read back", "install a version from 2.17 to 2.21")
     monkeypatch.undo()
-    _private.require_tested.cache_clear()
+    versions.require_tested.cache_clear()
 
 
 def test_a_version_whose_stale_functions_go_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_private, "_empty", lambda *_: None)
-    assert _private.self_test() == ["a function traced before a move goes on with old weights"]
+    assert versions.self_test() == ["a function traced before a move goes on with old weights"]
 
 
 def test_a_step_is_measured_and_its_profile_used_again(tmp_path: Any) -> None:
