@@ -5,101 +5,24 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "baechi/io/read_cluster.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/text_file.h"
-#include "baechi/io/write_graph.h"
 #include "baechi/io/write_onnx.h"
-#include "baechi/plan/planner.h"
-#include "unit/io/wire_text.h"
+#include "unit/io/onnx_text.h"
 #include "unit/test_paths.h"
 
 namespace baechi {
 namespace {
 
-constexpr std::uint64_t kFloat = 1, kInt64 = 7;
+using namespace onnx_text;
 
-// A dimension of 0 is open, and named "n".
-std::string value(std::string_view name, const std::vector<std::uint64_t>& sizes,
-                  std::uint64_t element = kFloat) {
-  std::string dims;
-  for (const std::uint64_t size : sizes)
-    dims += field(1, size != 0 ? number(1, size) : field(2, "n"));
-  return field(1, name) + field(2, field(1, number(1, element) + field(2, dims)));
-}
-std::string tensor(std::string_view name, const std::vector<std::uint64_t>& sizes,
-                   std::uint64_t element = kFloat, const std::vector<std::uint64_t>& values = {}) {
-  std::string out;
-  for (const std::uint64_t size : sizes) out += number(1, size);
-  out += number(2, element) + field(8, name);
-  for (const std::uint64_t v : values) out += number(7, v);
-  return out;
-}
-std::string integer(std::string_view name, std::uint64_t value) {
-  return field(5, field(1, name) + number(3, value) + number(20, 2));
-}
-std::string body(std::string_view name, const std::string& graph) {
-  return field(5, field(1, name) + field(6, graph) + number(20, 5));
-}
-std::string node(std::string_view name, std::string_view op, const std::vector<std::string>& inputs,
-                 const std::vector<std::string>& outputs, const std::string& attributes = "") {
-  std::string text;
-  for (const std::string& input : inputs) text += field(1, input);
-  for (const std::string& output : outputs) text += field(2, output);
-  return field(1, text + field(3, name) + field(4, op) + attributes);
-}
-std::string model(const std::string& graph, std::uint64_t ir_version = 8) {
-  return number(1, ir_version) + field(2, "test") + field(7, graph);
-}
-std::string input(std::string_view name, const std::vector<std::uint64_t>& sizes,
-                  std::uint64_t element = kFloat) {
-  return field(11, value(name, sizes, element));
-}
-std::string initializer(std::string_view name, const std::vector<std::uint64_t>& sizes) {
-  return field(5, tensor(name, sizes));
-}
-
-ModelCosts costs(std::optional<std::int64_t> batch = {},
-                 std::map<std::string, std::int64_t, std::less<>> dimensions = {}) {
-  return {.kinds = parse_costed_kinds("gpu=rtx2080"),
-          .batch = batch,
-          .dimensions = std::move(dimensions)};
-}
-OpGraph read(const std::string& bytes, const ModelCosts& with = costs()) {
-  return parse_onnx(bytes, "m.onnx", {}, with);
-}
-std::string complaint(const std::string& bytes, const ModelCosts& with = costs()) {
-  try {
-    read(bytes, with);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no complaint";
-}
-OpId find(const OpGraph& graph, std::string_view name) {
-  const std::optional<OpId> op = graph.find(name);
-  REQUIRE_MESSAGE(op.has_value(), std::string(name));
-  return *op;
-}
-std::int64_t bytes_out(const OpGraph& graph, std::string_view name) {
-  return graph.output_bytes(find(graph, name)).count();
-}
 OpGraph file(const char* name, const ModelCosts& with) {
   return read_graph(std::string(BAECHI_TEST_DATA_DIR "/onnx/") + name,
                     {.costs = with, .cancel = nullptr});
-}
-
-// x [n, 4] -> MatMul w [4, 8] -> Relu.
-std::string small_graph() {
-  return node("mm", "MatMul", {"x", "w"}, {"y"}) + node("relu", "Relu", {"y"}, {"z"}) +
-         input("x", {0, 4}) + initializer("w", {4, 8}) + field(12, value("z", {0, 8}));
 }
 
 TEST_CASE("onnx: an exported transformer needs nothing but its input's sizes") {
@@ -416,55 +339,6 @@ TEST_CASE("onnx: the format is told by the first fields, cut off or not") {
   CHECK_FALSE(looks_like_onnx("{\"format\": 1}"));
   CHECK_FALSE(looks_like_onnx(
       read_text_file(BAECHI_TEST_DATA_DIR "/tensorflow/cnn_step.pb").text.substr(0, 4096)));
-}
-
-Plan plan_for(const OpGraph& graph) {
-  const Cluster cluster(parse_cluster_line("2xgpu:1GiB+1xcpu:1GiB"));
-  const CostModel model(graph, cluster);
-  PlanRequest request;
-  request.method = "balanced";
-  const PlanResult result = make_plan(model, request);
-  REQUIRE(std::holds_alternative<Plan>(result));
-  return std::get<Plan>(result);
-}
-
-std::size_t count(std::string_view text, std::string_view what) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
-
-TEST_CASE("write_onnx: devices are added, and replace those of an earlier plan") {
-  const std::string bytes = model(small_graph(), 11);
-  const OpGraph graph = read(bytes, costs(2));
-  Plan plan = plan_for(graph);
-  plan.schedule.slots[find(graph, "mm")].device = DeviceId(1);
-  plan.schedule.slots[find(graph, "relu")].device = DeviceId(2);
-  const std::string once = placed_onnx(bytes, "m.onnx", graph, plan);
-  CHECK(count(once, "layer_ann") == 2);
-  CHECK(count(once, field(2, "gpu:1")) == 2);  // as ONNX Runtime names it, and as the cluster
-  CHECK(count(once, field(2, "cpu")) == 1);
-  CHECK(count(once, field(1, "y") + field(2, std::string(1, '\1'))) == 1);  // y is on device 1
-  CHECK(placed_onnx(once, "m.onnx", graph, plan) == once);
-  CHECK(graph_to_json(read(once, costs(2))) == graph_to_json(graph));
-  CHECK(onnx_runtime_layer_assignment(plan) ==
-        (plan.schedule.slots[find(graph, "x")].device == DeviceId(0)
-             ? "gpu:0(=gpu:0);gpu:1(=gpu:1);cpu(=cpu)"
-             : "gpu:1(=gpu:1);cpu(=cpu)"));
-  // Before version 11 of the format there is no such annotation.
-  const std::string old = placed_onnx(model(small_graph(), 10), "m.onnx", graph, plan);
-  CHECK(count(old, "layer_ann") == 2);
-  CHECK(count(old, field(1, "baechi")) == 0);
-}
-
-TEST_CASE("write_onnx: another graph's model is refused") {
-  const OpGraph graph = read(model(small_graph()), costs(2));
-  const Plan plan = plan_for(graph);
-  const std::string other = model(node("other", "Relu", {"x"}, {"y"}) + input("x", {4}));
-  CHECK_THROWS_WITH_AS(placed_onnx(other, "o.onnx", graph, plan),
-                       "o.onnx: node 'other' is not in the planned graph", InputError);
-  CHECK_THROWS_WITH_AS(placed_onnx("{}", "o.onnx", graph, plan),
-                       "o.onnx: only an ONNX model can be written as one", InputError);
 }
 
 }  // namespace
