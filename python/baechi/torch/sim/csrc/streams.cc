@@ -7,148 +7,18 @@
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
-#include <deque>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "task_queue.h"
+
 namespace baechi::sim {
 namespace {
 
-constexpr int kPoolSize = 32;
-constexpr int kStreams = kPoolSize + 1;  // the default stream has id 0
-
 std::atomic<bool> is_forked = false;
 std::atomic<std::int64_t> host_ns = 0;
-
-struct Entry {
-  const char* name;
-  Task task;
-  std::int64_t duration_ns;  // to be waited for on the real clock
-  bool may_be_delayed;
-};
-
-// splitmix64: the delays of race mode.
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15ULL);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
-
-// What went wrong on a device and has not been reported.
-struct DeviceErrors {
-  std::mutex mutex;
-  std::atomic<bool> any = false;
-  std::string first;
-
-  void add(std::string what) {
-    const std::lock_guard lock(mutex);
-    if (!any) first = std::move(what);
-    any = true;
-  }
-  void report() {
-    if (!any) return;
-    std::string what;
-    {
-      const std::lock_guard lock(mutex);
-      what = std::exchange(first, {});
-      any = false;
-    }
-    TORCH_CHECK(false, what);
-  }
-};
-
-std::array<DeviceErrors, kMaxDevices>& errors() {
-  static auto* all = new std::array<DeviceErrors, kMaxDevices>;  // outlives every thread
-  return *all;
-}
-
-class Queue {
- public:
-  Queue(int device, int stream) : device_(device), stream_(stream) {}
-
-  void push(Entry entry) {
-    pending_.fetch_add(1);
-    {
-      const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-      entries_.push_back(std::move(entry));
-    }
-    changed_.notify_one();
-  }
-
-  bool idle() const { return pending_ == 0; }
-
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) return;
-      stopping_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-    thread_ = {};
-    stopping_ = false;
-  }
-
-  std::mutex clock_mutex;
-  std::int64_t free_ns = 0;  // virtual time at which all that was submitted has run
-
- private:
-  void work() {
-    std::uint64_t random =
-        settings().delay_seed * 1000003 + static_cast<std::uint64_t>(device_ * kStreams + stream_);
-    for (;;) {
-      Entry entry;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || !entries_.empty(); });
-        if (entries_.empty()) return;
-        entry = std::move(entries_.front());
-        entries_.pop_front();
-      }
-      const std::int64_t longest = settings().longest_delay_ns;
-      if (longest > 0 && entry.may_be_delayed)
-        std::this_thread::sleep_for(
-            std::chrono::nanoseconds(next_random(random) % static_cast<std::uint64_t>(longest)));
-      run(entry);
-      entry = {};
-      pending_.fetch_sub(1);
-    }
-  }
-
-  void run(Entry& entry) const {
-    const auto start = Clock::now();
-    try {
-      entry.task();
-    } catch (const c10::Error& error) {
-      fail(entry.name, error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      fail(entry.name, error.what());
-    }
-    if (entry.duration_ns > 0)
-      std::this_thread::sleep_until(start + std::chrono::nanoseconds(entry.duration_ns));
-  }
-
-  void fail(const char* name, const char* what) const {
-    errors()[static_cast<std::size_t>(device_)].add(
-        std::string(what) + " (raised by " + name + " on stream " + std::to_string(stream_) +
-        " of sim:" + std::to_string(device_) + ", reported by a later call)");
-  }
-
-  const int device_;
-  const int stream_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Entry> entries_;
-  std::atomic<std::int64_t> pending_ = 0;
-  std::thread thread_;
-  bool stopping_ = false;
-};
 
 // One transfer at a time; `free_ns` is when the virtual clock has it free.
 struct Port {
@@ -308,7 +178,7 @@ void set_current_device(int device) {
 
 void submit(c10::Stream stream, const Submission& submission, Task task) {
   check_not_forked();
-  errors()[static_cast<std::size_t>(stream.device_index())].report();
+  device_errors()[static_cast<std::size_t>(stream.device_index())].report();
   Queue& queue = queue_of(stream);
   {
     const std::lock_guard lock(queue.clock_mutex);
@@ -332,8 +202,8 @@ void submit_quietly(c10::Stream stream, Task task) noexcept {
 
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task) {
   check_not_forked();
-  errors()[static_cast<std::size_t>(source.device_index())].report();
-  errors()[static_cast<std::size_t>(target.device_index())].report();
+  device_errors()[static_cast<std::size_t>(source.device_index())].report();
+  device_errors()[static_cast<std::size_t>(target.device_index())].report();
   Queue& from = queue_of(source);
   Queue& to = queue_of(target);
   const auto [out, in] = ports(source, target);
@@ -401,7 +271,7 @@ void synchronize(const MarkPtr& mark, int device) {
   mark->wait();
   advance(host_ns, mark->virtual_ns);
   drop_done();
-  errors()[static_cast<std::size_t>(device)].report();
+  device_errors()[static_cast<std::size_t>(device)].report();
 }
 
 void synchronize(c10::Stream stream) { synchronize(record(stream), stream.device_index()); }
@@ -413,7 +283,7 @@ void synchronize_device(int device) {
     advance(host_ns, mark->virtual_ns);
   }
   drop_done();
-  errors()[static_cast<std::size_t>(device)].report();
+  device_errors()[static_cast<std::size_t>(device)].report();
 }
 
 void synchronize_all() noexcept {
