@@ -94,6 +94,7 @@ class Exported:
     rebuild: Callable[[list[torch.Tensor]], Any]  # what the model returns, from the outputs
     modes: tuple[bool, ...]  # that it was traced in, as `modes_of` tells them
     example: list[tuple[int, ...]]  # the shapes that it was traced with
+    variant: int = 0  # which of the settings that a placed model had
     _accepted: set[Any] = field(default_factory=set)
 
     def recorder(self, model: nn.Module) -> Recorder:

@@ -27,20 +27,21 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
         if not _private.moves_in_place(tensor, device):
             raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
         address = _private.storage_address(tensor)
-        if sharing[address] == 1:
-            tensor.data = tensor.data.to(device)
-        else:
-            flat = stored.get((address, device))
-            if flat is None:
-                held.append(tensor.data)
-                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-                flat = whole.set_(tensor.untyped_storage()).to(device)
-                stored[address, device] = flat
-            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
-            moved = torch.empty(0, dtype=tensor.dtype, device=device)
-            tensor.data = moved.set_(flat.untyped_storage(), *place)
-        if tensor.grad is not None:
-            tensor.grad.data = tensor.grad.data.to(device)
+        with torch.inference_mode(tensor.is_inference()):  # what was trainable goes on being so
+            if sharing[address] == 1:
+                tensor.data = tensor.data.to(device)
+            else:
+                flat = stored.get((address, device))
+                if flat is None:
+                    held.append(tensor.data)
+                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                    flat = whole.set_(tensor.untyped_storage()).to(device)
+                    stored[address, device] = flat
+                place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+                moved = torch.empty(0, dtype=tensor.dtype, device=device)
+                tensor.data = moved.set_(flat.untyped_storage(), *place)
+            if tensor.grad is not None:
+                tensor.grad.data = tensor.grad.data.to(device)
 
 
 @contextlib.contextmanager

@@ -53,6 +53,9 @@ def _scalars_follow(group: Mapping[str, Any]) -> bool:
 def _moved(value: Any, device: torch.device, target: torch.device, on_device: bool) -> Any:
     def move(tensor: torch.Tensor) -> torch.Tensor:
         stays = tensor.dim() == 0 and tensor.device.type == "cpu" and not on_device
-        return tensor if stays or tensor.device != device else tensor.to(target)
+        if stays or tensor.device != device:
+            return tensor
+        with torch.inference_mode(tensor.is_inference()):
+            return tensor.to(target)
 
     return map_tensors(move, value)

@@ -6,7 +6,9 @@ A graph has the modes and the settings that the model had when it was traced, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +73,102 @@ def settings_of(model: nn.Module) -> list[Any]:
         for name, value in vars(module).items()
         if name not in _OWN
     ]
+
+
+def _first_difference(before: list[Any], now: list[Any]) -> str:
+    for path, name, _ in (v for v in now if v not in before):
+        return f"{path}.{name}" if path else str(name)
+    return "..."
+
+
+def _look_into(value: Any, depth: int, found: dict[int, Any]) -> bool:
+    """Find the containers that `_setting` looks into; False where they hold a tensor."""
+    if isinstance(value, torch.Tensor):
+        return False
+    if depth == 0 or id(value) in found or isinstance(value, (*_PLAIN, nn.Module)):
+        return True
+    inside = value
+    if not isinstance(value, (list, tuple, set, Mapping)):
+        inside = getattr(value, "__dict__", None)
+        if inside is None or isinstance(value, type) or callable(value):
+            return True
+    elif len(value) > _MANY:
+        return True
+    members = inside.values() if isinstance(inside, Mapping) else inside
+    plain = all(_look_into(member, depth - 1, found) for member in members)
+    if plain:
+        found[id(value)] = inside
+    return plain
+
+
+def _nothing(_: Any) -> Iterable[Any]:
+    return ()
+
+
+def _values(container: Mapping[Any, Any]) -> Iterable[Any]:
+    return container.values()
+
+
+class Attributes:
+    """Tells apart the settings that a model had, as attributes of its modules are changed."""
+
+    def __init__(self, model: nn.Module, settings: list[Any] | None, most: int) -> None:
+        self._model = model
+        self._variants = [settings_of(model) if settings is None else settings]
+        self._most = most
+        self._variant: int | None = 0
+        self._varying = ""
+        self._places: list[tuple[Any, Callable[[Any], Iterable[Any]]]] = []  # and what is in them
+        self._counts: list[int] = []
+        self._values: list[Any] = []  # no tensors, which would be kept for it
+
+    def variant(self) -> int:
+        """Return the number of the present settings: those that come back have the same.
+
+        Raises:
+            NotExportedError: There were too many.
+
+        """
+        if not self._same():
+            settings = settings_of(self._model)
+            if settings not in self._variants and len(self._variants) < self._most:
+                self._variants.append(settings)
+            known = settings in self._variants
+            self._variant = self._variants.index(settings) if known else None
+            self._varying = _first_difference(self._variants[-1], settings)
+            self._look()
+        if self._variant is None:
+            raise NotExportedError(f"its attribute {self._varying!r} varies too much")
+        return self._variant
+
+    def accept(self) -> None:
+        """Take what changed since `variant` for no other settings: the forward changed it."""
+        if not self._same():
+            self._look()
+
+    def _same(self) -> bool:
+        if [len(place) for place, _ in self._places] != self._counts:
+            return False
+        try:
+            return bool(self._counts) and all(map(operator.is_, self._now(), self._values))
+        except KeyError:  # one was deleted, another is new
+            return False
+
+    def _now(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable([values(place) for place, values in self._places])
+
+    def _look(self) -> None:
+        self._places.clear()
+        found: dict[int, Any] = {}
+        for module in self._model.modules():
+            own = vars(module)
+            names = [n for n in own if n not in _OWN and _look_into(own[n], _DEPTH, found)]
+            several: Any = operator.itemgetter(*names, *names[:1]) if names else _nothing
+            self._places.append((own, several))
+        for inside in found.values():
+            self._places.append((inside, _values if isinstance(inside, Mapping) else iter))
+        self._counts = [len(place) for place, _ in self._places]
+        self._values = list(self._now())
 
 
 @dataclass

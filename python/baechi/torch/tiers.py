@@ -25,7 +25,7 @@ from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.exported_graph import NotExportedError
 from baechi.torch.graph_placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.recorded_step import Capture
-from baechi.torch.surroundings import ExampleGraph, check_surroundings, settings_of
+from baechi.torch.surroundings import Attributes, ExampleGraph, check_surroundings
 
 TIERS = ("auto", 1, 2)
 ORDER = "streams+order"
@@ -72,7 +72,11 @@ class TieredAssigner(Assigner):
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
         self._programs: dict[Any, list[_Program]] = {}
-        self._refused: dict[Any, str] = {} if tier2.early is None else dict(tier2.early.refused)
+        self._refused: dict[Any, str] = {}
+        if tier2.early is not None:
+            self._refused = {(*key, 0): reason for key, reason in tier2.early.refused.items()}
+        settings = None if tier2.early is None else tier2.early.settings
+        self._attributes = Attributes(model, settings, _GRAPHS)
         self._all_modules: list[nn.Module] = []
         self._children: list[tuple[Mapping[str, Any], tuple[Any, ...]]] = []  # of each module
         self._childless: list[Mapping[str, Any]] = []  # of modules with none inside
@@ -88,7 +92,7 @@ class TieredAssigner(Assigner):
         self._weights = [t for m in self._all_modules for t in (m._parameters, m._buffers)]
         self._weight_counts = list(map(len, self._weights))
         for exported in self.tier2.exported:
-            key = (exported.structure, exported.modes)
+            key = (exported.structure, exported.modes, exported.variant)
             if not any(p.exported is exported for p in self._programs.get(key, ())):
                 self._programs.setdefault(key, []).append(self._program(exported))
 
@@ -131,17 +135,19 @@ class TieredAssigner(Assigner):
                 raise InputError(
                     f"{type(self.model).__name__} cannot run in tier 2: {reason}"
                 ) from reason
-            return super()._ran(path, forward, args, kwargs)
+            try:
+                return super()._ran(path, forward, args, kwargs)
+            finally:
+                self._attributes.accept()
         self.tier, self.note = 2, ""
         return self._run(program, tensors)
 
     def _chosen(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> _Program:
         """Return what runs a call; raises why nothing does."""
         self._check_surroundings()
-        if self.tier2.early is not None:
-            self._check_early(self.tier2.early)
+        variant = self._attributes.variant()
         structure = structure_of((args, kwargs), tensors)
-        key = (structure, modes_of(self._all_modules))
+        key = (structure, modes_of(self._all_modules), variant)
         known = self._programs.get(key, ())
         for program in known:
             if program.exported.accepts(tensors):
@@ -169,16 +175,6 @@ class TieredAssigner(Assigner):
         if list(map(len, self._weights)) != self._weight_counts:
             raise NotExportedError("it has other parameters than when it was placed")
 
-    def _check_early(self, early: ExampleGraph) -> None:
-        """Forget the graph that was made before the first call if the model is another by now."""
-        self.tier2.early = None
-        if settings_of(self.model) == early.settings:
-            return
-        self._refused.clear()
-        for programs in self._programs.values():
-            programs[:] = [p for p in programs if p.exported is not early.exported]
-        self.tier2.exported[:] = [e for e in self.tier2.exported if e is not early.exported]
-
     def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> _Program:
         known = self._programs.get(key, [])
         earlier = known[-1].exported.example if known else None
@@ -186,6 +182,7 @@ class TieredAssigner(Assigner):
             exported = export(self.model, call, units=self.tier2.units, earlier=earlier)
         if not exported.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
+        exported.variant = key[-1]
         program = self._program(exported)
         self._programs.setdefault(key, []).append(program)
         self.tier2.exported.append(exported)  # for the time after restore()

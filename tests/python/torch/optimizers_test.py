@@ -247,3 +247,20 @@ def test_an_optimizer_that_keeps_state_of_another_form_is_left_alone() -> None:
     odd = Odd(model.parameters())
     placed_on(model).restore()
     assert odd.state == [1, 2]
+
+
+@pytest.mark.parametrize("inside", ["place", "restore"])
+def test_weights_that_are_moved_in_inference_mode_are_trained_later(inside: str) -> None:
+    plain, model = net(), net()
+    expected = torch.optim.Adam(plain.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
+    with torch.inference_mode(inside == "place"):
+        place = placed_on(model.eval(), DEVICES)
+    model.train()
+    assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
+    with torch.inference_mode(inside == "restore"):
+        place.restore()
+    for _ in range(2):
+        assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
+    assert not any(weight.is_inference() for weight in model.parameters())

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
 from baechi.torch import tiers
 from baechi.torch.exported import export
@@ -93,3 +94,79 @@ def test_graphs_that_cannot_be_had_are_not_tried_for_ever(monkeypatch: pytest.Mo
         placed.model(**{**inputs, "scale": number / 4})
     assert tried == 15  # of sixteen; `place` tried the first
     assert "data-dependent" in placed.tier_note
+
+
+class Options:
+    """What libraries keep beside a model's weights."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.steps = [1.0]
+
+
+class Adjusted(nn.Module):
+    """Does what its attributes say."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.outer = nn.Linear(16, 4)
+        self.options = options
+        self.shift = 0.0
+        self.doubled = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x) * self.options.scale * self.options.steps[-1] + self.shift
+        return self.outer(x) * 2 if self.doubled else self.outer(x)
+
+
+def double(model: Any) -> None:
+    model.doubled = not model.doubled
+
+
+def scale(model: Any) -> None:
+    model.options.scale = 3.5 - model.options.scale
+
+
+def append(model: Any) -> None:
+    model.options.steps.append(model.options.steps[-1] + 1)
+
+
+def replace(model: Any) -> None:
+    model.options = Options()
+    model.options.scale = 0.25
+
+
+@pytest.mark.parametrize("change", [double, scale, append, replace])
+def test_attributes_that_change_between_calls_are_noticed(change: Any) -> None:
+    torch.manual_seed(2)
+    plain = Adjusted(Options())
+    model = copy.deepcopy(plain)
+    x = torch.randn(3, 16)
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2, tier=2)
+    for _ in range(2):
+        for _ in range(2):  # the second call uses the graph of the first
+            torch.testing.assert_close(model(x), plain(x))
+            assert placed.tier == 2
+        change(plain)
+        change(model)
+    torch.testing.assert_close(model(x), plain(x))
+    assert placed.graphs <= 3
+    placed.restore()
+
+
+def test_attributes_that_change_all_the_time_end_in_tier_1() -> None:
+    torch.manual_seed(2)
+    plain = Adjusted(Options())
+    model = copy.deepcopy(plain)
+    x = torch.randn(3, 16)
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2)
+    for step in range(8):
+        plain.shift = model.shift = 0.1 * step
+        torch.testing.assert_close(model(x), plain(x))
+        assert placed.tier == (2 if step < 4 else 1)
+    assert placed.tier_note == "its attribute 'shift' varies too much"
+    plain.shift = model.shift = 0.1
+    torch.testing.assert_close(model(x), plain(x))
+    assert (placed.tier, placed.graphs) == (2, 4)
+    placed.restore()
