@@ -41,3 +41,14 @@ def asynchronous_devices() -> Iterator[None]:
     link = module.Link("300us", "1GB/s")
     with module.configured(devices=4, asynchronous=True, poison=True, link=link, memory="1GiB"):
         yield
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Leave no model placed: libraries hold on to models."""
+    from branching_net import PLACED
+
+    yield
+    for place in PLACED:
+        place.restore()
+    PLACED.clear()

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from branching_net import DEVICES, X, net, placed_on, step
 from torch import nn
 
 import baechi
@@ -20,52 +21,6 @@ import baechi
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
 pytestmark = pytest.mark.usefixtures("sim")
-
-X = torch.linspace(-1, 1, 3 * 16).reshape(3, 16)
-DEVICES = ["sim:0", "sim:1", "sim:2"]
-
-
-class Net(nn.Module):
-    """Two branches that meet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(16, 16)
-        self.left, self.right = nn.Linear(16, 16), nn.Linear(16, 16)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add the branches."""
-        x = torch.relu(self.stem(x))
-        return self.head(self.left(x) + self.right(x))
-
-
-def net() -> Net:
-    torch.manual_seed(5)
-    return Net()
-
-
-def placed_on(model: nn.Module, devices: list[str] | None = None, **options: Any) -> Any:
-    devices = devices or DEVICES
-    return baechi.torch.place(
-        model,
-        X,
-        f"{len(devices)}x1GiB",
-        method="random",
-        seed=1,
-        bounds=False,
-        devices=devices,
-        tier=1,
-        **options,
-    )
-
-
-def step(model: nn.Module, optimizer: Any) -> float:
-    optimizer.zero_grad()
-    loss = model(X).square().mean()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
 
 
 OPTIMIZERS: dict[str, Any] = {

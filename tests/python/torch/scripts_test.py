@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training scripts and libraries do with a model, after it was placed."""
+"""What training scripts do with a model, after it was placed."""
 
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +14,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from optimizers_test import DEVICES, X, net, placed_on, step
+from branching_net import DEVICES, X, both, net, placed, same_gradients, same_steps
+from random_placement import placed_at_random
 from torch import nn
 
 import baechi
@@ -28,52 +24,7 @@ sim: Any = pytest.importorskip("baechi.torch.sim")
 
 pytestmark = pytest.mark.usefixtures("sim", "restored")
 
-_PLACED: list[Any] = []
-
 TIERS = pytest.mark.parametrize("tier", [1, 2])
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """Leave no model placed: libraries hold on to models."""
-    yield
-    for place in _PLACED:
-        place.restore()
-    _PLACED.clear()
-
-
-def placed(model: nn.Module, tier: int | str, devices: list[str] | None = None) -> Any:
-    devices = devices or DEVICES
-    place = baechi.torch.place(
-        model,
-        X,
-        f"{len(devices)}x1GiB",
-        method="random",
-        seed=1,
-        bounds=False,
-        devices=devices,
-        tier=tier,
-    )
-    _PLACED.append(place)
-    return place
-
-
-def both(tier: int | str) -> tuple[Any, Any, Any]:
-    """Return a model, the same placed, and the placement."""
-    plain, model = net(), net()
-    return plain, model, placed(model, tier)
-
-
-def same_steps(plain: nn.Module, model: nn.Module, count: int = 2) -> None:
-    expected = torch.optim.Adam(plain.parameters(), 0.01)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(count):
-        assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
-
-
-def same_gradients(plain: nn.Module, model: nn.Module) -> None:
-    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-6)
 
 
 # Moving and retyping
@@ -128,9 +79,7 @@ def test_other_precisions_after_placement(tier: int, devices: list[str]) -> None
     torch.manual_seed(5)
     plain, x = Typed(), torch.tensor([1, 2, 3])
     model = copy.deepcopy(plain)
-    place = baechi.torch.place(
-        model, x, "3x1GiB", method="random", seed=1, bounds=False, devices=devices, tier=tier
-    )
+    place = placed_at_random(model, x, devices, seed=1, tier=tier)
     torch.testing.assert_close(model(x), plain(x))
     for change in ("double", "bfloat16", "float"):
         getattr(plain, change)()
@@ -348,136 +297,3 @@ def test_a_tensor_that_the_model_makes_itself_is_filled_in_order() -> None:
         for n in range(5):
             x = (X * n).to("sim:0")
             torch.testing.assert_close(model(x).cpu(), plain(X * n), rtol=1e-4, atol=1e-5)
-
-
-# Other wrappers
-
-
-@TIERS
-@pytest.mark.parametrize("when", ["after", "in place", "before"])
-def test_torch_compile(tier: int, when: str) -> None:
-    plain, model = net(), net()
-    called = torch.compile(model, backend="eager") if when != "in place" else model
-    place = placed(model if when == "after" else called, tier)
-    if when == "in place":
-        model.compile(backend="eager")
-    if when == "after":
-        called = torch.compile(model, backend="eager")
-    for n in (1, 2):
-        torch.testing.assert_close(called(X * n), plain(X * n))
-    assert place.tier == tier
-    called(X).square().mean().backward()
-    plain(X).square().mean().backward()
-    same_gradients(plain, model)
-    place.restore()
-    torch.testing.assert_close(called(X), plain(X))
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's look at inputs
-@TIERS
-def test_layers_that_were_compiled_before(tier: int) -> None:
-    plain, model = net(), net()
-    model.left.compile(backend="eager")
-    model.right = torch.compile(model.right, backend="eager")
-    compiled = model.right
-    place = placed(model, tier)
-    same_steps(plain, model)
-    assert model.right is compiled
-    place.restore()
-    same_steps(plain, model)
-
-
-def test_data_parallel_says_why_not() -> None:
-    _, model, place = both(1)
-    with pytest.raises(RuntimeError, match="must have its parameters and buffers on device"):
-        nn.DataParallel(model, ["sim:0", "sim:1"])(X.to("sim:0"))
-    place.restore()
-
-
-RANKS = """
-import sys
-import torch
-import torch.distributed as dist
-import baechi.torch
-from torch import nn
-
-rank, tier = int(sys.argv[1]), int(sys.argv[2])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2)
-torch.manual_seed(5)
-model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-plain.load_state_dict(model.state_dict())
-x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-placed = baechi.torch.place(
-    model, x[:2], "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2, tier=tier
-)
-parallel = nn.parallel.DistributedDataParallel(model)
-for _ in range(2):
-    parallel.zero_grad()
-    parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
-plain(x).square().mean().backward()
-for a, b in zip(plain.parameters(), model.parameters()):
-    torch.testing.assert_close(a.grad, b.grad)
-assert placed.tier == tier
-dist.destroy_process_group()
-"""
-
-
-@TIERS
-def test_two_processes_train_a_placed_model_each(tier: int, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANKS, str(rank), str(tier), str(tmp_path / "store")],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=300)
-        assert rank.returncode == 0, said
-
-
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_accelerate(precision: str) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    losses = []
-    accelerate.state.AcceleratorState._reset_state()
-    for place in (False, True):
-        accelerator = accelerate.Accelerator(
-            cpu=True, mixed_precision=precision, gradient_accumulation_steps=2
-        )
-        model = net()
-        optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        if place:
-            placed(model, "auto")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            inner, wrapped = accelerator.prepare(model, optimizer)
-        seen = []
-        for _ in range(4):
-            with accelerator.accumulate(inner):
-                loss = inner(X).square().mean()
-                accelerator.backward(loss)
-                accelerator.clip_grad_norm_(inner.parameters(), 1.0)
-                wrapped.step()
-                wrapped.zero_grad()
-                seen.append(loss.item())
-        losses.append(seen)
-    assert losses[1] == pytest.approx(losses[0], rel=1e-2 if precision == "bf16" else 1e-4)
-
-
-def test_optimizers_placed_and_moved_by_a_library_stay_together() -> None:
-    plain, model = net(), net()
-    expected = torch.optim.Adam(plain.parameters(), 0.01)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    step(plain, expected)
-    step(model, optimizer)
-    place = placed_on(model)
-    with pytest.warns(UserWarning, match="its weights stay"):
-        model.to("cpu")
-    for _ in range(2):
-        assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
-    place.restore()
