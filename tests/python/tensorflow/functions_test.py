@@ -12,63 +12,11 @@ pytest.importorskip("tensorflow")
 import baechi.tensorflow
 import numpy as np
 import tensorflow as tf
-from baechi.tensorflow import _private, versions
+from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction
 
 import baechi
-
-DEVICES = {f"gpu:{i}": f"CPU:{i}" for i in range(4)}
-FULL = "/job:localhost/replica:0/task:0/device:CPU:{}"
-SPEC = tf.TensorSpec((None, 3), tf.float32)
-X = tf.constant([[1.0, -2.0, 0.5], [0.25, 1.0, -1.0]])
-
-
-class Linear(tf.Module):
-    """A layer with its own training step.
-
-    x -> MatMul(w) -> add(b) -> Relu -> Sum,  w and b -= 0.1 gradient,  steps += 1
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = tf.Variable(tf.random.stateless_normal((3, 4), (1, 2)), name="w")
-        self.b = tf.Variable(tf.ones((4,)), name="b")
-        self.steps = tf.Variable(0, dtype=tf.int64, name="steps")
-
-    def loss(self, x: Any) -> Any:
-        return tf.reduce_sum(tf.nn.relu(tf.matmul(x, self.w) + self.b))
-
-    @tf.function
-    def forward(self, x: Any) -> Any:
-        return self.loss(x)
-
-    def step(self, x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = self.loss(x)
-        for variable, gradient in zip(
-            (self.w, self.b), tape.gradient(loss, [self.w, self.b]), strict=True
-        ):
-            variable.assign_sub(0.1 * gradient)
-        self.steps.assign_add(1)
-        return loss
-
-    @tf.function
-    def nested_step(self, x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = self.forward(x)
-        for variable, gradient in zip(
-            (self.w, self.b), tape.gradient(loss, [self.w, self.b]), strict=True
-        ):
-            variable.assign_sub(0.1 * gradient)
-        return loss
-
-
-def scattered(traced: Any, seed: int) -> dict[str, str]:
-    """Place every colocation group somewhere."""
-    captured = baechi.tensorflow.capture(traced, batch=2)
-    graph = baechi.tensorflow.graph_of(captured, "gpu=rtx3090")
-    plan = baechi.place_graph(graph, "4x1GiB", "random", seed=seed, optimize="none", bounds=False)
-    return plan.device_of
+from tests.python.tensorflow.linear_module import DEVICES, FULL, SPEC, Linear, X, scattered
 
 
 @pytest.mark.usefixtures("exact")
@@ -275,88 +223,12 @@ def test_a_tensorflow_1_graph_is_placed() -> None:
     assert {o.device for o in graph.get_operations()} == {""}
 
 
-def one_sentence(error: pytest.ExceptionInfo[BaseException], *words: str) -> None:
-    text = str(error.value)
-    assert "\n" not in text
-    for word in words:
-        assert word in text, text
-
-
-def test_a_plan_of_another_graph_is_refused() -> None:
-    module = Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
-    device_of = scattered(traced, 1)
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, {**device_of, "elsewhere/MatMul": "gpu:0"}, DEVICES)
-    one_sentence(error, "elsewhere/MatMul", "plan the graph")
-    less = {name: device for name, device in device_of.items() if name != "MatMul"}
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, less, DEVICES)
-    one_sentence(error, "'MatMul'", "plan the graph")
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, {**device_of, "MatMul": "tpu:0"}, DEVICES)
-    one_sentence(error, "'tpu:0'")
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, device_of, {**DEVICES, "gpu:1": "GPU:7"})
-    one_sentence(error, "'GPU:7'", "set_logical_device_configuration")
-    assert module.w.device == FULL.format(0)
-
-
-def test_xla_is_refused() -> None:
-    compiled = tf.function(lambda x: x + 1, jit_compile=True)
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.place(compiled, SPEC, cluster="2x1GiB")
-    one_sentence(error, "jit_compile=False")
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.place(compiled.get_concrete_function(SPEC), cluster="2x1GiB")
-    one_sentence(error, "jit_compile=False")
-
-
-def test_a_distribution_strategy_is_refused() -> None:
-    with (
-        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
-        pytest.raises(baechi.InputError) as error,
-    ):
-        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB")
-    one_sentence(error, "outside of strategy.scope()")
-
-
-def test_too_few_devices_are_told() -> None:
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.place(Linear().step, SPEC, cluster="5x1GiB", batch=2)
-    one_sentence(error, "set_logical_device_configuration")
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", devices=["CPU:0"], batch=2)
-    one_sentence(error, "cluster of 2")
-
-
 def test_the_devices_of_this_process_are_the_default_cluster() -> None:
     cluster, names = baechi.tensorflow.detected_cluster()
     assert len(cluster) == 4
     assert names == [f"/device:CPU:{i}" for i in range(4)]
     placed = baechi.tensorflow.place(Linear().step, X)
     assert placed.check()
-
-
-def test_an_unknown_version_is_used_if_its_self_test_passes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert versions.self_test() == []
-    monkeypatch.setattr(versions, "version", lambda: (3, 0))
-    versions.require_tested.cache_clear()
-    versions.require_tested()
-    monkeypatch.setattr(_private, "set_device", lambda *_: None)
-    versions.require_tested.cache_clear()
-    with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", batch=2)
-    one_sentence(error, "read back", "install a version from 2.17 to 2.21")
-    monkeypatch.undo()
-    versions.require_tested.cache_clear()
-
-
-def test_a_version_whose_stale_functions_go_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_private, "_empty", lambda *_: None)
-    assert versions.self_test() == ["a function traced before a move goes on with old weights"]
 
 
 def test_a_step_is_measured_and_its_profile_used_again(tmp_path: Any) -> None:
@@ -416,13 +288,6 @@ def test_an_error_while_reading_back_puts_everything_back(monkeypatch: Any) -> N
     assert weight.device == before
     assert weight.handle is handle
     assert (weight.numpy() == np.eye(3)).all()
-
-
-def test_variables_of_a_strategy_are_refused() -> None:
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        weight = tf.Variable(tf.eye(3), name="weight")
-    with pytest.raises(baechi.InputError, match=r"'weight' belongs to a distribution strategy"):
-        baechi.tensorflow.trace(lambda x: tf.matmul(x, weight), SPEC)
 
 
 def test_a_profile_of_another_kind_of_devices_says_how_to_name_it() -> None:
