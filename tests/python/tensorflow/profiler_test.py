@@ -21,6 +21,7 @@ from baechi.tensorflow.step_stats import bytes_of, give_back_fused, measured_ste
 from tensorflow.core.framework import step_stats_pb2
 
 import baechi
+from tests.python.tensorflow.keras_step import keras_step
 
 FLOAT = 4
 X = np.random.default_rng(1).normal(size=(4, 6, 6, 2)).astype(np.float32)
@@ -41,18 +42,8 @@ def captured_step(batch: int | None = 4) -> tuple[Captured, Any]:
         ]
     )
     optimizer = keras.optimizers.Adam(0.01)
-    optimizer.build(model.trainable_variables)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x, training=True))
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return value
-
     specs = tf.TensorSpec((batch, 6, 6, 2)), tf.TensorSpec((batch,), tf.int32)
-    return capture(step, *specs), model
+    return capture(keras_step(model, optimizer), *specs), model
 
 
 def test_a_measured_step_has_times_sizes_and_memory_of_every_operator(tmp_path: Path) -> None:
