@@ -369,7 +369,7 @@ def nothing_hidden(error: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lstm_states_as_computed() -> Iterator[None]:
-    """Give an LSTM's last states their dimensions; PyTorch 2.9 traces them with one too many."""
+    """Give an LSTM's last states their dimensions: PyTorch before 2.13 traces one too many."""
     from torch._decomp import decompositions
 
     layer = decompositions.one_layer_lstm
@@ -401,7 +401,7 @@ def _quiet(*names: str) -> Iterator[None]:
 
 def export_program(module: nn.Module, args: Any, dynamic_shapes: Any) -> Any:
     """Return torch.export's program; the calls keep what they were annotated with."""
-    mended = _lstm_states_as_computed if version() < (2, 10) else contextlib.nullcontext
+    mended = _lstm_states_as_computed if version() < (2, 13) else contextlib.nullcontext
     # What fails is said by the error; the graph up to there would be printed. Sizes that turn out
     # to be fixed are found again in the program.
     quiet = _quiet("torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
