@@ -22,8 +22,9 @@ from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
 from baechi.torch.nested import tensors_in
-from baechi.torch.recorded_step import Op, Run, Seen, Tensor, Weight, Work, rounded
+from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
+from baechi.torch.storages import Storages
 
 
 class DispatcherSide(TorchDispatchMode):
@@ -48,13 +49,14 @@ class Recorder(Interceptor):
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
         self.ops: list[Op] = []
-        self.tensors: list[Tensor] = []
         self.weights: dict[str, Weight] = {}
         self.aliases: dict[str, str] = {}
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
         self.exits: dict[str, list[tuple[int, int] | None]] = {}
         self.trace: list[Run | int] = []
+        self._storages = Storages(self.trace)
+        self.tensors = self._storages.tensors
         self.autograd = NodeRecorder(
             self._op_of_number, self._weight_name, self._known_storage, lambda: len(self.trace)
         )
@@ -67,15 +69,9 @@ class Recorder(Interceptor):
         self._failed: str | None = None
         self._formulas = _private.flop_formulas()
         self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
-        self._ids: dict[int, int] = {}  # tensor by storage address, while the storage lives
-        self._watches: dict[int, Any] = {}
         self._op: int | None = None
         self._first_numbers: list[int] = []  # of the autograd nodes of each op
         self._forwarded = False
-        self._live = 0
-        self._segment: tuple[int, int, int] | None = None  # op, live at its start, peak
-        self._segment_made: list[int] = []
-        self._sizes: dict[int, int] = {}
 
     # Weights
 
@@ -165,7 +161,7 @@ class Recorder(Interceptor):
         self.ops.append(op)
         self._first_numbers.append(_private.next_sequence_number())
         self._op = index
-        op.arrives = self._bytes_read(tensors_in((args, kwargs)))
+        op.arrives = self._storages.bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
             number = self._see(tensor, None)
             if number is not None and number not in op.takes:
@@ -173,14 +169,14 @@ class Recorder(Interceptor):
             origin = self._origins.get(id(tensor))
             if origin is not None and origin[0]() is tensor:
                 self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
-        self._open_segment(index)
+        self._storages.open_segment(index)
         try:
             yield
         except Exception:
             self._failed = op.key
             raise
         finally:
-            self._close_segment(op.forward)
+            self._storages.close_segment(op.forward)
             op.end = len(self.trace)
             self._op = None
 
@@ -220,7 +216,7 @@ class Recorder(Interceptor):
                 continue
             if op is not None:
                 op.grads = True
-            known = self._ids.get(_private.storage_address(tensor))
+            known = self._storages.known(tensor)
             if known is not None:
                 self.tensors[known].requires_grad = True
         return out
@@ -229,66 +225,7 @@ class Recorder(Interceptor):
 
     def tensor_of(self, tensor: torch.Tensor, producer: int | None) -> int:
         """Return the graph's tensor that `tensor` is, or is a view of."""
-        storage = tensor.untyped_storage()
-        address = int(storage._cdata)
-        known = self._ids.get(address)
-        if known is not None:
-            return known
-        index = len(self.tensors)
-        size = rounded(storage.nbytes())
-        self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
-        self._ids[address] = index
-        self._live += size
-        self._sizes[index] = size
-        if self._segment is not None:
-            self._segment_made.append(index)
-            op, start, peak = self._segment
-            self._segment = (op, start, max(peak, self._live))
-
-        def freed(_: Any, address: int = address, index: int = index) -> None:
-            if index in self._sizes:
-                self._free(index)
-            del self._watches[index]
-            if self._ids.get(address) == index:
-                del self._ids[address]
-
-        self._watches[index] = weakref.ref(storage, freed)
-        return index
-
-    def _bytes_read(self, tensors: Iterator[torch.Tensor]) -> dict[int, int]:
-        """Return how much of each known storage some tensors are; equal views count once."""
-        views: dict[int, dict[Any, int]] = {}
-        for tensor in tensors:
-            known = self._ids.get(_private.storage_address(tensor))
-            if known is not None:
-                place = (tensor.storage_offset(), tuple(tensor.shape))
-                size = rounded(tensor.numel() * tensor.element_size())
-                views.setdefault(known, {})[place] = size
-        return {known: sum(sizes.values()) for known, sizes in views.items()}
-
-    def _free(self, tensor: int) -> None:
-        self._live -= self._sizes.pop(tensor)
-        self.trace.append(tensor)
-
-    def _added_in_place(self, args: Any) -> None:
-        """Take the sum of two gradients for what it is when nothing is watched: in place."""
-        for tensor in tensors_in(args):
-            known = self._ids.get(_private.storage_address(tensor))
-            if known in self._sizes and _private.only_autograd_holds(tensor):
-                self._free(known)
-                return
-
-    def _open_segment(self, op: int) -> None:
-        self._segment = (op, self._live, self._live)
-        self._segment_made = []
-
-    def _close_segment(self, work: Work) -> None:
-        if self._segment is None:
-            return
-        _, start, peak = self._segment
-        kept = sum(self._sizes.get(i, 0) for i in self._segment_made)
-        work.temporary = max(work.temporary, peak - start - kept)
-        self._segment = None
+        return self._storages.tensor_of(tensor, producer)
 
     def forwarded(self) -> None:
         """Say that the forward is over: what the dispatcher sees now is the backward."""
@@ -296,9 +233,10 @@ class Recorder(Interceptor):
 
     def finished(self) -> None:
         """Say that the step is over."""
-        if self._segment is not None:
-            self._close_segment(self.ops[self._segment[0]].backward)
-        self._watches.clear()
+        running = self._storages.segment_op()
+        if running is not None:
+            self._storages.close_segment(self.ops[running].backward)
+        self._storages.finished()
 
     def _backward_op(self) -> int | None:
         node = _private.current_autograd_node()
@@ -308,7 +246,7 @@ class Recorder(Interceptor):
         return self._weight_of.get(_private.storage_address(tensor))
 
     def _known_storage(self, tensor: torch.Tensor) -> int | None:
-        return self._ids.get(_private.storage_address(tensor))
+        return self._storages.known(tensor)
 
     def _op_of_number(self, number: int) -> int | None:
         if number >= self._end_number:
@@ -328,18 +266,19 @@ class Recorder(Interceptor):
         index = self._backward_op() if backward else self._op
         if index is None:
             if backward:  # belongs to what ran last
-                index = self._segment[0] if self._segment is not None else None
+                index = self._storages.segment_op()
             if index is None:
                 return
         op = self.ops[index]
-        if backward and (self._segment is None or self._segment[0] != index):
-            if self._segment is not None:
-                self._close_segment(self.ops[self._segment[0]].backward)
-            self._open_segment(index)
+        running = self._storages.segment_op()
+        if backward and running != index:
+            if running is not None:
+                self._storages.close_segment(self.ops[running].backward)
+            self._storages.open_segment(index)
         if not backward:
             self._read(op, args, kwargs)
         if backward and func is torch.ops.aten.add.Tensor:
-            self._added_in_place(args)
+            self._storages.added_in_place(args)
         first_made = len(self.tensors)
         outs = list(tensors_in(out))
         for tensor in outs:
@@ -351,7 +290,7 @@ class Recorder(Interceptor):
         if not backward:
             self._written(op, index, func, args, kwargs)
         made = tuple(range(first_made, len(self.tensors)))
-        reads = self._bytes_read(self._arguments(args, kwargs))
+        reads = self._storages.bytes_read(self._arguments(args, kwargs))
         known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
         sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
         self.trace.append(Run(index, backward, known, made, sums))
@@ -391,7 +330,7 @@ class Recorder(Interceptor):
                 continue
             value = kwargs.get(argument.name, args[position] if position < len(args) else None)
             for tensor in tensors_in(value):
-                number = self._ids.get(_private.storage_address(tensor))
+                number = self._storages.known(tensor)
                 if number is None or number in op.made:
                     continue
                 if number not in op.changed:
