@@ -399,13 +399,44 @@ def _quiet(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def _other_threads_untraced() -> Iterator[None]:
+    """Let the modules of other threads be: an export replaces how all modules are called."""
+    from torch.fx.experimental.proxy_tensor import _ModuleStackTracer as Tracer
+
+    thread = threading.get_ident()
+    call, attribute = Tracer.call_module, Tracer.getattr
+
+    def call_module(self: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return forward(*args, **kwargs)
+        return call(self, module, forward, args, kwargs)
+
+    def getattr_(self: Any, name: str, value: Any, proxies: Any) -> Any:
+        if threading.get_ident() != thread:
+            return value
+        return attribute(self, name, value, proxies)
+
+    Tracer.call_module, Tracer.getattr = call_module, getattr_
+    try:
+        yield
+    finally:
+        Tracer.call_module, Tracer.getattr = call, attribute
+
+
 def export_program(module: nn.Module, args: Any, dynamic_shapes: Any) -> Any:
     """Return torch.export's program; the calls keep what they were annotated with."""
     mended = _lstm_states_as_computed if version() < (2, 13) else contextlib.nullcontext
     # What fails is said by the error; the graph up to there would be printed. Sizes that turn out
     # to be fixed are found again in the program.
     quiet = _quiet("torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
-    with quiet, traceback.preserve_node_meta(), contextlib.redirect_stderr(io.StringIO()), mended():
+    with (
+        quiet,
+        traceback.preserve_node_meta(),
+        contextlib.redirect_stderr(io.StringIO()),
+        mended(),
+        _other_threads_untraced(),
+    ):
         return torch.export.export(module, args, dynamic_shapes=dynamic_shapes, strict=False)
 
 

@@ -172,7 +172,11 @@ class Assigner(SentTensors):
     def resume(self, *args: Any) -> Any:
         """Run a function again, in the backward."""
         with self.running:
-            return super().resume(*args)
+            try:
+                return super().resume(*args)
+            finally:
+                if self._state.scope is None:  # no forward goes on, which would forget them
+                    self._forget_sent()
 
     def _explain(self, error: RuntimeError) -> None:
         """Raise a clearer error if weights are not where they should be."""

@@ -205,7 +205,7 @@ class Interceptor(TorchFunctionMode):
         self.model = model
         self._is_unit = is_unit
         self._state = _State()
-        self._wrapped: list[tuple[nn.Module, Any]] = []
+        self._wrapped: list[tuple[nn.Module, Any, Any]] = []  # own forward before, forward
 
     @property
     def root(self) -> Scope:
@@ -240,12 +240,12 @@ class Interceptor(TorchFunctionMode):
                 call = _private.not_compiled(call)
             wrapper = functools.update_wrapper(_Wrapper(call), forward)
             module.__dict__["forward"] = wrapper
-            self._wrapped.append((module, before))
+            self._wrapped.append((module, before, forward))
 
     def remove(self) -> None:
         """Take the wrappers away; the modules are as before `install`."""
         _private.autograd_calls.end(self)
-        for module, before in reversed(self._wrapped):
+        for module, before, _ in reversed(self._wrapped):
             if before is None:
                 module.__dict__.pop("forward", None)
             else:
@@ -260,15 +260,14 @@ class Interceptor(TorchFunctionMode):
             running: Held by this thread. Others that call a module wait for it, then call again.
 
         """
-        wrappers = [module.__dict__["forward"] for module, _ in self._wrapped]
+        wrappers = [module.__dict__["forward"] for module, _, _ in self._wrapped]  # or the user's
         _private.autograd_calls.end(self)
-        for (module, before), wrapper in zip(self._wrapped, wrappers, strict=True):
-            forward = wrapper.__wrapped__ if before is None else before
+        for module, _, forward in self._wrapped:
             module.__dict__["forward"] = _own_thread(module, forward, running)
         try:
             yield
         finally:
-            for (module, _), wrapper in zip(self._wrapped, wrappers, strict=True):
+            for (module, _, _), wrapper in zip(self._wrapped, wrappers, strict=True):
                 module.__dict__["forward"] = wrapper
             _private.autograd_calls.begin(self)
 

@@ -9,6 +9,7 @@ hooks say what the backward keeps.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
@@ -48,6 +50,7 @@ class Recorder(Interceptor):
 
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
+        self._thread = threading.get_ident()
         self.ops: list[Op] = []
         self.weights: dict[str, Weight] = {}
         self.aliases: dict[str, str] = {}
@@ -72,6 +75,15 @@ class Recorder(Interceptor):
         self._op: int | None = None
         self._first_numbers: list[int] = []  # of the autograd nodes of each op
         self._forwarded = False
+
+    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            # Placed, it would wait for the call of the model, which would wait for it.
+            raise InputError(
+                f"{path or 'the model'} is called by another thread while a step is recorded: a "
+                "model whose forward has threads of its own cannot be placed"
+            )
+        return super()._outside(path, forward, args, kwargs)
 
     # Weights
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -49,20 +51,42 @@ def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]
             raise NotExportedError("modules inside it have hooks")
 
 
+class _Thing:
+    """Equals itself only: an id is another's once the thing is gone, and nothing lives for it."""
+
+    __slots__ = ("_get",)
+
+    def __init__(self, value: Any) -> None:
+        self._get = weakref.ref(value)
+
+    def __eq__(self, other: object) -> bool:
+        value = self._get()
+        return isinstance(other, _Thing) and value is not None and value is other._get()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _thing(value: Any) -> Any:
+    try:
+        return _Thing(value)
+    except TypeError:  # a list, for example: to hold it would be to hold its tensors
+        return id(value)
+
+
 def _setting(value: Any, depth: int) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, (nn.Module, torch.Tensor)) or depth == 0:
-        return id(value)
+        return _thing(value)
     if isinstance(value, (list, tuple, set, Mapping)):
         if len(value) > _MANY:
-            return id(value), len(value)
+            return _thing(value), len(value)
         members = value.items() if isinstance(value, Mapping) else value
         return type(value), [_setting(member, depth - 1) for member in members]
     inside = getattr(value, "__dict__", None)
-    if inside is None or isinstance(value, type) or callable(value):
-        return id(value)
-    return id(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
+    if inside is None or isinstance(value, (type, ModuleType)) or callable(value):
+        return _thing(value)
+    return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
 
 
 def settings_of(model: nn.Module) -> list[Any]:
@@ -76,29 +100,27 @@ def settings_of(model: nn.Module) -> list[Any]:
 
 
 def _first_difference(before: list[Any], now: list[Any]) -> str:
-    for path, name, _ in (v for v in now if v not in before):
-        return f"{path}.{name}" if path else str(name)
+    known = {(path, name): value for path, name, value in before}
+    for path, name, value in now:
+        if (path, name) not in known or known[path, name] != value:
+            return f"{path}.{name}" if path else str(name)
     return "..."
 
 
-def _look_into(value: Any, depth: int, found: dict[int, Any]) -> bool:
-    """Find the containers that `_setting` looks into; False where they hold a tensor."""
-    if isinstance(value, torch.Tensor):
-        return False
-    if depth == 0 or id(value) in found or isinstance(value, (*_PLAIN, nn.Module)):
-        return True
+def _look_into(value: Any, depth: int, found: dict[int, Any]) -> None:
+    """Find the containers that `_setting` looks into."""
+    if depth == 0 or id(value) in found or isinstance(value, (*_PLAIN, nn.Module, torch.Tensor)):
+        return
     inside = value
     if not isinstance(value, (list, tuple, set, Mapping)):
         inside = getattr(value, "__dict__", None)
-        if inside is None or isinstance(value, type) or callable(value):
-            return True
+        if inside is None or isinstance(value, (type, ModuleType)) or callable(value):
+            return
     elif len(value) > _MANY:
-        return True
-    members = inside.values() if isinstance(inside, Mapping) else inside
-    plain = all(_look_into(member, depth - 1, found) for member in members)
-    if plain:
-        found[id(value)] = inside
-    return plain
+        return
+    found[id(value)] = inside
+    for member in inside.values() if isinstance(inside, Mapping) else inside:
+        _look_into(member, depth - 1, found)
 
 
 def _nothing(_: Any) -> Iterable[Any]:
@@ -107,6 +129,21 @@ def _nothing(_: Any) -> Iterable[Any]:
 
 def _values(container: Mapping[Any, Any]) -> Iterable[Any]:
     return container.values()
+
+
+_Place = tuple[Any, Callable[[Any], Iterable[Any]]]  # and what is in it
+
+
+def _inside(places: list[_Place]) -> Iterator[Any]:
+    return itertools.chain.from_iterable([values(place) for place, values in places])
+
+
+def _without_tensor(value: Any) -> Any:
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_still(was: Any, value: Any) -> bool:
+    return was() is value if isinstance(value, torch.Tensor) and callable(was) else was is value
 
 
 class Attributes:
@@ -118,9 +155,10 @@ class Attributes:
         self._most = most
         self._variant: int | None = 0
         self._varying = ""
-        self._places: list[tuple[Any, Callable[[Any], Iterable[Any]]]] = []  # and what is in them
+        self._plain: list[_Place] = []
+        self._mixed: list[_Place] = []  # with tensors, which must not be kept for it
         self._counts: list[int] = []
-        self._values: list[Any] = []  # no tensors, which would be kept for it
+        self._values: list[Any] = []  # what is in the plain ones, then in the mixed ones
 
     def variant(self) -> int:
         """Return the number of the present settings: those that come back have the same.
@@ -135,40 +173,51 @@ class Attributes:
                 self._variants.append(settings)
             known = settings in self._variants
             self._variant = self._variants.index(settings) if known else None
-            self._varying = _first_difference(self._variants[-1], settings)
+            self._varying = "" if known else _first_difference(self._variants[-1], settings)
             self._look()
         if self._variant is None:
             raise NotExportedError(f"its attribute {self._varying!r} varies too much")
         return self._variant
 
     def accept(self) -> None:
-        """Take what changed since `variant` for no other settings: the forward changed it."""
+        """Take the settings for those of the last `variant`: a forward changed them."""
         if not self._same():
+            if self._variant is not None:
+                self._variants[self._variant] = settings_of(self._model)
             self._look()
 
     def _same(self) -> bool:
-        if [len(place) for place, _ in self._places] != self._counts:
+        if [len(place) for place, _ in (*self._plain, *self._mixed)] != self._counts:
             return False
+        values = iter(self._values)
         try:
-            return bool(self._counts) and all(map(operator.is_, self._now(), self._values))
+            return (
+                bool(self._counts)
+                and all(map(operator.is_, _inside(self._plain), values))
+                and all(map(_is_still, values, _inside(self._mixed)))
+            )
         except KeyError:  # one was deleted, another is new
             return False
 
-    def _now(self) -> Iterator[Any]:
-        return itertools.chain.from_iterable([values(place) for place, values in self._places])
-
     def _look(self) -> None:
-        self._places.clear()
+        self._plain.clear()
+        self._mixed.clear()
         found: dict[int, Any] = {}
         for module in self._model.modules():
             own = vars(module)
-            names = [n for n in own if n not in _OWN and _look_into(own[n], _DEPTH, found)]
+            names = [n for n in own if n not in _OWN]
+            for name in names:
+                _look_into(own[name], _DEPTH, found)
             several: Any = operator.itemgetter(*names, *names[:1]) if names else _nothing
-            self._places.append((own, several))
+            self._place(own, several)
         for inside in found.values():
-            self._places.append((inside, _values if isinstance(inside, Mapping) else iter))
-        self._counts = [len(place) for place, _ in self._places]
-        self._values = list(self._now())
+            self._place(inside, _values if isinstance(inside, Mapping) else iter)
+        self._counts = [len(place) for place, _ in (*self._plain, *self._mixed)]
+        self._values = [*_inside(self._plain), *map(_without_tensor, _inside(self._mixed))]
+
+    def _place(self, place: Any, values: Callable[[Any], Iterable[Any]]) -> None:
+        mixed = any(isinstance(value, torch.Tensor) for value in values(place))
+        (self._mixed if mixed else self._plain).append((place, values))
 
 
 @dataclass

@@ -138,7 +138,8 @@ class TieredAssigner(Assigner):
             try:
                 return super()._ran(path, forward, args, kwargs)
             finally:
-                self._attributes.accept()
+                if not self.graphs:  # what a graph was made for must be noticed
+                    self._attributes.accept()
         self.tier, self.note = 2, ""
         return self._run(program, tensors)
 

@@ -186,3 +186,34 @@ def test_a_failure_in_the_forward_is_the_users() -> None:
         model(torch.zeros(2, 5))
     train(model, [X])
     placed.restore()
+
+
+class Late(nn.Module):
+    """Reads its second argument in a checkpoint, on another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return checkpointing.checkpoint(self.inner, self.a(x), y, use_reentrant=False)
+
+    def inner(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.tanh(x)) + self.b(y)
+
+
+def test_nothing_is_kept_of_what_was_computed_again() -> None:
+    model, x, y = Late(), torch.ones(2, 4), torch.ones(2, 4)
+    plain = copy.deepcopy(model)
+    captured = baechi.torch.capture(model, (x, y))
+    device_of = {op.key: "one" if op.module == "a" else "two" for op in captured.ops}
+    devices = {"one": "sim:0", "two": "sim:1"}
+    placed = baechi.torch.assign(model, captured, device_of, devices, tier=1)
+    there = x.to("sim:0"), y.to("sim:0")
+    for _ in range(3):
+        found = model(*there)
+        found.sum().backward()
+        torch.testing.assert_close(found.cpu(), plain(x, y))
+        y.add_(1)
+        there[1].data.add_(1)
+    placed.restore()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -112,11 +113,16 @@ class Adjusted(nn.Module):
         self.inner = nn.Linear(16, 16)
         self.outer = nn.Linear(16, 4)
         self.options = options
-        self.shift = 0.0
+        self.shift: Any = 0.0
         self.doubled = False
+        self.last = torch.nn.functional.relu
+        self.masks = [torch.ones(16)]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, shift: float | None = None) -> torch.Tensor:
+        if shift is not None:
+            self.shift = shift  # also for later calls
         x = self.inner(x) * self.options.scale * self.options.steps[-1] + self.shift
+        x = self.last(x * self.masks[0])
         return self.outer(x) * 2 if self.doubled else self.outer(x)
 
 
@@ -137,7 +143,11 @@ def replace(model: Any) -> None:
     model.options.scale = 0.25
 
 
-@pytest.mark.parametrize("change", [double, scale, append, replace])
+def mask(model: Any) -> None:
+    model.masks[0] = model.masks[0] + 1
+
+
+@pytest.mark.parametrize("change", [double, scale, append, replace, mask])
 def test_attributes_that_change_between_calls_are_noticed(change: Any) -> None:
     torch.manual_seed(2)
     plain = Adjusted(Options())
@@ -170,3 +180,53 @@ def test_attributes_that_change_all_the_time_end_in_tier_1() -> None:
     torch.testing.assert_close(model(x), plain(x))
     assert (placed.tier, placed.graphs) == (2, 4)
     placed.restore()
+
+
+def adjusted() -> tuple[Any, Any, torch.Tensor]:
+    torch.manual_seed(2)
+    plain = Adjusted(Options())
+    return plain, copy.deepcopy(plain), torch.randn(3, 16)
+
+
+def test_a_tensor_that_is_put_in_and_taken_out_is_noticed() -> None:
+    plain, model, x = adjusted()
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2)
+    for value in (torch.ones(16), torch.full((16,), 7.0), 0.0, torch.full((16,), 3.0)):
+        plain.shift = model.shift = value
+        torch.testing.assert_close(model(x), plain(x))
+    placed.restore()
+
+
+def test_what_a_call_without_a_graph_changes_is_noticed_by_those_with_one() -> None:
+    plain, model, x = adjusted()
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2)
+    for more in ({}, {"shift": 5.0}, {}, {"shift": -1.0}, {}):
+        torch.testing.assert_close(model(x, **more), plain(x, **more))
+    placed.restore()
+
+
+def test_a_function_in_the_place_of_one_that_is_gone_is_another() -> None:
+    """Also where it has the address of the former one."""
+    plain, model, x = adjusted()
+    model.last = functools.partial(torch.mul, torch.tensor(1.0))
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2)
+    for step in range(60):
+        plain.last = functools.partial(torch.mul, torch.tensor(float(step)))
+        model.last = functools.partial(torch.mul, torch.tensor(float(step)))
+        torch.testing.assert_close(model(x), plain(x))
+    placed.restore()
+
+
+@pytest.mark.parametrize("tier", ["auto", 1])
+def test_a_forward_that_was_wrapped_while_placed_stays_wrapped(tier: Any) -> None:
+    plain, model, x = adjusted()
+    placed = baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2, tier=tier)
+    for each in (plain, model):
+        each.forward = functools.partial(twice, each.forward)
+    for batch in (x, torch.randn(2, 3, 16), x):  # the second has a graph of its own
+        torch.testing.assert_close(model(batch), plain(batch))
+    placed.restore()
+
+
+def twice(forward: Any, x: torch.Tensor) -> torch.Tensor:
+    return forward(x) * 2

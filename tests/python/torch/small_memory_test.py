@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real models on four devices that have 40% and 30% each of what the model needs on one."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from memory_test import SIZES, machine, placed_on
+from training_steps import close, train
+
+from models.pytorch import MODELS, loss_of
+
+sim: Any = pytest.importorskip("baechi.torch.sim")
+
+__all__ = ["machine"]  # a fixture that all tests here use
+
+
+def fails_on_one(model: Any, batch: Any) -> bool:
+    """Whether a step of the model runs out of memory on one device; what it left is collected."""
+    try:
+        model.to("sim:0")
+        loss_of(model(**{name: t.to("sim:0") for name, t in batch.items()})).backward()
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        del model
+        gc.collect()
+    return False
+
+
+# At 30% single layers of such small models are too large for the others.
+@pytest.mark.parametrize(
+    ("name", "percent"),
+    [
+        *((name, 40) for name in MODELS),
+        ("gnmt", 30),
+        ("transformer", 30),
+        ("llama", 30),
+        ("mixtral", 30),
+    ],
+)
+def test_a_model_that_fails_on_one_device_trains_the_same_on_four(name: str, percent: int) -> None:
+    entry = MODELS[name]
+    config = dataclasses.replace(entry.small(), **SIZES[name])
+    if hasattr(config, "dropout"):
+        config = dataclasses.replace(config, dropout=0.0)
+
+    def build() -> Any:
+        torch.manual_seed(1)
+        return entry.build(config).to(torch.float64)  # five steps of Inception amplify rounding
+
+    how: dict[str, Any] = {"loss": loss_of, "tier": "auto", "optimizer": "adam"}
+    inputs = entry.inputs(config, 6)
+    batches = [{k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}] * 5
+    expected = train(build(), batches)
+    whole = placed_on(1, build(), batches[0], method="single", **how)
+    cap = whole.peaks["gpu:0"] * percent // 100
+    whole.restore()
+    del whole
+    gc.collect()
+    sim.configure(memory=cap)
+    assert fails_on_one(build(), batches[0])
+    model = build()
+    placed = placed_on(4, model, batches[0], cap * 97 // 100, method="auto", **how)
+    close(expected, train(model, batches))
+    assert all(peak <= cap for peak in placed.peaks.values())
+    placed.restore()
