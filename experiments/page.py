@@ -145,6 +145,7 @@ class Page:
     summary: str = ""
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)  # (caption, SVG) by name
     made: dict[str, str] = field(default_factory=lambda: machine())
+    sizes: str = ""  # what the sizes of models are measured by; "": the rows have none
     lacks: str = ""  # what was asked for and is not on it, in one line: the command then fails
 
     def markdown(self, command: str) -> str:
@@ -162,7 +163,16 @@ class Page:
             for key, (caption, _) in self.figures.items()
         ]
         parts += [table.markdown() for table in self.tables]
+        if self.sizes:
+            parts.append(self._sizes().markdown())
         return "\n\n".join(parts) + "\n"
+
+    def _sizes(self) -> Table:
+        """Every model once, with the sizes that its rows have."""
+        rows = [row for table in self.tables for row in table.rows if "sizes" in row]
+        known = dict.fromkeys((row["workload"], row["sizes"]) for row in rows)
+        columns = [Column("workload", "model"), Column("sizes", "size")]
+        return Table("Sizes", columns, [{"workload": w, "sizes": s} for w, s in known], self.sizes)
 
     def document(self, command: str) -> dict[str, Any]:
         """What NAME.json holds."""
