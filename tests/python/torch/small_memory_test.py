@@ -42,7 +42,6 @@ def fails_on_one(model: Any, batch: Any) -> bool:
         *((name, 40) for name in MODELS),
         ("gnmt", 30),
         ("transformer", 30),
-        ("llama", 30),
         ("mixtral", 30),
     ],
 )
