@@ -19,6 +19,7 @@ from baechi.torch import _private, profiler, versions
 from baechi.torch.capture import call_arguments, record_step, sum_of
 from baechi.torch.nested import map_tensors
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_models import CASES, built
 
 import baechi
@@ -315,10 +316,11 @@ def test_the_generators_of_devices_are_as_before(sim: Any) -> None:
     assert torch.equal(torch.rand(5, device="sim:1").cpu(), expected)
 
 
-def test_a_model_larger_than_the_memory_is_planned_on_the_meta_device() -> None:
-    with torch.device("meta"):
+@pytest.mark.parametrize("without_memory", [lambda: torch.device("meta"), FakeTensorMode])
+def test_a_model_larger_than_the_memory_is_planned(without_memory: Any) -> None:
+    with without_memory():
         model = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(4)))
-    captured = baechi.torch.capture(model, torch.empty(8, 60_000, device="meta"))
+        captured = baechi.torch.capture(model, torch.empty(8, 60_000))
     costs = baechi.torch.estimate(captured, {"gpu": "h200"})
     assert sum(cost.parameters for cost in costs.ops.values()) == 4 * 60_000**2 * FLOAT
     graph = baechi.torch.graph_of(captured, costs, optimizer="sgd").graph
