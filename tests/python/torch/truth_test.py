@@ -127,7 +127,9 @@ def test_the_virtual_table_is_run_again_and_the_others_stay(tmp_path: Path) -> N
     assert len(again.tables[0].rows) == len(truth.PLACEMENTS)
     assert [table.rows for table in again.tables[1:]] == [table.rows for table in clocks]
     today = again.made["date"]
-    head, virtual, *on_clocks = again.markdown("command").split("\n## ")
+    head, virtual, *on_clocks, sizes = again.markdown("command").split("\n## ")
+    assert sizes.startswith("Sizes")
+    assert f"| unet | {TINY['unet'].sizes()} |" in sizes
     assert today in head
     assert "2000-01-01" not in head + virtual
     assert all(f"older: {in_words(first.made)}" in table for table in on_clocks)
