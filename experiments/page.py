@@ -200,6 +200,11 @@ class Page:
         return [folder / name for name in texts]
 
 
+def changes(sizes: Mapping[str, Any]) -> str:
+    """Say which sizes of a model are not the usual ones."""
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in sizes.items())
+
+
 def in_words(made: Mapping[str, str]) -> str:
     """Say when and where figures were made."""
     return "{date}, {machine}, Python {python}, baechi {baechi}".format(**made)

@@ -11,6 +11,7 @@ import baechi.torch
 import torch
 
 import baechi
+from experiments.page import changes
 from models.pytorch import MODELS, Entry, loss_of
 
 
@@ -45,8 +46,7 @@ class TorchWorkload:
 
     def sizes(self) -> str:
         """Say what is not as in the full model."""
-        parts = [f"{key.replace('_', ' ')} {value}" for key, value in self.changes.items()]
-        return ", ".join([*parts, f"batch {self.batch}"])
+        return changes({**self.changes, "batch": self.batch})
 
 
 _SENTENCES = {"vocabulary": 8000, "length": 32}

@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
+from experiments.page import Column, Page, Table, changes, milliseconds, nanoseconds, percent
 from experiments.progress import each
 
 if TYPE_CHECKING:
@@ -53,12 +53,7 @@ def four_devices() -> None:
         )
 
 
-def sizes_of(name: str) -> str:
-    """Say what is not as in the small model."""
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in MEDIUM[name][0].items())
-
-
-def rows_of(name: str, changes: Mapping[str, Any], batch: int, steps: int) -> list[dict[str, Any]]:
+def rows_of(name: str, sizes: Mapping[str, Any], batch: int, steps: int) -> list[dict[str, Any]]:
     """Place one model in all ways, with costs measured each time."""
     import dataclasses
 
@@ -67,7 +62,7 @@ def rows_of(name: str, changes: Mapping[str, Any], batch: int, steps: int) -> li
     from models.tensorflow import MODELS
 
     entry = MODELS[name]
-    config = dataclasses.replace(entry.small(), **changes)
+    config = dataclasses.replace(entry.small(), **sizes)
     x, y = entry.inputs(config, batch)
     rows = []
     for devices, method in WAYS:
@@ -78,7 +73,7 @@ def rows_of(name: str, changes: Mapping[str, Any], batch: int, steps: int) -> li
         )
         timed = [_step(model, x, y) for _ in range(2 + steps)][2:]
         placed.restore()
-        found = {"workload": name, "sizes": sizes_of(name), "batch": batch, "devices": devices}
+        found = {"workload": name, "sizes": changes(sizes), "batch": batch, "devices": devices}
         rows.append(found | _compared(placed.plan, timed))
     return rows
 
