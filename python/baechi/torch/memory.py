@@ -70,8 +70,8 @@ class Step:
         around: Around,
     ) -> None:
         self._captured = captured
-        self._around, home = around, around.home
-        self._home = home
+        self._around = around
+        self._home = home = around.home
         self._weight_device = weights
         self._end = len(captured.trace)
         stands = kept_ops(captured)
@@ -113,18 +113,16 @@ class Step:
             for device, size in held.items():
                 permanent[device] = permanent.get(device, 0) + size
         update = update_memory(self._captured, weights, around.optimizer, around.host)
-        return self._peaks_over(permanent, update, around.memory_of)
+        return self._peaks_over(permanent, update)
 
     def constants(self) -> dict[str, int]:
         """Return the bytes that are held as long as there is a program: of modules, none."""
         return {}
 
     def _peaks_over(
-        self,
-        permanent: Mapping[str, int],
-        update: Mapping[str, int],
-        memory_of: Mapping[str, str],
+        self, permanent: Mapping[str, int], update: Mapping[str, int]
     ) -> dict[str, Peak]:
+        memory_of = self._around.memory_of
         self._hold_tensors()
         held, more = _by_memory(permanent, memory_of), _by_memory(update, memory_of)
         changes: dict[str, list[tuple[int, int]]] = {}

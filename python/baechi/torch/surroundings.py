@@ -73,20 +73,31 @@ def _thing(value: Any) -> Any:
         return id(value)
 
 
+_CONTAINERS = (list, tuple, set, Mapping)
+
+
+def _looked_into(value: Any) -> Any:
+    """Return the container whose members belong to a setting; None where it is one thing."""
+    if isinstance(value, (*_PLAIN, nn.Module, torch.Tensor)):
+        return None
+    if isinstance(value, _CONTAINERS):
+        return value if len(value) <= _MANY else None
+    if isinstance(value, (type, ModuleType)) or callable(value):
+        return None
+    return getattr(value, "__dict__", None)
+
+
 def _setting(value: Any, depth: int) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), value
-    if isinstance(value, (nn.Module, torch.Tensor)) or depth == 0:
-        return _thing(value)
-    if isinstance(value, (list, tuple, set, Mapping)):
-        if len(value) > _MANY:
-            return _thing(value), len(value)
-        members = value.items() if isinstance(value, Mapping) else value
-        return type(value), [_setting(member, depth - 1) for member in members]
-    inside = getattr(value, "__dict__", None)
-    if inside is None or isinstance(value, (type, ModuleType)) or callable(value):
-        return _thing(value)
-    return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
+    inside = _looked_into(value) if depth > 0 else None
+    if inside is None:
+        many = depth > 0 and isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module)
+        return (_thing(value), len(value)) if many else _thing(value)
+    if inside is not value:
+        return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
+    members = value.items() if isinstance(value, Mapping) else value
+    return type(value), [_setting(member, depth - 1) for member in members]
 
 
 def settings_of(model: nn.Module) -> list[Any]:
@@ -109,14 +120,8 @@ def _first_difference(before: list[Any], now: list[Any]) -> str:
 
 def _look_into(value: Any, depth: int, found: dict[int, Any]) -> None:
     """Find the containers that `_setting` looks into."""
-    if depth == 0 or id(value) in found or isinstance(value, (*_PLAIN, nn.Module, torch.Tensor)):
-        return
-    inside = value
-    if not isinstance(value, (list, tuple, set, Mapping)):
-        inside = getattr(value, "__dict__", None)
-        if inside is None or isinstance(value, (type, ModuleType)) or callable(value):
-            return
-    elif len(value) > _MANY:
+    inside = None if depth == 0 or id(value) in found else _looked_into(value)
+    if inside is None:
         return
     found[id(value)] = inside
     for member in inside.values() if isinstance(inside, Mapping) else inside:
