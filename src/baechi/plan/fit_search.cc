@@ -187,16 +187,17 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
   std::stable_sort(by_share.begin(), by_share.end(),
                    [&](UnitId a, UnitId b) { return shares[a] > shares[b]; });
 
+  const auto may_go = [&](UnitId unit, DeviceId device) {
+    const auto& allowed = units_[unit].devices;
+    return std::find(allowed.begin(), allowed.end(), device) != allowed.end();
+  };
   std::vector<Assignment> result;
   const auto move_until = [&](const std::vector<UnitId>& from, DeviceId target, Bytes amount) {
     Assignment next = assignment;
     Bytes moved;
     for (const UnitId unit : from) {
       if (moved >= amount) break;
-      const auto& allowed = units_[unit].devices;
-      if (shares[unit] == Bytes(0) ||
-          std::find(allowed.begin(), allowed.end(), target) == allowed.end())
-        continue;
+      if (shares[unit] == Bytes(0) || !may_go(unit, target)) continue;
       next[unit] = target;
       moved += shares[unit];
     }
@@ -218,14 +219,15 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
     constexpr std::size_t kSmall = 24;  // small graphs: every move and every exchange
     if (units_.size() > kSmall) continue;
     for (const UnitId unit : movable) {
-      move_until({unit}, target, Bytes(1));
+      if (shares[unit] == Bytes(0) || !may_go(unit, target)) continue;
+      Assignment moved = assignment;
+      moved[unit] = target;
+      result.push_back(moved);
       for (const UnitId other : units_.keys()) {
-        const auto& allowed = units_[other].devices;
-        if (assignment[other] != target || shares[unit] == Bytes(0) ||
-            std::find(allowed.begin(), allowed.end(), worst) == allowed.end())
-          continue;
-        move_until({unit}, target, Bytes(1));
-        result.back()[other] = worst;
+        if (assignment[other] != target || !may_go(other, worst)) continue;
+        Assignment exchanged = moved;
+        exchanged[other] = worst;
+        result.push_back(std::move(exchanged));
       }
     }
   }
