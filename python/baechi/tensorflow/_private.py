@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import function_def_to_graph, kernels, meta_graph, ops
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -25,6 +26,26 @@ from tensorflow.python.ops import (
 def set_device(operation: Any, device: str) -> None:
     """Ask for another device for an operation of a graph; "" asks for none."""
     operation._set_device(device)
+
+
+def user_device(operation: Any) -> str:
+    """Return the device that a program asked for with tf.device; "" where it did not."""
+    return str(operation.device)
+
+
+def forget_colocation(operation: Any, with_any_of: Iterable[str]) -> None:
+    """Let an operation be elsewhere than the named operations."""
+    try:
+        places = operation.get_attr("_class")
+    except ValueError:
+        return
+    unwanted = {b"loc:@" + name.encode() for name in with_any_of}
+    if unwanted.isdisjoint(places):
+        return
+    operation._clear_attr("_class")
+    if kept := [place for place in places if place not in unwanted]:
+        value = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(s=kept))
+        operation._set_attr("_class", value)
 
 
 def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:
@@ -63,21 +84,9 @@ def rebuilt(function: Any, definition: Any, outputs: Sequence[str], last: Sequen
     arguments = {tensor.op.name for tensor in old.inputs}
     body = tf.compat.v1.GraphDef(library=definition.library, versions=definition.versions)
     body.node.extend(node for node in definition.node if node.name not in arguments)
-    for node in body.node:  # arguments are there before anything runs
-        if any(text[0] == "^" and text[1:] in arguments for text in node.input):
-            kept = [text for text in node.input if text[0] != "^" or text[1:] not in arguments]
-            del node.input[:]
-            node.input.extend(kept)
     graph = FuncGraph(old.name)
     with graph.as_default():
-        inputs = {}
-        for index, tensor in enumerate(old.inputs):
-            # A name of its own: those of the arguments would be taken as scopes, and what is in
-            # these be renamed. What is known of a resource must be there before it is used.
-            made = tf.compat.v1.placeholder(tensor.dtype, tensor.shape, f"baechi.argument.{index}")
-            handle_data_util.copy_handle_data(tensor, made)
-            inputs[tensor.name] = made
-        tf.graph_util.import_graph_def(body, input_map=inputs, name="")
+        inputs = _import_with_arguments(body, old.inputs, [tensor.shape for tensor in old.inputs])
         found = [
             inputs[name] if name in inputs else graph.get_tensor_by_name(name) for name in outputs
         ]
@@ -92,6 +101,29 @@ def rebuilt(function: Any, definition: Any, outputs: Sequence[str], last: Sequen
     made = function_of(graph, function.function_type, function.captured_inputs)
     made._baechi_source = function  # what keeps its variables alive
     return made
+
+
+def _import_with_arguments(body: Any, arguments: Sequence[Any], shapes: Sequence[Any]) -> Any:
+    """Add a GraphDef without its arguments to the default graph; return these by their names.
+
+    They get names of their own: those they had would be taken as scopes, and what is in these be
+    renamed. What is known of a resource must be there before it is used.
+    """
+    inputs = {}
+    for index, (tensor, shape) in enumerate(zip(arguments, shapes, strict=True)):
+        made = tf.compat.v1.placeholder(tensor.dtype, shape, f"baechi.argument.{index}")
+        handle_data_util.copy_handle_data(tensor, made)
+        inputs[tensor.name] = made
+    names = {tensor.op.name for tensor in arguments}
+    for node in body.node:  # arguments are there before anything runs
+        if any(text[0] == "^" and text[1:] in names for text in node.input):
+            waits = [text for text in node.input if text[0] != "^" or text[1:] not in names]
+            del node.input[:]
+            node.input.extend(waits)
+    read = {text for node in body.node for text in node.input}
+    used = {n: t for n, t in inputs.items() if n in read or n.removesuffix(":0") in read}
+    tf.graph_util.import_graph_def(body, input_map=used, name="")
+    return inputs
 
 
 def _with_tensors(structure: Any, tensors: Sequence[Any]) -> Any:
@@ -115,31 +147,21 @@ def graph_being_traced() -> Any:
     return None if context.executing_eagerly() else ops.get_default_graph()
 
 
-def with_sizes(graph: Any, size: int) -> Any:
-    """Return the GraphDef of a FuncGraph, shapes added, as if its arguments' open sizes were known.
+def with_sizes(graph: Any, shapes: Sequence[Any]) -> Any:
+    """Return the GraphDef of a FuncGraph, shapes added, as if its arguments were of these shapes.
 
     The shapes that tracing left open, a rank even, follow from those of the arguments.
     """
     definition = graph.as_graph_def()
-    names = {tensor.op.name for tensor in graph.inputs}
-    kept = [node for node in definition.node if node.name not in names]
+    arguments = {tensor.op.name for tensor in graph.inputs}
+    kept = [node for node in definition.node if node.name not in arguments]
     del definition.node[:]
     definition.node.extend(kept)
     known = tf.Graph()
-    renamed = {}
     with known.as_default():
-        inputs = {}
-        for index, tensor in enumerate(graph.inputs):
-            shape = tensor.shape
-            if shape.rank is not None:
-                shape = tf.TensorShape([size if one is None else one for one in shape])
-            # Their own names would be taken as scopes, and operations be renamed.
-            made = tf.compat.v1.placeholder(tensor.dtype, shape, f"baechi.argument.{index}")
-            handle_data_util.copy_handle_data(tensor, made)
-            inputs[tensor.name] = made
-            renamed[made.op.name] = tensor.op.name
-        tf.graph_util.import_graph_def(definition, input_map=inputs, name="")
+        inputs = _import_with_arguments(definition, graph.inputs, shapes)
         result = known.as_graph_def(add_shapes=True)
+    renamed = {made.op.name: name.removesuffix(":0") for name, made in inputs.items()}
     for node in result.node:
         node.name = renamed.get(node.name, node.name)
         _add_traced_shapes(node, graph.get_operation_by_name(node.name))
@@ -195,6 +217,27 @@ def is_compiled(function: Any) -> bool:
         return False
     library = function.graph.as_graph_def().library.function
     return any(f.attr["_XlaMustCompile"].b for f in [function.function_def, *library])
+
+
+def untraced(function: Any) -> Any:
+    """Return a tf.function that has no graph yet, with the options of the one that is given."""
+    if isinstance(function, tf.types.experimental.PolymorphicFunction):
+        return function._clone(None)
+    return tf.function(function)
+
+
+def flat_arguments(function: Any, arguments: Any, keywords: Any) -> list[Any]:
+    """Return what a call of a ConcreteFunction hands to the tensors that it takes, in their order.
+
+    As the call itself does: by the structure that was traced, else tensor by tensor.
+    """
+    kind = function.function_type
+    try:
+        bound = function_type_utils.canonicalize_function_inputs(arguments, keywords, kind)
+        return list(kind.unpack_inputs(bound))
+    except (AttributeError, TypeError):
+        leaves = tf.nest.flatten((arguments, keywords), expand_composites=True)
+        return [leaf for leaf in leaves if leaf is not None]
 
 
 def is_concrete(function: Any) -> bool:

@@ -21,9 +21,8 @@ import tensorflow as tf
 from baechi._core import InputError
 from baechi.tensorflow import _private, versions
 from baechi.tensorflow.devices import full_name
+from baechi.tensorflow.pins import INTERFACE, asked_devices
 
-# Operations that are gone when a function runs: its arguments and results are those of the call.
-_INTERFACE = frozenset(["Placeholder", "PlaceholderWithDefault", "_Arg", "_Retval"])
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 # How the runtime names what was in the branch of a tf.cond and the function that it calls.
 _PROBED = re.compile(r"^\w*cond/then/_\d+/\w*cond/(?:Stateful)?PartitionedCall/")
@@ -82,6 +81,8 @@ def planned_devices(
 ) -> dict[str, str]:
     """Return the TensorFlow device of every operation of a graph.
 
+    That is the planned one; operations that ask for a device besides those planned for keep it.
+
     Args:
         graph: A graph of TensorFlow.
         device_of: The cluster's device of every operation, by name.
@@ -97,7 +98,7 @@ def planned_devices(
     operations = {operation.name: operation for operation in graph.get_operations()}
     unknown = next((name for name in device_of if name not in operations), None)
     missing = next(
-        (n for n, o in operations.items() if n not in device_of and o.type not in _INTERFACE), None
+        (n for n, o in operations.items() if n not in device_of and o.type not in INTERFACE), None
     )
     if unknown is not None or missing is not None:
         what = (
@@ -106,7 +107,14 @@ def planned_devices(
             else f"the graph has {missing!r}, which it does not name"
         )
         raise InputError(f"the plan is of another graph ({what}): plan the graph that is to run")
-    return {name: full[device] for name, device in device_of.items()}
+    planned = {name: full[device] for name, device in device_of.items()}
+    for name, device in asked_devices(graph).items():
+        if device not in full.values():  # one that was not planned for
+            try:
+                planned[name] = full_name(device)
+            except InputError as error:
+                raise InputError(f"the operation {name!r} asks for its device: {error}") from None
+    return planned
 
 
 def resource_users(tensor: Any) -> list[Any]:
@@ -163,7 +171,7 @@ class PlacedFunction:
             for outer, inner in zip(captured, inputs, strict=True):
                 captures.append(self._placed_capture(outer, inner, variables.get(id(outer))))
             for operation in graph.get_operations():
-                if operation.type not in _INTERFACE:
+                if operation.type not in INTERFACE:
                     _private.set_device(operation, self._device_for(operation))
             self.function = _private.function_of(graph, self.traced.function_type, captures)
         except BaseException:
@@ -202,7 +210,7 @@ class PlacedFunction:
         return {
             operation.name: self.device_of[operation.name]
             for operation in self.traced.graph.get_operations()
-            if operation.type not in _INTERFACE
+            if operation.type not in INTERFACE
             and operation.name in self.device_of
             and operation.name not in self.kept
         }

@@ -19,8 +19,9 @@ import tensorflow as tf
 from baechi._core import Graph, InputError
 from baechi.tensorflow import _private
 from baechi.tensorflow.inlining import calls_in
+from baechi.tensorflow.pins import asked_devices
 from baechi.tensorflow.rewriting import barriers_in, flattened, split_barriers
-from baechi.tensorflow.tracing import batch_size_of, trace
+from baechi.tensorflow.tracing import batch_size_of, shapes_given, trace
 
 if TYPE_CHECKING:
     from baechi._core import Profile
@@ -40,8 +41,10 @@ class Captured:
         variables: The variable behind each operator that stands for one.
         loops: The operators that are whole loops.
         batch: The size that stands for what shapes leave open.
+        shapes: Those of the arguments' tensors in an example, if there was one.
         model: The Keras model whose training step it is, if it is one's.
         signature: The shapes and types of that model's batches.
+        asked: The devices that the program asks for itself, by operator; they are kept.
 
     """
 
@@ -51,8 +54,10 @@ class Captured:
     variables: dict[str, Any] = field(default_factory=dict)
     loops: list[str] = field(default_factory=list)
     batch: int | None = None
+    shapes: list[Any] | None = None
     model: Any = None
     signature: Any = None
+    asked: dict[str, str] = field(default_factory=dict)
     owner: Any = None  # what must live as long: a loaded SavedModel
 
     @property
@@ -103,10 +108,9 @@ def capture(
         return _captured_graph(target, fetches, batch)
     if fetches is not None:
         raise InputError("fetches are for a TensorFlow 1 graph: a function has its results")
-    traced = trace(target, *inputs, **keywords)
-    return captured_function(
-        flattened(traced, share=share_scalars), batch or batch_size_of((inputs, keywords))
-    )
+    traced = flattened(trace(target, *inputs, **keywords), share=share_scalars)
+    shapes = shapes_given(traced, inputs, keywords)
+    return captured_function(traced, batch or batch_size_of((inputs, keywords)), shapes)
 
 
 def capture_saved_model(
@@ -125,8 +129,17 @@ def capture_saved_model(
     return captured
 
 
-def captured_function(function: Any, batch: int | None = None) -> Captured:
-    """Capture a ConcreteFunction that `trace` returned."""
+def captured_function(
+    function: Any, batch: int | None = None, shapes: list[Any] | None = None
+) -> Captured:
+    """Capture a ConcreteFunction that `trace` returned.
+
+    Args:
+        function: The function.
+        batch: The size that stands for what shapes leave open.
+        shapes: Those of the tensors that a call gives it, if there are any to go by.
+
+    """
     graph = function.graph
     by_handle = {id(_private.handle_of(v)): v for v in graph.variables}
     outer = function.captured_inputs
@@ -135,8 +148,8 @@ def captured_function(function: Any, batch: int | None = None) -> Captured:
         for handle, inner in zip(outer, graph.inputs[len(graph.inputs) - len(outer) :], strict=True)
         if id(handle) in by_handle
     }
-    size = batch or batch_size_of(function.structured_input_signature)
-    return _finished(Captured(b"", graph, function, variables, batch=size))
+    size = batch or batch_size_of(shapes) or batch_size_of(function.structured_input_signature)
+    return _finished(Captured(b"", graph, function, variables, batch=size, shapes=shapes))
 
 
 def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
@@ -210,6 +223,7 @@ def _finished(captured: Captured) -> Captured:
             "range() instead of tf.range() or tf.while_loop",
             stacklevel=3,
         )
+    captured.asked = asked_devices(captured.graph)
     definition = captured.graph.as_graph_def(add_shapes=True)
     captured.graph_def = definition.SerializeToString()
     return captured
@@ -238,10 +252,36 @@ def graph_of(
     """
     size = batch or captured.batch
     definition = captured.graph_def
-    if size is not None and captured.function is not None and _has_open_sizes(captured):
-        definition = _private.with_sizes(captured.graph, size).SerializeToString()
+    if captured.function is not None and any(_is_open(t) for t in captured.graph.inputs):
+        shapes = _argument_shapes(captured, size)
+        definition = _private.with_sizes(captured.graph, shapes).SerializeToString()
     return Graph.from_graph_def(definition, costs=costs, batch=size)
 
 
-def _has_open_sizes(captured: Captured) -> bool:
-    return any(not tensor.shape.is_fully_defined() for tensor in captured.graph.inputs)
+def _is_open(tensor: Any) -> bool:
+    return not tensor.shape.is_fully_defined()
+
+
+def _argument_shapes(captured: Captured, size: int | None) -> list[Any]:
+    """Return the shapes of all inputs of a graph: the example's, else `size` for what is open.
+
+    The first size of the example is that of a batch, for which `size` stands in every argument.
+    """
+    shapes = [tensor.shape for tensor in captured.graph.inputs]
+    given = captured.shapes or []
+    batch = next((one[0] for one in given if one.rank), None)
+    for index, shape in enumerate(shapes):
+        if shape.is_fully_defined():
+            continue
+        known = given[index] if index < len(given) else tf.TensorShape(None)
+        if shape.rank is None:
+            shapes[index] = known
+            continue
+        sizes = known.as_list() if known.rank is not None else [None] * shape.rank
+        if sizes and sizes[0] == batch:
+            sizes[0] = None
+        filled = [
+            two or size if one is None else one for one, two in zip(shape, sizes, strict=True)
+        ]
+        shapes[index] = tf.TensorShape(filled)
+    return shapes

@@ -52,6 +52,7 @@ class _Scope:
     calls: dict[str, _Scope] = field(default_factory=dict)
     begin: str | None = None  # what its first operators wait for
     end: str | None = None  # what waits for it
+    device: str = ""  # of what asks for none
 
 
 class _Inliner:
@@ -115,6 +116,7 @@ class _Inliner:
             arguments=dict(zip((a.name for a in signature.input_arg), data, strict=True)),
             results=[tensors[ret[a.name]] for a in signature.output_arg],
             last=[control[name] for name in signature.control_output],
+            device=node.device or scope.device,
         )
         if any(text.startswith("^") for text in node.input):
             called.begin = self._unique(f"{called.prefix}begin")
@@ -188,6 +190,7 @@ class _Inliner:
                 made = self._result.node.add()
                 made.CopyFrom(node)
                 made.name = scope.names[node.name]
+                made.device = node.device or scope.device
                 del made.input[:]
                 data, controls = self._inputs(scope, node)
                 made.input.extend(data + controls)

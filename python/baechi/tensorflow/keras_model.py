@@ -164,7 +164,7 @@ class ByName:
         if graph is None:
             yield
             return
-        with graph.device(lambda operation: self(operation.name) or operation.device):
+        with graph.device(lambda operation: operation.device or self(operation.name) or ""):
             yield
 
 

@@ -23,6 +23,7 @@ from baechi.tensorflow.assigner import (
 from baechi.tensorflow.devices import DEFAULT_PRESET, detected_cluster, devices_for
 from baechi.tensorflow.graph_generator import Captured, capture, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras, batch_of, capture_model
+from baechi.tensorflow.pins import pinned
 from baechi.tensorflow.profiler import measure
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ class _Step:
             costs = self._measured(cluster, devices)
         graph = graph_of(self.captured, costs)
         _require_kinds(graph, cluster)
+        graph = pinned(graph, self.captured.asked, cluster, devices)
         return place_graph(graph, cluster, **options)
 
     def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
@@ -276,4 +278,9 @@ def _cluster(
         found, physical = detected_cluster()
         return found, devices_for(found, devices or physical)
     found = cluster_of(cluster)
-    return found, devices_for(found, devices) if needed else {}
+    try:
+        return found, devices_for(found, devices)
+    except InputError:
+        if needed or devices is not None:
+            raise
+        return found, {}

@@ -178,13 +178,13 @@ def _arguments(function: Any, arguments: Any) -> dict[str, Any]:
     """Return the values of a function's arguments, by the name of their tensor in its graph."""
     graph = function.graph
     inner = graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]
-    leaves = [leaf for leaf in tf.nest.flatten(arguments) if leaf is not None]
-    if len(leaves) != len(inner):
-        raise InputError(f"the step takes {len(inner)} tensors as arguments, not {len(leaves)}")
+    if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(arguments)):
+        raise InputError("a step is measured with values: give tensors or arrays, not specs")
+    given = _private.flat_arguments(function, *arguments)
+    if len(given) != len(inner):
+        raise InputError(f"the step takes {len(inner)} tensors as arguments, not {len(given)}")
     values = {}
-    for tensor, leaf in zip(inner, leaves, strict=True):
-        if isinstance(leaf, tf.TensorSpec):
-            raise InputError("a step is measured with values: give tensors or arrays, not specs")
+    for tensor, leaf in zip(inner, given, strict=True):
         value = leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
         if not tensor.shape.is_compatible_with(getattr(value, "shape", ())):
             raise InputError(

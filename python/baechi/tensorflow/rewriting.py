@@ -158,8 +158,9 @@ def _value(node: Any) -> tuple[tuple[str, bytes], ...]:
 def flattened(function: Any, *, share: bool = False) -> Any:
     """Return a ConcreteFunction whose graph calls no functions and has no gradient barrier.
 
-    The same function when its graph is such already. Otherwise what it is made of has new names
-    where it was in another function, and arguments have other names as operators.
+    Nor is anything colocated with an argument. The same function when its graph is such already.
+    Otherwise what it is made of has new names where it was in another function, and arguments have
+    other names as operators.
 
     Args:
         function: A ConcreteFunction.
@@ -168,7 +169,7 @@ def flattened(function: Any, *, share: bool = False) -> Any:
     """
     graph = function.graph
     definition = graph.as_graph_def()
-    if not (share or calls_in(definition) or barriers_in(definition)):
+    if not (share or calls_in(definition) or barriers_in(definition) or _tied(definition, graph)):
         return function
     made = inline(
         definition,
@@ -181,6 +182,16 @@ def flattened(function: Any, *, share: bool = False) -> Any:
         outputs = [renamed(tensor) for tensor in outputs]
     function = _rebuilt(function, definition, outputs, last)
     return _shared(function) if share else function
+
+
+def _tied(definition: Any, graph: Any) -> bool:
+    """Whether an operator is to be with an argument: TensorFlow would not let it be elsewhere."""
+    places = {b"loc:@" + tensor.op.name.encode() for tensor in graph.inputs}
+    return any(
+        not places.isdisjoint(node.attr["_class"].list.s)
+        for node in definition.node
+        if "_class" in node.attr
+    )
 
 
 def _rebuilt(function: Any, definition: Any, outputs: list[str], last: list[str]) -> Any:

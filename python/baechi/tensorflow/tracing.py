@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -14,19 +12,11 @@ from baechi.tensorflow import _private, versions
 from baechi.tensorflow.rewriting import flattened
 
 
-@contextlib.contextmanager
-def _inlined() -> Iterator[None]:
-    """Trace what a traced function calls into its own graph, not into functions of their own."""
-    before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(before)
-
-
 def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
     """Return a function as one flat graph: what it calls is inlined, gradients go one by one.
+
+    TensorFlow traces what it calls as ever, each with its own signature, seeds and variables; the
+    bodies are put in afterwards.
 
     Args:
         function: A Python function, a tf.function or a ConcreteFunction.
@@ -52,17 +42,13 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
     if _private.is_concrete(function):
         _require_own_variables(function)
         return flattened(function)
-    python = getattr(function, "python_function", function)
     with _private.no_gradient_barrier():
-        try:
-            with _inlined():
-                traced = tf.function(python).get_concrete_function(*inputs, **keywords)
-        except TypeError:
-            # A called function that branches or loops on tensors in Python's words: only what is
-            # traced as a function of its own has these converted.
-            traced = tf.function(python).get_concrete_function(*inputs, **keywords)
+        traced = _private.untraced(function).get_concrete_function(*inputs, **keywords)
     _require_own_variables(traced)
-    return flattened(traced)  # what was traced before, as in a SavedModel, still is called
+    arguments = [tensor.op.name for tensor in traced.graph.inputs]
+    for operation in traced.graph.get_operations():
+        _private.forget_colocation(operation, arguments)
+    return flattened(traced)
 
 
 def _require_own_variables(traced: Any) -> None:
@@ -96,10 +82,19 @@ def spec_of(value: Any, dynamic_batch: bool) -> Any:
     return tf.nest.map_structure(one, value)
 
 
+def shapes_given(function: Any, arguments: Any, keywords: Any) -> list[Any] | None:
+    """Return the shape of each tensor that a call hands to a function; None for specs."""
+    leaves = tf.nest.flatten((arguments, keywords))
+    if not leaves or any(isinstance(leaf, tf.TypeSpec) for leaf in leaves):
+        return None
+    given = _private.flat_arguments(function, arguments, keywords)
+    return [tf.TensorShape(getattr(value, "shape", None)) for value in given]
+
+
 def batch_size_of(value: Any) -> int | None:
     """Return the first size of the first tensor of a batch, if it is known."""
     for leaf in tf.nest.flatten(value):
-        shape = getattr(leaf, "shape", None)
-        if shape is not None and len(shape) and shape[0] is not None:
-            return int(shape[0])
+        shape = leaf if isinstance(leaf, tf.TensorShape) else getattr(leaf, "shape", None)
+        if shape is not None and (known := tf.TensorShape(shape)).rank and known[0] is not None:
+            return int(known[0])
     return None
