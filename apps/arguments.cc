@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/arguments.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <string>
 #include <system_error>
@@ -41,12 +40,16 @@ std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
   return number;
 }
 
+std::string number_text(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
 double parse_number(std::string_view option, std::string_view text, double least, double most) {
   double number = 0;
   if (!read_whole_text(text, number) || !(number >= least && number <= most))
-    throw_not_a_number(
-        option, text,
-        "a number from " + CLI::detail::to_string(least) + " to " + CLI::detail::to_string(most));
+    throw_not_a_number(option, text,
+                       "a number from " + number_text(least) + " to " + number_text(most));
   return number;
 }
 
@@ -68,50 +71,44 @@ std::string check_path(const std::string& path) {
   return path.empty() ? "the path is empty" : std::string();
 }
 
-void add_graph_argument(CLI::App& app, GraphArgument& argument) {
-  app.add_option("graph", argument.path,
-                 "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model, "
-                 "TensorFlow GraphDef (.pb) or Chakra trace (.et); - is standard input")
-      ->required()
-      ->check(check_path)
-      ->type_name("GRAPH");
-  add_model_cost_options(app, argument);
+void add_graph_argument(OptionSet& set, GraphArgument& argument) {
+  set.add("graph", argument.path,
+          "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model, "
+          "TensorFlow GraphDef (.pb) or Chakra trace (.et); - is standard input")
+      .required()
+      .check(check_path)
+      .type_name("GRAPH");
+  add_model_cost_options(set, argument);
 }
 
-void add_model_cost_options(CLI::App& app, GraphArgument& argument) {
-  app.add_option(
-         "--costs", argument.costs,
-         "What operators cost: a profile that was measured, for any graph; and for ONNX "
-         "and GraphDef the presets to estimate by where that has no answer, by device kind, as "
-         "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
-         "given several times")
-      ->check(check_path)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("FILE|KIND=PRESET,...");
-  app.add_option_function<std::string>(
+void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
+  set.add("--costs", argument.costs,
+          "What operators cost: a profile that was measured, for any graph; and for ONNX "
+          "and GraphDef the presets to estimate by where that has no answer, by device kind, as "
+          "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
+          "given several times")
+      .check(check_path)
+      .repeatable()
+      .type_name("FILE|KIND=PRESET,...");
+  set.add(
          "--batch",
          [&argument](const std::string& text) {
            argument.batch =
                static_cast<std::int64_t>(parse_whole_number("--batch", text, 1, 1'000'000'000));
          },
          "For ONNX and GraphDef: the size of the dimensions that they leave open")
-      ->type_name("N");
-  app.add_option_function<std::vector<std::string>>(
+      .type_name("N");
+  set.add_each(
          "--dim",
-         [&argument](const std::vector<std::string>& texts) {
-           for (const std::string& text : texts) {
-             const std::size_t equals = text.rfind('=');
-             if (equals == text.npos || equals == 0)
-               throw InputError("--dim", "expected NAME=N, as in sequence=128");
-             argument.dimensions[text.substr(0, equals)] = static_cast<std::int64_t>(
-                 parse_whole_number("--dim", text.substr(equals + 1), 1, 1'000'000'000));
-           }
+         [&argument](const std::string& text) {
+           const std::size_t equals = text.rfind('=');
+           if (equals == text.npos || equals == 0)
+             throw InputError("--dim", "expected NAME=N, as in sequence=128");
+           argument.dimensions[text.substr(0, equals)] = static_cast<std::int64_t>(
+               parse_whole_number("--dim", text.substr(equals + 1), 1, 1'000'000'000));
          },
          "For ONNX: the size of one open dimension, by its name; may be given several times")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("NAME=N");
+      .type_name("NAME=N");
 }
 
 ModelCosts model_costs(const GraphArgument& argument) {
@@ -130,29 +127,29 @@ OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
   return graph;
 }
 
-void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required) {
-  app.add_option("-c,--cluster", argument.cluster,
-                 "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
-                 "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4")
-      ->required(required)
-      ->check([](const std::string& text) {
+void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required) {
+  set.add("-c,--cluster", argument.cluster,
+          "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
+          "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4")
+      .required(required)
+      .check([](const std::string& text) {
         return text.empty() ? "the cluster is empty" : std::string();
       })
-      ->type_name("CLUSTER");
-  app.add_option("--link", argument.link,
-                 "Latency and bandwidth between any two devices, such as 50us,6GB/s")
-      ->type_name("LINK");
-  app.add_option("--comm", argument.communication,
-                 "How transfers share devices: parallel, sequential or duplex")
-      ->type_name("MODE");
+      .type_name("CLUSTER");
+  set.add("--link", argument.link,
+          "Latency and bandwidth between any two devices, such as 50us,6GB/s")
+      .type_name("LINK");
+  set.add("--comm", argument.communication,
+          "How transfers share devices: parallel, sequential or duplex")
+      .type_name("MODE");
 }
 
 Cluster load_cluster(const ClusterArgument& argument) { return Cluster(read_cluster(argument)); }
 
-void add_output_option(CLI::App& app, std::string& path) {
-  app.add_option("-o,--output", path, "Write the result to this file instead of standard output")
-      ->check(check_path)
-      ->type_name("FILE");
+void add_output_option(OptionSet& set, std::string& path) {
+  set.add("-o,--output", path, "Write the result to this file instead of standard output")
+      .check(check_path)
+      .type_name("FILE");
 }
 
 }  // namespace baechi::cli

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "baechi/base/error.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
@@ -28,8 +28,8 @@ struct GraphArgument {
 };
 
 // GRAPH, --costs, --batch: of everything that reads a graph.
-void add_graph_argument(CLI::App& app, GraphArgument& argument);
-void add_model_cost_options(CLI::App& app, GraphArgument& argument);
+void add_graph_argument(OptionSet& set, GraphArgument& argument);
+void add_model_cost_options(OptionSet& set, GraphArgument& argument);
 ModelCosts model_costs(const GraphArgument& argument);
 OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
 
@@ -46,6 +46,7 @@ std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
                                  std::uint64_t least, std::uint64_t most);
 // The same for a number that may have a fraction; never a NaN.
 double parse_number(std::string_view option, std::string_view text, double least, double most);
+std::string number_text(double number);  // in as few digits as say which number it is
 
 // More than 0, at most six decimals: in parts per million. Throws InputError.
 Speed parse_factor(std::string_view option, std::string_view text);
@@ -53,14 +54,14 @@ Speed parse_factor(std::string_view option, std::string_view text);
 // A part such as "20%" or "0.2", from 0 to 1.
 double parse_percent(std::string_view option, std::string_view text);
 
-// For CLI::Option::check(): what is wrong with an empty path.
+// For Option::check(): what is wrong with an empty path.
 std::string check_path(const std::string& path);
 
 // --cluster, --link, --comm.
-void add_cluster_options(CLI::App& app, ClusterArgument& argument, bool required);
+void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required);
 Cluster load_cluster(const ClusterArgument& argument);
 
 // -o, --output: for write_result() in apps/console.h.
-void add_output_option(CLI::App& app, std::string& path);
+void add_output_option(OptionSet& set, std::string& path);
 
 }  // namespace baechi::cli

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi bounds: what no placement on this cluster can beat.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
@@ -50,10 +49,10 @@ ExitCode bounds(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
   return [options](const RunContext& context) { return bounds(*options, context); };
 }
 

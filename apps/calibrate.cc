@@ -3,7 +3,6 @@
 // (Paper 4.1).
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 
@@ -74,18 +73,18 @@ struct Options {
   }
 };
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   Options& o = *options;
-  app.add_flag("--torch", o.torch, "Copy with PyTorch");
-  app.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
-  app.add_option("--devices", o.devices, "The framework's names, A,B,...; else all accelerators");
-  app.add_option("--largest", o.largest, "Size of the largest copy, e.g. 64MiB (default: 512MiB)");
-  app.add_option("--repeats", o.repeats, "Copies of each size that count (default: 20)");
-  app.add_option("-o,--output", o.output, "The cluster file (default: standard output)");
-  app.add_option("--into", o.into, "A cluster file that gets the links; the rest of it stays");
-  app.add_option("--plot", o.plot, "A picture of the copies and the lines, FILE.svg");
-  app.add_option("--samples", o.samples, "All that was measured, FILE.json");
+  set.add_flag("--torch", o.torch, "Copy with PyTorch");
+  set.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
+  set.add("--devices", o.devices, "The framework's names, A,B,...; else all accelerators");
+  set.add("--largest", o.largest, "Size of the largest copy, e.g. 64MiB (default: 512MiB)");
+  set.add("--repeats", o.repeats, "Copies of each size that count (default: 20)");
+  set.add("-o,--output", o.output, "The cluster file (default: standard output)");
+  set.add("--into", o.into, "A cluster file that gets the links; the rest of it stays");
+  set.add("--plot", o.plot, "A picture of the copies and the lines, FILE.svg");
+  set.add("--samples", o.samples, "All that was measured, FILE.json");
   return [options](const RunContext&) { return run(options->arguments()); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi check: is this a valid graph, cluster, plan, placement or profile?
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,18 +87,16 @@ void print_json(const std::vector<Verdict>& verdicts) {
   print_result(text);
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  app.add_option("files", options->files,
-                 "Graphs, clusters, plans, placements and profiles, in any order")
-      ->required()
-      ->check(check_path)
-      ->type_name("FILE");
-  app.add_option("--graph", options->graph.path,
-                 "Also check that the plans are plans of this graph")
-      ->check(check_path)
-      ->type_name("GRAPH");
-  add_model_cost_options(app, options->graph);
+  set.add("files", options->files, "Graphs, clusters, plans, placements and profiles, in any order")
+      .required()
+      .check(check_path)
+      .type_name("FILE");
+  set.add("--graph", options->graph.path, "Also check that the plans are plans of this graph")
+      .check(check_path)
+      .type_name("GRAPH");
+  add_model_cost_options(set, options->graph);
   return [options](const RunContext& context) {
     const ModelCosts costs = model_costs(options->graph);
     std::optional<OpGraph> graph;

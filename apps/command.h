@@ -8,11 +8,9 @@
 
 #include "baechi/base/cancel.h"
 
-namespace CLI {
-class App;
-}
-
 namespace baechi::cli {
+
+class OptionSet;  // command_line.h
 
 // The exit codes of the command, all of them; apps/baechi.cc turns exceptions into them.
 enum class ExitCode : int {
@@ -37,9 +35,9 @@ struct Command {
   std::string_view name;
   std::string_view summary;   // one line
   std::string_view examples;  // whole command lines for --help, one per line
-  // Declares the options on `app` (whose --help, --json and examples main() adds) and returns what
+  // Declares the options in a set (to which --help, --json and examples are added) and returns what
   // to do once they are parsed. Options live in a shared_ptr that the returned function captures.
-  Run (*declare)(CLI::App& app);
+  Run (*declare)(OptionSet& set);
 };
 
 // In the order of --help.

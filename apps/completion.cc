@@ -1,35 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi completion: shell code that completes subcommands, options and file names.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/json_writer.h"
 
 namespace baechi::cli {
 namespace {
 
-struct Words {  // what can follow `baechi NAME`
-  std::string name;
-  std::string summary;
-  std::vector<std::string> options;
-};
-
-std::vector<Words> collect_words(const CLI::App& root) {
-  std::vector<Words> all;
-  for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
-    Words words{app->get_name(), app->get_description(), {}};
-    for (const CLI::Option* option : app->get_options()) {
-      for (const std::string& name : option->get_lnames()) words.options.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) words.options.push_back("-" + name);
-    }
-    all.push_back(std::move(words));
-  }
-  return all;
-}
+using Words = OptionSet::Words;
 
 std::string join(const std::vector<std::string>& parts, const char* separator) {
   std::string text;
@@ -117,13 +99,11 @@ std::string fish(const std::vector<Words>& all) {
   return text;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  return [shell, root = app.get_parent()](const RunContext& context) {
-    const std::vector<Words> words = collect_words(*root);
+  set.add("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  return [shell, set](const RunContext& context) {
+    const std::vector<Words> words = set.all_words();
     const std::string code = *shell == "bash"  ? bash(words)
                              : *shell == "zsh" ? zsh(words)
                                                : fish(words);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi convert: any graph or cluster that we read, as one of our files or as DOT.
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -60,22 +59,21 @@ void report(const Options& options, const std::string& format, const Converted& 
   print_result(text);
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  app.add_option(
-         "input", options->input.path,
-         "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt, GraphDef), or with "
-         "--to cluster a cluster file or line")
-      ->required()
-      ->check(check_path)
-      ->type_name("IN");
-  app.add_option("output", options->output, "File to write; - is standard output")
-      ->required()
-      ->check(check_path)
-      ->type_name("OUT");
-  add_model_cost_options(app, options->input);
-  app.add_option("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
-      ->check(CLI::IsMember({"graph", "dot", "cluster"}));
+  set.add("input", options->input.path,
+          "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt, GraphDef), or with "
+          "--to cluster a cluster file or line")
+      .required()
+      .check(check_path)
+      .type_name("IN");
+  set.add("output", options->output, "File to write; - is standard output")
+      .required()
+      .check(check_path)
+      .type_name("OUT");
+  add_model_cost_options(set, options->input);
+  set.add("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
+      .one_of({"graph", "dot", "cluster"});
   return [options](const RunContext& context) {
     const std::string format = target_format(*options);
     const bool to_stdout = options->output == "-";

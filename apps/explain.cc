@@ -2,13 +2,12 @@
 // baechi explain: why a step takes as long as it does, and why an operator is where it is.
 #include "baechi/study/explain.h"
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
@@ -77,18 +76,18 @@ ExitCode explain(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
-  app.add_option("--op", options->op,
-                 "Why this operator is on its device: start, finish, memory and step time on "
-                 "every other one")
-      ->check([](const std::string& name) {
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("--op", options->op,
+          "Why this operator is on its device: start, finish, memory and step time on "
+          "every other one")
+      .check([](const std::string& name) {
         return name.empty() ? "the operator's name is empty" : std::string();
       })
-      ->type_name("NAME");
-  add_cluster_options(app, options->cluster, /*required=*/false);
+      .type_name("NAME");
+  add_cluster_options(set, options->cluster, /*required=*/false);
   return [options](const RunContext& context) { return explain(*options, context); };
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi export: a plan as the settings of other programs.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
 #include "baechi/io/plan_file.h"
@@ -52,14 +51,12 @@ ExitCode export_plan(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
-  app.add_option("--to", options->to, format_help())
-      ->required()
-      ->check(CLI::IsMember(format_names()));
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("--to", options->to, format_help()).required().one_of(format_names());
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return export_plan(*options, context); };
 }
 

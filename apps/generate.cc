@@ -2,7 +2,6 @@
 // baechi generate: graphs of models and of synthetic shapes, with costs of named devices.
 #include "baechi/generate/generate.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -153,40 +152,40 @@ ExitCode run(const Options& options, const RunContext& context) {
 }
 
 template <class Integer>
-void add_number_option(CLI::App& app, const std::string& name, const std::string& words,
+void add_number_option(OptionSet& set, const std::string& name, const std::string& words,
                        std::optional<Integer>& into) {
-  app.add_option_function<std::string>(
+  set.add(
          name,
          [name, &into](const std::string& text) {
            constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Integer>::max());
            into = static_cast<Integer>(parse_whole_number(name, text, 0, kMost));
          },
          words)
-      ->type_name("N");
+      .type_name("N");
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   GenerateRequest& request = options->request;
-  app.add_option("model", options->model, "Which graph; --list names them")->type_name("MODEL");
-  add_number_option(app, "--batch", "Mini-batch size", request.batch);
-  add_number_option(app, "--length", "Tokens per sequence", request.length);
-  add_number_option(app, "--layers", "Layers (of encoder and of decoder)", request.layers);
-  add_number_option(app, "--operators", "Operators of a synthetic graph", request.operators);
-  add_number_option(app, "--seed", "What a synthetic graph's costs are drawn from", request.seed);
-  app.add_option("--device", options->devices,
-                 "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
-                 "alone is its own kind")
-      ->type_name("DEVICES");
-  app.add_option("--precision", options->precision, "fp32, tf32, fp16 or bf16")->type_name("NAME");
-  auto* training = app.add_flag("--training", options->training,
-                                "A whole training step, where the default is one forward pass");
-  app.add_flag("--inference", options->inference,
+  set.add("model", options->model, "Which graph; --list names them").type_name("MODEL");
+  add_number_option(set, "--batch", "Mini-batch size", request.batch);
+  add_number_option(set, "--length", "Tokens per sequence", request.length);
+  add_number_option(set, "--layers", "Layers (of encoder and of decoder)", request.layers);
+  add_number_option(set, "--operators", "Operators of a synthetic graph", request.operators);
+  add_number_option(set, "--seed", "What a synthetic graph's costs are drawn from", request.seed);
+  set.add("--device", options->devices,
+          "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
+          "alone is its own kind")
+      .type_name("DEVICES");
+  set.add("--precision", options->precision, "fp32, tf32, fp16 or bf16").type_name("NAME");
+  set.add_flag("--training", options->training,
+               "A whole training step, where the default is one forward pass");
+  set.add_flag("--inference", options->inference,
                "One forward pass, where the default is a training step")
-      ->excludes(training);
-  app.add_flag("--list", options->list, "List the graphs and the options they have");
-  app.add_flag("--list-devices", options->list_devices, "List the device presets");
-  add_output_option(app, options->output);
+      .excludes("--training");
+  set.add_flag("--list", options->list, "List the graphs and the options they have");
+  set.add_flag("--list-devices", options->list_devices, "List the device presets");
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return run(*options, context); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi info: what a graph is like, alone and on a cluster.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -179,10 +178,10 @@ ExitCode run(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, false);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, false);
   return [options](const RunContext& context) { return run(*options, context); };
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi min: the fewest devices, and the least memory per device, for which there is a plan.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
@@ -63,20 +62,20 @@ ExitCode find_least(const Options& options, const RunContext& context) {
   return code;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   options->planning.budget = "200ms";  // for each of a dozen plans
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_option("--of", options->of, "What to find the least of: devices, memory or both")
-      ->check(CLI::IsMember({"devices", "memory", "both"}))
-      ->capture_default_str();
-  app.add_option("--max-devices", options->max_devices,
-                 "Try more devices than the cluster has, up to so many")
-      ->type_name("N")
-      ->capture_default_str();
-  add_planning_options(app, options->planning);
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  set.add("--of", options->of, "What to find the least of: devices, memory or both")
+      .one_of({"devices", "memory", "both"})
+      .show_default();
+  set.add("--max-devices", options->max_devices,
+          "Try more devices than the cluster has, up to so many")
+      .type_name("N")
+      .show_default();
+  add_planning_options(set, options->planning);
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return find_least(*options, context); };
 }
 

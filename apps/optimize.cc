@@ -3,13 +3,12 @@
 // did, and which operators each of its operators stands for (Paper 3.1.1 - 3.1.3).
 #include "baechi/optimize/optimize.h"
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/write_graph.h"
@@ -97,14 +96,12 @@ ExitCode run_optimizer(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_option("--optimize", options->level, level_help())
-      ->check(CLI::IsMember(level_names()))
-      ->capture_default_str();
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  set.add("--optimize", options->level, level_help()).one_of(level_names()).show_default();
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_optimizer(*options, context); };
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi place: the main job. Which operator runs where and when, how long a step takes, and how
 // far that is from the best possible.
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
 #include "apps/planning.h"
@@ -180,18 +179,18 @@ ExitCode place(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  add_planning_options(app, options->planning);
-  CLI::Option* const objective =
-      app.add_option("--objective", options->objective, objective_help());
-  objective->check(CLI::IsMember(objective_names()))->excludes(app.get_option("--method"));
-  app.add_option("--lp", options->favorites, "How m-sct finds favorite children")
-      ->check(CLI::IsMember({"matching", "approx", "exact"}))
-      ->capture_default_str();
-  app.add_option_function<std::string>(
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  add_planning_options(set, options->planning);
+  set.add("--objective", options->objective, objective_help())
+      .one_of(objective_names())
+      .excludes("--method");
+  set.add("--lp", options->favorites, "How m-sct finds favorite children")
+      .one_of({"matching", "approx", "exact"})
+      .show_default();
+  set.add(
          "--lp-threshold",
          [options](const std::string& text) {
            options->planning.request.place.lp_threshold =
@@ -199,27 +198,27 @@ Run declare(CLI::App& app) {
          },
          "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1); 0 to "
          "0.5")
-      ->type_name("X")
-      ->default_str(CLI::detail::to_string(options->planning.request.place.lp_threshold));
-  app.add_flag("!--no-completion", options->planning.request.place.complete_matching,
+      .type_name("X")
+      .show_default(number_text(options->planning.request.place.lp_threshold));
+  set.add_flag("!--no-completion", options->planning.request.place.complete_matching,
                "With --lp approx|exact: leave pairs unmatched that rounding left over");
-  app.add_option("--expert", options->expert,
-                 "A placement to follow with --method expert, and to show with --method all")
-      ->check(check_path)
-      ->type_name("FILE");
-  app.add_option("--robust", options->robust,
-                 "Choose, of the plans that the methods make, the one with the shortest worst step "
-                 "when costs are off by up to so much (20% when nothing is given)")
-      ->expected(0, 1)
-      ->default_str("20%")
-      ->excludes(objective)
-      ->type_name("[X%]");
-  app.add_flag("!--no-bounds", options->planning.request.bounds, "Do not compute lower bounds");
-  add_output_option(app, options->output);
-  app.add_option("--report", options->report, "Also show the plan as an HTML page in this file")
-      ->check(check_path)
-      ->excludes(objective)
-      ->type_name("FILE");
+  set.add("--expert", options->expert,
+          "A placement to follow with --method expert, and to show with --method all")
+      .check(check_path)
+      .type_name("FILE");
+  set.add("--robust", options->robust,
+          "Choose, of the plans that the methods make, the one with the shortest worst step "
+          "when costs are off by up to so much (20% when nothing is given)")
+      .values(0, 1)
+      .show_default("20%")
+      .excludes("--objective")
+      .type_name("[X%]");
+  set.add_flag("!--no-bounds", options->planning.request.bounds, "Do not compute lower bounds");
+  add_output_option(set, options->output);
+  set.add("--report", options->report, "Also show the plan as an HTML page in this file")
+      .check(check_path)
+      .excludes("--objective")
+      .type_name("FILE");
   return [options](const RunContext& context) { return place(*options, context); };
 }
 

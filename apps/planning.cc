@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/planning.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 
@@ -38,40 +37,39 @@ std::string optimize_help() {
 
 }  // namespace
 
-void add_planning_options(CLI::App& app, Planning& planning) {
-  app.add_option("-m,--method", planning.request.method, method_help())
-      ->check(CLI::IsMember(method_names()))
-      ->capture_default_str();
-  app.add_option_function<std::string>(
+void add_planning_options(OptionSet& set, Planning& planning) {
+  set.add("-m,--method", planning.request.method, method_help())
+      .one_of(method_names())
+      .show_default();
+  set.add(
          "--optimize",
          [&planning](const std::string& level) {
            planning.request.optimize.level = find_optimize_level(level);
          },
          optimize_help())
-      ->default_str("all");
-  app.add_option(
-         "--budget", planning.budget,
-         "How long auto and refine may search, e.g. 500ms or 10s; Ctrl-C ends a search with "
-         "the best plan so far and exit code 0")
-      ->capture_default_str();
-  app.add_option_function<std::string>(
+      .show_default("all");
+  set.add("--budget", planning.budget,
+          "How long auto and refine may search, e.g. 500ms or 10s; Ctrl-C ends a search with "
+          "the best plan so far and exit code 0")
+      .show_default();
+  set.add(
          "--threads",
          [&planning](const std::string& text) {
            planning.request.threads =
                static_cast<unsigned>(parse_whole_number("--threads", text, 1, 1024));
          },
          "Threads of the search, 1 to 1024; they change how long it takes, not the plan")
-      ->type_name("N")
-      ->default_str("1");
-  app.add_option_function<std::string>(
+      .type_name("N")
+      .show_default("1");
+  set.add(
          "--seed",
          [&planning](const std::string& text) {
            planning.request.place.seed =
                parse_whole_number("--seed", text, 0, std::numeric_limits<std::uint64_t>::max());
          },
          "For every random choice")
-      ->type_name("N")
-      ->default_str(std::to_string(planning.request.place.seed));
+      .type_name("N")
+      .show_default(std::to_string(planning.request.place.seed));
 }
 
 double budget_seconds(const Planning& planning) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "baechi/plan/planner.h"
 
 namespace baechi::cli {
@@ -17,7 +17,7 @@ struct Planning {
 };
 
 // `planning` must live until the command has run: options write into it while they are parsed.
-void add_planning_options(CLI::App& app, Planning& planning);
+void add_planning_options(OptionSet& set, Planning& planning);
 
 double budget_seconds(const Planning& planning);
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi report: a plan, or two side by side, as one HTML page.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
@@ -48,18 +47,18 @@ ExitCode report(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plans, "The plan file, or two to compare")
-      ->required()
-      ->expected(1, 2)
-      ->check(check_path)
-      ->type_name("PLAN [PLAN]");
-  app.add_option("-o,--output", options->output, "The page to write; - is standard output")
-      ->required()
-      ->check(check_path)
-      ->type_name("FILE");
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plans, "The plan file, or two to compare")
+      .required()
+      .values(1, 2)
+      .check(check_path)
+      .type_name("PLAN [PLAN]");
+  set.add("-o,--output", options->output, "The page to write; - is standard output")
+      .required()
+      .check(check_path)
+      .type_name("FILE");
   return [options](const RunContext& context) { return report(*options, context); };
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi score: what a placement is worth under somebody else's objective.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
@@ -117,20 +116,18 @@ ExitCode score(const Options& options, const RunContext& context) {
   return ExitCode::kDoesNotFit;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("placement", options->placement, "A plan or a placement file")
-      ->required()
-      ->check(check_path)
-      ->type_name("PLAN");
+  add_graph_argument(set, options->graph);
+  set.add("placement", options->placement, "A plan or a placement file")
+      .required()
+      .check(check_path)
+      .type_name("PLAN");
   std::string help = "What to score for:";
   for (const DnnpObjectiveEntry& entry : dnnp_objectives())
     help += "\n" + std::string(entry.name) + ": " + std::string(entry.summary);
-  app.add_option("--objective", options->objective, help)
-      ->required()
-      ->check(CLI::IsMember(objective_names()));
-  add_cluster_options(app, options->cluster, /*required=*/false);
+  set.add("--objective", options->objective, help).required().one_of(objective_names());
+  add_cluster_options(set, options->cluster, /*required=*/false);
   return [options](const RunContext& context) { return score(*options, context); };
 }
 

@@ -2,14 +2,13 @@
 // baechi sensitivity: what wrong profiles cost (Paper 5, Figure 8).
 #include "baechi/study/sensitivity.h"
 
-#include <CLI/CLI.hpp>
 #include <limits>
 #include <memory>
 #include <string>
 #include <variant>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
@@ -50,21 +49,21 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   options->planning.budget = "200ms";  // for each sample
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_option("--off-by", options->off_by,
-                 "How far each compute time and tensor size may be off, such as 20%")
-      ->type_name("X%")
-      ->capture_default_str();
-  app.add_option("--samples", options->samples, "How many wrong profiles; seeds count from --seed")
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_flag("--csv", options->csv, "One line per sample instead of the summary");
-  add_planning_options(app, options->planning);
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  set.add("--off-by", options->off_by,
+          "How far each compute time and tensor size may be off, such as 20%")
+      .type_name("X%")
+      .show_default();
+  set.add("--samples", options->samples, "How many wrong profiles; seeds count from --seed")
+      .type_name("N")
+      .show_default();
+  set.add_flag("--csv", options->csv, "One line per sample instead of the summary");
+  add_planning_options(set, options->planning);
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_sensitivity(*options, context); };
 }
 

@@ -3,13 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/report/terminal_view.h"
@@ -49,21 +48,21 @@ ExitCode show(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
-  app.add_option_function<std::string>(
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add(
          "--width",
          [options](const std::string& text) {
            options->width = static_cast<std::size_t>(parse_whole_number("--width", text, 40, 1000));
          },
          "Columns of the picture, 40 to 1000; default: those of the terminal")
-      ->type_name("N");
-  app.add_option("--color", options->color, "Colours: when it is a terminal, always or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
-  app.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
+      .type_name("N");
+  set.add("--color", options->color, "Colours: when it is a terminal, always or never")
+      .one_of({"auto", "always", "never"})
+      .show_default();
+  set.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
   return [options](const RunContext& context) { return show(*options, context); };
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi simulate: replays a plan's placement, on its own cluster or on another one.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
@@ -65,14 +64,14 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
   return ExitCode::kDoesNotFit;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
-  add_cluster_options(app, options->cluster, /*required=*/false);
-  app.add_flag("--free-order", options->free_order,
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  add_cluster_options(set, options->cluster, /*required=*/false);
+  set.add_flag("--free-order", options->free_order,
                "Run operators as they become ready instead of in the plan's order");
-  add_output_option(app, options->output);
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return simulate_plan(*options, context); };
 }
 

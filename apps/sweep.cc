@@ -2,7 +2,6 @@
 // baechi sweep: memory per device x number of devices x method, as CSV.
 #include "baechi/study/sweep.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
@@ -48,24 +47,24 @@ ExitCode run_sweep(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_option("--memory", options->memory,
-                 "Parts of each device's memory, such as 0.3,0.5,1 (default: 1)")
-      ->delimiter(',')
-      ->type_name("X,...");
-  app.add_option("--devices", options->devices,
-                 "Numbers of devices: the first ones, or more like the last one (default: all)")
-      ->delimiter(',')
-      ->type_name("N,...");
-  app.add_option("--methods", options->methods, "Several methods instead of --method")
-      ->delimiter(',')
-      ->check(CLI::IsMember(method_names()))
-      ->type_name("NAME,...");
-  add_planning_options(app, options->planning);
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  set.add("--memory", options->memory,
+          "Parts of each device's memory, such as 0.3,0.5,1 (default: 1)")
+      .separated_by_commas()
+      .type_name("X,...");
+  set.add("--devices", options->devices,
+          "Numbers of devices: the first ones, or more like the last one (default: all)")
+      .separated_by_commas()
+      .type_name("N,...");
+  set.add("--methods", options->methods, "Several methods instead of --method")
+      .separated_by_commas()
+      .one_of(method_names())
+      .type_name("NAME,...");
+  add_planning_options(set, options->planning);
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_sweep(*options, context); };
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi trace: a plan for the viewers of traces, Perfetto and chrome://tracing.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/plan_file.h"
 #include "baechi/report/trace_events.h"
@@ -25,11 +24,11 @@ ExitCode trace(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
-  add_output_option(app, options->output);
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  add_output_option(set, options->output);
   return [options](const RunContext& context) { return trace(*options, context); };
 }
 

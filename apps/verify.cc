@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi verify: the independent check of a plan against its graph, rule by rule.
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/plan_file.h"
@@ -104,10 +103,10 @@ ExitCode verify(const Options& options, const RunContext& context) {
   return violations.empty() ? ExitCode::kOk : ExitCode::kBadInput;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  app.add_option("plan", options->plan, "The plan file")->required()->check(check_path);
+  add_graph_argument(set, options->graph);
+  set.add("plan", options->plan, "The plan file").required().check(check_path);
   return [options](const RunContext& context) { return verify(*options, context); };
 }
 

@@ -2,7 +2,6 @@
 // baechi what-if: what one more GPU, half the memory or a faster link would bring.
 #include "baechi/study/what_if.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
@@ -100,15 +99,15 @@ ExitCode what_if(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(CLI::App& app) {
+Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(app, options->graph);
-  add_cluster_options(app, options->cluster, /*required=*/true);
-  app.add_flag("--only-these", options->only_these,
+  add_graph_argument(set, options->graph);
+  add_cluster_options(set, options->cluster, /*required=*/true);
+  set.add_flag("--only-these", options->only_these,
                "Only the cluster as it is and the scenarios of the --try options");
   const auto add = [&](const char* name, std::vector<std::string>& texts, const char* type,
                        const char* help) {
-    app.add_option(name, texts, help)->type_name(type)->take_all()->expected(1);
+    set.add(name, texts, help).type_name(type).repeatable();
   };
   add("--try-cluster", options->clusters, "CLUSTER", "Another cluster; may be given several times");
   add("--try-devices", options->devices, "N",
@@ -118,7 +117,7 @@ Run declare(CLI::App& app) {
   add("--try-speed", options->speeds, "X", "Devices so many times as fast");
   add("--try-batch", options->batches, "N",
       "Another mini-batch size, for graphs that say for which one their costs are");
-  add_planning_options(app, options->planning);
+  add_planning_options(set, options->planning);
   return [options](const RunContext& context) { return what_if(*options, context); };
 }
 

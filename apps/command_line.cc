@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "apps/console.h"
+#include "baechi/base/error.h"
+#include "baechi/base/version.h"
+#include "baechi/io/source_place.h"
+
+namespace baechi::cli {
+
+Option& Option::required(bool required) {
+  option_->required(required);
+  return *this;
+}
+
+Option& Option::type_name(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+Option& Option::check(const Check& check) {
+  option_->check(check);
+  return *this;
+}
+
+Option& Option::one_of(const std::vector<std::string>& values) {
+  option_->check(CLI::IsMember(values));
+  return *this;
+}
+
+Option& Option::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::show_default(const std::string& text) {
+  option_->default_str(text);
+  return *this;
+}
+
+Option& Option::excludes(const std::string& name) {
+  option_->excludes(name);
+  return *this;
+}
+
+Option& Option::values(int least, int most) {
+  option_->expected(least, most);
+  return *this;
+}
+
+Option& Option::separated_by_commas() {
+  option_->delimiter(',');
+  return *this;
+}
+
+Option& Option::repeatable() {
+  option_->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return *this;
+}
+
+Option OptionSet::add(const std::string& names, std::string& into, const std::string& help) {
+  return Option(app_.add_option(names, into, help));
+}
+
+Option OptionSet::add(const std::string& names, std::optional<std::string>& into,
+                      const std::string& help) {
+  return Option(app_.add_option(names, into, help));
+}
+
+Option OptionSet::add(const std::string& names, std::vector<std::string>& into,
+                      const std::string& help) {
+  return Option(app_.add_option(names, into, help));
+}
+
+Option OptionSet::add(const std::string& names, const std::function<void(const std::string&)>& read,
+                      const std::string& help) {
+  return Option(app_.add_option_function<std::string>(names, read, help));
+}
+
+Option OptionSet::add_each(const std::string& names,
+                           const std::function<void(const std::string&)>& read,
+                           const std::string& help) {
+  const auto read_all = [read](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) read(text);
+  };
+  Option option(app_.add_option_function<std::vector<std::string>>(names, read_all, help));
+  return option.repeatable();
+}
+
+Option OptionSet::add_flag(const std::string& names, bool& into, const std::string& help) {
+  return Option(app_.add_flag(names, into, help));
+}
+
+std::vector<OptionSet::Words> OptionSet::all_words() const {
+  std::vector<Words> all;
+  for (const CLI::App* app :
+       app_.get_parent()->get_subcommands([](const CLI::App*) { return true; })) {
+    Words words{app->get_name(), app->get_description(), {}};
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.options.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) words.options.push_back("-" + name);
+    }
+    all.push_back(std::move(words));
+  }
+  return all;
+}
+
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 fine, 1 our fault, 2 bad input, 3 does not fit, 130 cancelled.\n"
+    "Ctrl-C ends a search with the best plan so far and exit code 0, all else with 130.\n"
+    "Results go to standard output, words to standard error.";
+
+std::string examples_footer(std::string_view examples) {
+  std::istringstream lines{std::string(examples)};
+  std::string text = "Examples:\n";
+  for (std::string line; std::getline(lines, line);) text += "  " + line + "\n";
+  return text;
+}
+
+// CLI11 would only say that a subcommand is missing.
+void check_command_name(std::string_view name) {
+  std::string known;
+  for (const Command& command : all_commands()) {
+    if (command.name == name) return;
+    known += (known.empty() ? "" : ", ") + std::string(command.name);
+  }
+  throw InputError("command line",
+                   "there is no subcommand '" + printable(name, 40) + "', only " + known);
+}
+
+}  // namespace
+
+ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
+  if (argc > 1 && argv[1][0] != '-') check_command_name(argv[1]);
+  CLI::App root("Places machine learning graphs on clusters of memory-limited devices.", "baechi");
+  root.set_version_flag("--version", std::string(version()));
+  root.require_subcommand(1);
+  root.footer(kExitCodes);
+  RunContext context{.json = false, .cancel = &cancel};
+  std::vector<std::pair<const CLI::App*, Run>> declared;
+  for (const Command& command : all_commands()) {
+    CLI::App* app = root.add_subcommand(std::string(command.name), std::string(command.summary));
+    app->add_flag("--json", context.json, "Print the result as one JSON document");
+    app->footer(examples_footer(command.examples));
+    OptionSet options(*app);
+    declared.emplace_back(app, command.declare(options));
+  }
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::Success& wish) {  // --help, --version
+    std::ostringstream out;
+    root.exit(wish, out, out);
+    print_result(out.str());
+    return ExitCode::kOk;
+  } catch (const CLI::ParseError& error) {
+    std::string words = "command line";
+    for (const CLI::App* app : root.get_subcommands()) words = app->get_name();
+    throw InputError(words, std::string(error.what()) + " (see --help)");
+  }
+  for (const auto& [app, run] : declared)
+    if (app->parsed()) return run(context);
+  return ExitCode::kBadInput;
+}
+
+}  // namespace baechi::cli
