@@ -116,8 +116,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(22),
      .host_link = kPcie4ThroughHost},
     // AMD Instinct MI300X data sheet: 163.4 TFLOPS fp32, 653.7 tf32, 1307.4 fp16/bf16, 5.3 TB/s,
-    // 192
-    // GB, Infinity Fabric 128 GB/s to each peer (64 per direction), PCIe 5.0 x16.
+    // 192 GB, Infinity Fabric 128 GB/s to each peer (64 per direction), PCIe 5.0 x16.
     {.name = "mi300x",
      .description = "AMD Instinct MI300X, 192 GB",
      .peak_flops = {gigaflops(163'400), gigaflops(653'700), gigaflops(1'307'400),
@@ -127,10 +126,8 @@ constexpr DevicePreset kPresets[] = {
      .host_link = kPcie5ThroughHost,
      .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(48)}},
     // NVIDIA Jetson AGX Orin Series Technical Brief, 64 GB: 5.3 TFLOPS fp32; fp16 tensor taken as
-    // half
-    // of 85 dense INT8 TOPS; 204.8 GB/s and 64 GB that the CPU shares (8 GB left to it here).
-    // Boards
-    // talk over their 10 Gbit/s Ethernet.
+    // half of 85 dense INT8 TOPS; 204.8 GB/s and 64 GB that the CPU shares (8 GB left to it here).
+    // Boards talk over their 10 Gbit/s Ethernet.
     {.name = "jetson-orin",
      .description = "NVIDIA Jetson AGX Orin 64 GB, boards on 10 Gbit/s Ethernet",
      .peak_flops = {gigaflops(5'300), 0, gigaflops(42'500), 0},

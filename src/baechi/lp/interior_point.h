@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matching-path relaxation on a reduced graph by Mehrotra's predictor-corrector method.
 //
-//   min s_sink    z_e = s_to - s_from - length_e + cost_e y_e >= 0    with multiplier f_e, a unit
-//   flow
-//                 r_g = 1 - sum of y over group g             >= 0    with multiplier a_g, its
-//                 price y_e                                         >= 0    with multiplier t_e =
-//                 a_out + a_in - cost_e f_e             >= 0
+//   min s_sink subject to                                              multiplier
+//     z_e = s_to - s_from - length_e + cost_e y_e >= 0   for edge e    f_e >= 0, a unit flow
+//     r_g = 1 - sum of y over group g             >= 0   for group g   a_g >= 0, its price
+//     y_e                                         >= 0   for edge e    t_e >= 0
+//   where t_e = a_out + a_in - cost_e f_e, with the prices of the two groups that e belongs to.
 //
 // Eliminating y, z, f, t and r edge by edge leaves one quasi-definite system in (s, a).
 #pragma once
