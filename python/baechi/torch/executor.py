@@ -7,18 +7,19 @@ dictionary, no loop, no look at a tensor. Values are dropped behind their last u
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from baechi.torch import _private
 from baechi.torch.communication import Arrival, Links, LogicalDevice
-from baechi.torch.exported_graph import ExportedGraph, Node, Ref, Region, refs_in
+from baechi.torch.exported_graph import ExportedGraph, Node, Ref, refs_in
 from baechi.torch.exported_schedule import Bring, Run, Schedule, Send, Wait, is_everywhere
 
 _VARIABLE = re.compile(r"\b[va]\d+(?:_\d+)*\b")
@@ -119,11 +120,7 @@ class _Source:
 def _call(source: _Source, node: Node, local: Any, device: torch.device | None) -> str:
     if node.target is operator.getitem:
         return f"{local(node.args[0].node)}[{source.text(node.args[1], local, device)}]"
-    target = node.target
-    if isinstance(target, Region):
-        where = device or torch.device("cpu")
-        target = _region(target, where)
-    target = _private.without_python(target)
+    target = _private.without_python(node.target)
     arguments = [source.text(a, local, device) for a in node.args]
     for name, value in node.kwargs.items():
         if name == "pin_memory":
@@ -132,27 +129,10 @@ def _call(source: _Source, node: Node, local: Any, device: torch.device | None) 
     return f"{source.name(target, 'call')}({', '.join(arguments)})"
 
 
-def _region(region: Region, device: torch.device) -> Callable[..., Any]:
-    """Return a function for a graph inside the graph."""
-    source = _Source()
-
-    def local(node: int) -> str:
-        return f"v{node}"
-
-    parameters = []
-    for node in region.nodes:
-        if node.kind == "input":
-            parameters.append(local(node.index))
-        else:
-            source.lines.append(f"{local(node.index)} = {_call(source, node, local, device)}")
-    outputs = source.text(region.outputs, local, device)
-    inside = source.compiled("region", ", ".join(parameters), outputs)
-
-    def run(*operands: Any) -> Any:
-        with region.context(device):
-            return inside(*operands)
-
-    return run
+class _Line(NamedTuple):
+    device: Any  # under whose stream it runs; _ANY; None: under the caller's
+    text: str
+    contexts: tuple[str, ...] = ()  # that it runs in
 
 
 class _Writer:
@@ -167,7 +147,7 @@ class _Writer:
         self._constants: dict[tuple[int, int | None], Any] = {}
 
     def write(self) -> Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]:
-        lines: list[tuple[Any, str]] = []
+        lines: list[_Line] = []
         for step in self._schedule.steps:
             lines.extend(self._lines(step))
         outputs = [self._value(o) for o in self._graph.outputs]
@@ -175,24 +155,27 @@ class _Writer:
         returned = "(" + "".join(f"{o}, " for o in outputs) + ")"
         return self._source.compiled("program", "inputs", returned)
 
-    def _finish(self, lines: list[tuple[Any, str]], outputs: list[str]) -> None:
+    def _finish(self, lines: list[_Line], outputs: list[str]) -> None:
         """Put calls under their device's stream, and drop variables behind their last use."""
         last: dict[str, int] = {}
-        for i, (_, line) in enumerate(lines):
-            last.update(dict.fromkeys(_VARIABLE.findall(line), i))
+        for i, line in enumerate(lines):
+            last.update(dict.fromkeys(_VARIABLE.findall(line.text), i))
         drop: dict[int, list[str]] = {}
         for name, i in last.items():
             if name not in outputs:
                 drop.setdefault(i, []).append(name)
         current: LogicalDevice | None = None
-        for i, (device, line) in enumerate(lines):
-            own = None if device is None or device is _ANY or not device.own_stream else device
-            own = current if device is _ANY else own
-            if own is not current and own is not None:
-                self._source.lines.append(f"with {self._source.name(own, 'to')}.computing():")
-            current = own
-            indent = "    " if own is not None else ""
-            self._source.lines.append(indent + line)
+        before: tuple[str, ...] = ()
+        for i, (device, text, contexts) in enumerate(lines):
+            if device is not _ANY:
+                current = device if device is not None and device.own_stream else None
+            stream = (f"{self._source.name(current, 'to')}.computing()",) if current else ()
+            around = (*stream, *contexts)
+            if around and around != before:
+                self._source.lines.append(f"with {', '.join(around)}:")
+            before = around
+            indent = "    " if around else ""
+            self._source.lines.append(indent + text)
             if i in drop:
                 self._source.lines.append(indent + " = ".join(drop[i]) + " = None")
 
@@ -221,7 +204,7 @@ class _Writer:
             self._constants[key] = value.target if where is None else value.target.to(where)
         return self._source.name(self._constants[key], "constant")
 
-    def _lines(self, step: Any) -> list[tuple[Any, str]]:
+    def _lines(self, step: Any) -> list[_Line]:
         devices = self._machine.devices
         if isinstance(step, Run):
             return self._run(self._graph.nodes[step.node])
@@ -229,34 +212,37 @@ class _Writer:
         target = self._source.name(devices[step.target], "to")
         if isinstance(step, Bring):
             bring = self._source.name(self._machine.bring, "bring")
-            return [(None, f"{copy} = {bring}({value}, {target})")]
+            return [_Line(None, f"{copy} = {bring}({value}, {target})")]
         home = self._source.name(devices[self._schedule.devices[step.value] or 0], "to")
         arrival = f"a{step.value}_{step.target}_{step.version + 1}"
         if isinstance(step, Send):
             send = self._source.name(self._send, "send")
-            return [(_ANY, f"{arrival} = {send}({value}, {home}, {target})")]
+            return [_Line(_ANY, f"{arrival} = {send}({value}, {home}, {target})")]
         if isinstance(step, Wait):
-            return [(_ANY, f"{copy} = {arrival}.wait()")]
-        return [(_ANY, f"{arrival}.settle({home})")]
+            return [_Line(_ANY, f"{copy} = {arrival}.wait()")]
+        return [_Line(_ANY, f"{arrival}.settle({home})")]
 
-    def _run(self, node: Node) -> list[tuple[Any, str]]:
+    def _run(self, node: Node) -> list[_Line]:
         name = self._value(node.index)
         if node.kind == "weight":
             table, attribute = _holder(self._machine.model, node.target)
-            return [(None, f"{name} = {self._source.name(table, 'weights')}[{attribute!r}]")]
+            return [_Line(None, f"{name} = {self._source.name(table, 'weights')}[{attribute!r}]")]
         if node.kind == "input":
-            return [(None, f"{name} = inputs[{node.target}]")]
+            return [_Line(None, f"{name} = inputs[{node.target}]")]
         index = self._schedule.devices[node.index]
         if node.kind == "constant":
             if is_everywhere(self._graph, node):
                 return []
-            return [(None, f"{name} = {self._constant(node, index)}")]
+            return [_Line(None, f"{name} = {self._constant(node, index)}")]
         device = None if index is None else self._machine.devices[index]
         where = None if device is None else device.torch_device
-        lines = [(device, f"{name} = {_call(self._source, node, self._local(node.index), where)}")]
+        call = _call(self._source, node, self._local(node.index), where)
+        on = self._source.name(where or torch.device("cpu"), "device") if node.contexts else ""
+        contexts = tuple(f"{self._source.name(c, 'context')}({on})" for c in node.contexts)
+        lines = [_Line(device, f"{name} = {call}", contexts)]
         if self._machine.watch is not None:
             watch = self._source.name(self._machine.watch, "watch")
-            lines.append((device, f"{watch}({node.key!r}, {name})"))
+            lines.append(_Line(device, f"{watch}({node.key!r}, {name})"))
         return lines
 
 
@@ -312,15 +298,15 @@ def interpreted(
         elif node.kind == "input":
             values[node.index] = inputs[node.target]
         else:
-            target = node.target
-            if isinstance(target, Region):
-                target = _region(target, device)
             args, kwargs = real(node.args), {k: real(v) for k, v in node.kwargs.items()}
             kwargs.pop("pin_memory", None)
             plain = node.is_host or node.part_of is not None
-            values[node.index] = (
-                target(*args, **kwargs) if plain else call(node, target, args, kwargs)
-            )
+            with contextlib.ExitStack() as stack:
+                for context in node.contexts:
+                    stack.enter_context(context(device))
+                values[node.index] = (
+                    node.target(*args, **kwargs) if plain else call(node, node.target, args, kwargs)
+                )
             del args, kwargs
         if made is not None:
             made(node, values[node.index])

@@ -7,6 +7,7 @@ of a tuple belong to the node that made them: they can only run where that one d
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,14 +31,7 @@ class Ref:
     node: int
 
 
-@dataclass
-class Region:
-    """A graph inside the graph: a part that runs without gradients, or under autocast."""
-
-    context: Callable[[torch.device], Any]  # on the device where it runs
-    nodes: list[Node]
-    outputs: Any
-    writes: list[int]  # the arguments that it changes in place
+Context = Callable[[torch.device], Any]  # without gradients, or under autocast, on a device
 
 
 @dataclass
@@ -58,6 +52,7 @@ class Node:
     only_looks: bool = False  # a number that follows from shapes alone
     random: bool = False
     part_of: int | None = None  # the tuple it is taken from
+    contexts: tuple[Context, ...] = ()  # that it runs in, the outermost first
 
     @property
     def key(self) -> str:
@@ -106,49 +101,97 @@ class _Builder:
         self._root = root
         self._input = inputs
         self.nodes: list[Node] = []
-        self._of: dict[fx.Node, int] = {}
-        self._modules: dict[fx.Node, Any] = {}
+        self._of: dict[fx.Node, Any] = {}  # what stands for a node among arguments
+        self._contexts: tuple[Context, ...] = ()
+        self._names: set[str] = set()
         self._storages: dict[int, int] = {}  # by address; the values keep them alive
+        self._fresh = itertools.count()
+        self._seen: list[dict[int, int]] = []  # the storages of each node, by address
+        self.parted: list[tuple[Node, set[int]]] = []  # numbers that are one storage in truth
         self.outputs: Any = None
 
     def build(self, graph: fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._add(node, self._input(node))
-            elif node.op == "get_attr":
-                self._modules[node] = _attribute(self._root, str(node.target))
             elif node.op == "output":
                 self.outputs = self._argument(node.args[0])
-            elif node.op == "call_function":
-                if not any(name in str(node.target) for name in _DROPPED):
-                    self._add(node, self._call(node))
             else:
-                raise NotExportedError(f"its graph has a node of kind {node.op!r}")
+                self._take(self._root, node)
+
+    def _take(self, root: torch.nn.Module, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            self._of[node] = _attribute(root, str(node.target))
+        elif node.op != "call_function":
+            raise NotExportedError(f"its graph has a node of kind {node.op!r}")
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._of[node] = self._inside(*_context(node.target, self._arguments(node)))
+        elif node.target is operator.getitem and isinstance(self._argument(node.args[0]), tuple):
+            self._of[node] = self._argument(node.args[0])[node.args[1]]
+        elif not any(name in str(node.target) for name in _DROPPED):
+            self._add(node, self._call(node))
+
+    def _inside(self, context: Context, inner: Any, operands: Sequence[Any]) -> Any:
+        """Take over the nodes of a graph inside the graph; returns what it returns.
+
+        As nodes of their own they run where their weights are, which may be on several devices.
+        """
+        around = self._contexts
+        self._contexts = (*around, context)
+        given = iter(operands)
+        returned = None
+        for node in inner.graph.nodes:
+            if node.op == "placeholder":
+                self._of[node] = next(given)
+            elif node.op == "output":
+                returned = self._argument(node.args[0])
+            else:
+                self._take(inner, node)
+        self._contexts = around
+        return tuple(returned) if isinstance(returned, list) else returned
 
     def _add(self, node: fx.Node, made: Node) -> None:
         made.index = len(self.nodes)
-        self._of[node] = made.index
-        value = node.meta.get("val")
-        made.storages = tuple(self._storage(t) for t in tensors_in(value))
+        made.contexts = self._contexts
+        while made.name in self._names:  # graphs inside the graph have names of their own
+            made.name += "_"
+        self._names.add(made.name)
+        self._of[node] = Ref(made.index)
+        made.storages = self._storages_of(made, list(tensors_in(node.meta.get("val"))))
         if made.kind == "call":
-            made.is_host = not made.storages
+            made.is_host = not made.storages and not made.writes
             made.only_looks = made.is_host and (
                 not any(self.nodes[r].storages for r in made.reads)
                 or any(name in str(made.target) for name in _SHAPES_ONLY)
             )
         self.nodes.append(made)
 
-    def _storage(self, tensor: torch.Tensor) -> int:
-        address = _private.storage_address(tensor)
-        return self._storages.setdefault(address, len(self._storages))
+    def _storages_of(self, made: Node, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        """Return the numbers of the storages of a node's tensors; views have their base's.
+
+        What is a view of several tensors would have to run where each of them is. It gets numbers
+        of its own, with copies of what is elsewhere, as long as nobody changes what they share.
+        """
+        addresses = [_private.storage_address(t) for t in tensors]
+        known = {a: n for read in made.reads for a, n in self._seen[read].items()}
+        if not made.writes and len({known[a] for a in addresses if a in known}) > 1:
+            mine = {a: next(self._fresh) for a in addresses}
+            self.parted += [(made, {known[a], mine[a]}) for a in addresses if a in known]
+        else:
+            mine = {a: known[a] if a in known else self._storage(a) for a in addresses}
+        self._seen.append(mine)
+        return tuple(mine[a] for a in addresses)
+
+    def _storage(self, address: int) -> int:
+        if address not in self._storages:
+            self._storages[address] = next(self._fresh)
+        return self._storages[address]
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            if value in self._modules:
-                return self._modules[value]
             if value not in self._of:
                 raise NotExportedError(f"it uses the result of {value.target}")
-            return Ref(self._of[value])
+            return self._of[value]
         if isinstance(value, (tuple, list)):  # torch.fx has classes of its own for these
             items = [self._argument(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
@@ -158,24 +201,19 @@ class _Builder:
             return slice(*(self._argument(i) for i in (value.start, value.stop, value.step)))
         return value
 
+    def _arguments(self, node: fx.Node) -> tuple[Any, ...]:
+        return tuple(self._argument(a) for a in node.args)
+
     def _call(self, node: fx.Node) -> Node:
         target: Any = node.target
         if target is torch.ops.aten.view.default:
             # A copy before it is left out where the CPU's kernels make memory contiguous already;
             # those of other devices may not.
             target = torch.ops.aten.reshape.default
-        args = tuple(self._argument(a) for a in node.args)
+        args = self._arguments(node)
         kwargs = {name: self._argument(a) for name, a in node.kwargs.items()}
         owner = (node.meta.get("custom") or {}).get(ANNOTATION)
         made = Node(-1, node.name, "call", target, args, kwargs, owner)
-        if isinstance(target, torch._ops.HigherOrderOperator):
-            made.target, made.args = _region(target, args)
-            made.kwargs = {}
-            made.writes = list(refs_in([made.args[i] for i in made.target.writes]))
-            made.random = any(inner.random for inner in made.target.nodes)
-            if owner is None:
-                owners = [(u.meta.get("custom") or {}).get(ANNOTATION) for u in node.users]
-                made.owner = next((o for o in owners if o is not None), None)
         made.reads = list(dict.fromkeys(refs_in((made.args, kwargs))))
         if target is operator.getitem and self.nodes[args[0].node].storages:
             made.part_of = args[0].node
@@ -216,14 +254,14 @@ def _read_schema(node: Node) -> None:
     node.random = seeded and not off
 
 
-def _region(target: Any, args: tuple[Any, ...]) -> tuple[Region, tuple[Any, ...]]:
-    """Return the graph inside a higher-order operator, and what it is called with."""
+def _context(target: Any, args: tuple[Any, ...]) -> tuple[Context, fx.GraphModule, Sequence[Any]]:
+    """Return what a higher-order operator runs a graph in, that graph, and its arguments."""
     name = target.name() if callable(getattr(target, "name", None)) else str(target)
     if name == "wrap_with_set_grad_enabled":
         enabled, inner, *operands = args
 
         def context(device: torch.device) -> Any:  # noqa: ARG001
-            return torch.set_grad_enabled(enabled)
+            return torch.enable_grad() if enabled else torch.no_grad()
     elif name == "wrap_with_autocast":
         _, dtype, enabled, cache, inner, *operands = args
 
@@ -233,13 +271,7 @@ def _region(target: Any, args: tuple[Any, ...]) -> tuple[Region, tuple[Any, ...]
         raise NotExportedError(f"it has an operator of higher order, {name}")
     if not isinstance(inner, fx.GraphModule):
         raise NotExportedError(f"the inside of {name} is unknown")
-    positions = iter(range(len(operands)))
-    builder = _Builder(inner, lambda node: Node(-1, node.name, "input", next(positions)))
-    builder.build(inner.graph)
-    changed = {s for n in builder.nodes for w in n.writes for s in builder.nodes[w].storages}
-    taken = [n for n in builder.nodes if n.kind == "input"]
-    writes = [n.target for n in taken if changed & set(n.storages)]
-    return Region(context, builder.nodes, builder.outputs, writes), tuple(operands)
+    return context, inner, operands
 
 
 def _without_dead(nodes: list[Node], outputs: Sequence[int]) -> ExportedGraph:
@@ -273,6 +305,14 @@ def _without_dead(nodes: list[Node], outputs: Sequence[int]) -> ExportedGraph:
     return ExportedGraph(kept, [number[o] for o in outputs])
 
 
+def _check_parted(builder: _Builder) -> None:
+    nodes = builder.nodes
+    changed = {s for node in nodes for w in node.writes for s in nodes[w].storages}
+    for node, numbers in builder.parted:
+        if changed & numbers:
+            raise NotExportedError(f"{node.target} returns views of what is changed in place")
+
+
 def graph_of_export(program: Any, prefix: str) -> ExportedGraph:
     """Return the nodes of a torch.export program; `prefix` stands before the weights' names."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -297,6 +337,7 @@ def graph_of_export(program: Any, prefix: str) -> ExportedGraph:
     outputs = list(builder.outputs)
     if not all(isinstance(o, Ref) for o in outputs):
         raise NotExportedError("one of its outputs is a constant")
+    _check_parted(builder)
     graph = _without_dead(builder.nodes, [o.node for o in outputs])
     outside = {s for n in graph.nodes if n.kind in ("input", "constant") for s in n.storages}
     for node in graph.nodes:

@@ -58,6 +58,13 @@ class _Assembly:
         for i in self._kept:
             for name in captured.ops[i].weights:
                 self._users.setdefault(name, []).append(i)
+        self._viewed: dict[int, list[str]] = {}  # groups of whose results are viewed together
+        for op in captured.ops:
+            read = [captured.tensors[t] for t in op.reads]
+            if op.only_views and len(read) > 1 and any(len(t.writers) > 1 for t in read):
+                for t in read:  # a view of a copy would not see the change
+                    if t.producer is not None:
+                        self._viewed.setdefault(t.producer, []).append(f"views:{op.key}")
         self._port: dict[int, int] = {}
         self._from_outside: list[int] = []
         self._incoming: dict[int, list[tuple[str, int]]] = {}  # gradients, by who receives them
@@ -113,7 +120,7 @@ class _Assembly:
         ]
         if op.grads and self._captured.training:
             groups.append(f"pair:{op.key}")
-        return groups + self._together.get(op.key, [])
+        return groups + self._viewed.get(index, []) + self._together.get(op.key, [])
 
     def _add_forward(self, index: int) -> None:
         op, cost = self._captured.ops[index], self._cost(index)

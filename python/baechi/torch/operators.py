@@ -18,7 +18,7 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch.executor import interpreted, weight_of
 from baechi.torch.exported import Exported, structure_of
-from baechi.torch.exported_graph import Node, NotExportedError, Region
+from baechi.torch.exported_graph import Node, NotExportedError
 from baechi.torch.interception import Interceptor
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Capture, Op, rounded
@@ -28,8 +28,6 @@ from baechi.torch.repeats import sent_bytes
 
 def kind_of(node: Node) -> str:
     """Return what a call is, without namespace and overload."""
-    if isinstance(node.target, Region):
-        return "region"
     name = getattr(node.target, "_opname", None) or getattr(node.target, "__name__", "call")
     return str(name)
 

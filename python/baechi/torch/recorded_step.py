@@ -91,6 +91,7 @@ class Op:
     changed: list[int] = field(default_factory=list)  # made by others, changed in place
     saved: list[int] = field(default_factory=list)  # kept for its backward
     weights: list[str] = field(default_factory=list)
+    changes_weights: bool = False  # in place, as averages in buffers are
     forward: Work = field(default_factory=Work)
     backward: Work = field(default_factory=Work)
     arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
@@ -104,7 +105,7 @@ class Op:
     @property
     def only_views(self) -> bool:
         """Whether it makes nothing new: where it runs follows from its input."""
-        return not (self.made or self.changed)
+        return not (self.made or self.changed or self.changes_weights)
 
 
 @dataclass(frozen=True)

@@ -342,6 +342,7 @@ class Recorder(Interceptor):
                 continue
             value = kwargs.get(argument.name, args[position] if position < len(args) else None)
             for tensor in tensors_in(value):
+                op.changes_weights |= _private.storage_address(tensor) in self._weight_of
                 number = self._storages.known(tensor)
                 if number is None or number in op.made:
                     continue
