@@ -24,7 +24,14 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.communication import MODES, LogicalDevice
-from baechi.torch.function_rules import HOST_ARGUMENTS, STAY, changes_argument
+from baechi.torch.function_rules import (
+    STAY,
+    asked_device,
+    changes_argument,
+    is_host,
+    on_host_by_intent,
+    with_host_arguments,
+)
 from baechi.torch.interception import Scope
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import flatten_recurrent, move_weights
@@ -41,6 +48,8 @@ from baechi.torch.planned_pieces import (
 )
 from baechi.torch.recorded_step import Capture
 from baechi.torch.sent_tensors import TAG, Made, SentTensors
+
+_CPU = torch.device("cpu")
 
 
 class Assigner(SentTensors):
@@ -221,6 +230,7 @@ class Assigner(SentTensors):
         home = next((t.device for t in tensors_in((args, kwargs))), None)
         if home is None and self._moved:
             home = self._moved[0][1]
+        self._home = home
         self._called()
         try:
             out = forward(*args, **kwargs)
@@ -269,12 +279,17 @@ class Assigner(SentTensors):
             self._new(scope.key)
         if device is None:
             device = next(filter(None, map(self.owner, tensors_in((args, kwargs)))), None)
+        given = (args, kwargs)
+        on_host = bool(self._host) and self._stays_on_host(list(tensors_in(given)), module)
+        if on_host:
+            device = self._exclusive.get(_CPU)
         if device is not None:
             if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
                 args = (self.moved(args[0], device),)
             else:
                 args = map_tensors(lambda t: self.moved(t, device), args)
                 kwargs = map_tensors(lambda t: self.moved(t, device), kwargs)
+                args, kwargs = self._told_device(args, kwargs, device)
         if changes and (self._sent or self._made_at):
             for tensor in tensors_in((args, kwargs)):
                 self._about_to_change(tensor, device)
@@ -283,6 +298,10 @@ class Assigner(SentTensors):
         else:
             with device.computing():
                 out = forward(*args, **kwargs)
+        if changes:
+            self._changed_back(given, (args, kwargs))
+        if on_host or (device is not None and device.has_streams):
+            self._keep_on_host(out)
         self._made(scope.key or type(module).__name__, out, device)
         return out
 
@@ -328,19 +347,17 @@ class Assigner(SentTensors):
             known = scope.planned[index] = (name, key, self._device_of.get(key))
             if key not in self._recorded:
                 self._new(key)
+        args = with_host_arguments(name, args)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)
         first = args[:1] or tensors[:1]  # of several tensors, where a function changes a list
-        device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
-        if device is not None and name not in STAY:
-            keep_host = name in HOST_ARGUMENTS
-
-            def move(tensor: torch.Tensor) -> torch.Tensor:
-                if keep_host and tensor.dtype == torch.int64 and tensor.device.type == "cpu":
-                    return tensor
-                return self.moved(tensor, device)
-
-            args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
+        asked = asked_device(name, args, kwargs)
+        on_host = on_host_by_intent(asked, self._home)
+        if self._host and self._stays_on_host(tensors):
+            device, on_host = self._exclusive.get(_CPU), True
+        else:
+            device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
+            args, kwargs = self._taken(name, args, kwargs, device)
         out = kwargs.get("out")
         if (self._sent or self._made_at) and (
             changes or out is not None or known[1] in self._changing
@@ -352,34 +369,13 @@ class Assigner(SentTensors):
         if device is None or device.own_stream is None:
             out = call(*args, **kwargs)
         else:
+            if name in STAY and is_host(asked):
+                args = (self._sent_home(args[0], _CPU), *args[1:])
             with device.computing():
                 out = call(*args, **kwargs)
+        if changes and args:
+            self._changed_back(first, args[:1])
+        if on_host or (device is not None and device.has_streams and name not in STAY):
+            self._keep_on_host(out)
         self._made(known[1], out, device)
         return out
-
-    def _device_of_function(
-        self,
-        tensors: list[torch.Tensor],
-        planned: LogicalDevice | None,
-        stays: bool,
-        kwargs: Any,
-    ) -> LogicalDevice | None:
-        out = kwargs.get("out")
-        if isinstance(out, torch.Tensor):
-            return self.owner(out)
-        if not tensors:
-            return None
-        if stays:
-            first, own = tensors[0], self.owner(tensors[0])
-            if own is not None or not self._any_shared:
-                return own
-            others = filter(None, map(self.owner, tensors))  # a buffer that it fills for itself
-            return next((d for d in others if d.torch_device == first.device), None)
-        for tensor in tensors:
-            if isinstance(tensor, nn.Parameter):
-                owner = self.owner(tensor)
-                if owner is not None:  # else it was made after the model was placed
-                    return owner
-        if planned is not None:
-            return planned
-        return next(filter(None, map(self.owner, tensors)), None)

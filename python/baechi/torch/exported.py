@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch import _private
 from baechi.torch.capture import call_arguments
@@ -62,7 +63,7 @@ def structure_of(value: Any, tensors: list[torch.Tensor]) -> Any:
         return value.dtype, value.dim(), value.is_contiguous()
     if isinstance(value, PLAIN):
         return type(value), value
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)) and not isinstance(value, PackedSequence):
         return type(value), *[structure_of(item, tensors) for item in value]
     if isinstance(value, Mapping):
         items = [structure_of(item, tensors) for item in value.values()]

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 # Functions whose result the caller wants elsewhere, or as a Python value: they run where their
 # argument is.
 STAY = frozenset(
@@ -25,7 +27,7 @@ STAY = frozenset(
         "_to_copy",
     ]
 )
-# Functions with arguments that belong to the host whatever the device.
+# Functions with arguments that may be on the host whatever the device.
 HOST_ARGUMENTS = frozenset(
     [
         "_pack_padded_sequence",
@@ -64,3 +66,38 @@ def changes_argument(name: str, kwargs: Mapping[str, Any]) -> bool:
         or name in _IN_PLACE
         or bool(kwargs.get("inplace"))
     )
+
+
+# Functions with an argument that has to be on the host, by its position.
+_ONLY_ON_HOST = {"_pack_padded_sequence": 1, "numpy": 0, "__array__": 0}
+
+
+def with_host_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a torch function, on the host what PyTorch wants there."""
+    position = _ONLY_ON_HOST.get(name)
+    if position is None or len(args) <= position or not isinstance(args[position], torch.Tensor):
+        return args
+    return (*args[:position], args[position].cpu(), *args[position + 1 :])
+
+
+def asked_device(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the device that a torch function is told to take its result to: as it is given."""
+    if name == "cpu":
+        return "cpu"
+    given = kwargs.get("device")
+    if given is None and name == "to":
+        given = kwargs.get("other", args[1] if len(args) > 1 else None)
+        given = given.device if isinstance(given, torch.Tensor) else given
+    return given if isinstance(given, (str, torch.device)) else None
+
+
+def is_host(device: Any) -> bool:
+    """Whether a device, as it is given to PyTorch, is the CPU."""
+    return device is not None and torch.device(device).type == "cpu"
+
+
+def on_host_by_intent(asked: Any, home: torch.device | None) -> bool:
+    """Whether a model names the CPU itself, and not the device of what it was called with."""
+    if not is_host(asked):
+        return False
+    return isinstance(asked, str) or home is None or home.type != "cpu"

@@ -66,6 +66,7 @@ OBSERVERS = frozenset(
         "_set_multithreading_enabled",
         "get_rng_state",  # a checkpoint's, of the devices that its arguments are on
         "set_rng_state",
+        "lift_fresh.default",  # of `from_numpy`, and seen only while a dispatch mode is on
     ]
 )
 

@@ -9,6 +9,7 @@ from copy import copy
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -47,10 +48,14 @@ def held_tensors(value: Any) -> Iterator[torch.Tensor]:
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `change` applied to its tensors; itself when none changes.
 
-    Containers keep their type. What is not a known container is returned as it is.
+    Containers keep their type. What is not a known container is returned as it is, and so are the
+    sizes in a packed sequence, which PyTorch wants on the host.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
+    if isinstance(value, PackedSequence):
+        data, order, back = map_tensors(change, (value[0], value[2], value[3]))
+        return PackedSequence(data, value.batch_sizes, order, back)
     if isinstance(value, (tuple, list)):
         items = [map_tensors(change, item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):

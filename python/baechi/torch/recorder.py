@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
+from baechi.torch.function_rules import with_host_arguments
 from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
@@ -117,6 +118,7 @@ class Recorder(Interceptor):
     ) -> Any:
         """Record a torch function as an operator."""
         op = Op(scope.function_key(index, name), name, None, scope.path)
+        args = with_host_arguments(name, args)
         with self._running(op, args, kwargs):
             return self._finish(call(*args, **kwargs), args, kwargs)
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from baechi.torch import _private
 from baechi.torch.communication import Arrival, Departure, Links, LogicalDevice
+from baechi.torch.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.interception import Interceptor
 from baechi.torch.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.repeats import without_repeats
@@ -64,10 +65,13 @@ class SentTensors(Interceptor):
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
         self._any_shared = any(d.shared for d in devices)
+        self._any_streams = any(d.has_streams for d in devices)
         self._own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._sent: dict[int, list[tuple[tuple[int, int], Any]]] = {}  # by storage: who reads when
         self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
+        self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
+        self._home: torch.device | None = None  # where the model was called
 
     # Who has a tensor
 
@@ -84,6 +88,29 @@ class SentTensors(Interceptor):
             for tensor in tensors_in(value):
                 if tensor.device == device.torch_device:  # a function may send it elsewhere
                     setattr(tensor, TAG, device)
+
+    def _keep_on_host(self, value: Any) -> None:
+        """Take note that the model wants tensors on the CPU, and not where the plan has them."""
+        host = self._host
+        if not self._any_streams:
+            return
+        for tensor in tensors_in(value):
+            if not tensor.is_cpu:
+                continue
+
+            def forget(_: Any, key: int = id(tensor)) -> None:
+                host.pop(key, None)
+
+            host[id(tensor)] = weakref.ref(tensor, forget)
+
+    def _stays_on_host(self, tensors: list[torch.Tensor], module: nn.Module | None = None) -> bool:
+        """Whether a function, or a module without weights, computes on the CPU by intent."""
+        if module is not None and any(True for _ in (*module.parameters(), *module.buffers())):
+            return False
+        if not all(tensor.is_cpu for tensor in tensors):
+            return False
+        known = [self._host.get(id(tensor)) for tensor in tensors]
+        return any(k is not None and k() is t for k, t in zip(known, tensors, strict=True))
 
     # Moving
 
@@ -159,12 +186,86 @@ class SentTensors(Interceptor):
             if sent is not None and device is not None and device.stream is not None:
                 device.stream.wait_event(sent)
 
+    def _changed_back(self, given: Any, taken: Any) -> None:
+        """Change what was given as copies of it were changed in place, where they were taken."""
+        for tensor, copy in zip(tensors_in(given), tensors_in(taken), strict=True):
+            if copy is not tensor and (copy.is_inference() or _private.version_of(copy) > 0):
+                self._change_back(tensor, copy)
+
+    def _change_back(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        device = self.owner(tensor)
+        if device is None:
+            tensor.copy_(self._sent_home(copy, tensor.device))
+        else:
+            sent = self.moved(copy, device)
+            with device.computing():
+                tensor.copy_(sent)
+        self._about_to_change(tensor, device)
+
     def _forget_sent(self) -> None:
         """Let go of what was sent: the caller may change the tensors without our notice."""
         self._copies.clear()
         self._sent.clear()
         self._made_at.clear()
         self.links.forget()
+
+    def _taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
+        """Return the arguments of a function where it runs."""
+        if name in STAY:
+            return args, kwargs
+        if device is None:  # what it changes is the caller's, or was made beside the plan
+            changed = next(tensors_in(kwargs.get("out", args[:1])), None)
+            where = None if changed is None else changed.device
+            return map_tensors(lambda t: self._sent_home(t, where), (args, kwargs))
+        keep_host = name in HOST_ARGUMENTS
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if keep_host and tensor.dtype == torch.int64 and tensor.device.type == "cpu":
+                return tensor
+            return self.moved(tensor, device)
+
+        return map_tensors(move, args), map_tensors(move, kwargs)
+
+    def _told_device(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: LogicalDevice
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments that name "the" device as they are where a unit runs."""
+        if not any(isinstance(v, torch.device) for v in (*args, *kwargs.values())):
+            return args, kwargs
+        known = {self._home, *(d.torch_device for d in self.devices)}
+
+        def told(value: Any) -> Any:
+            meant = isinstance(value, torch.device) and value in known
+            return device.torch_device if meant else value
+
+        return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
+
+    def _device_of_function(
+        self,
+        tensors: list[torch.Tensor],
+        planned: LogicalDevice | None,
+        stays: bool,
+        kwargs: Any,
+    ) -> LogicalDevice | None:
+        out = kwargs.get("out")
+        if isinstance(out, torch.Tensor):
+            return self.owner(out)
+        if not tensors:
+            return None
+        if stays:
+            first, own = tensors[0], self.owner(tensors[0])
+            if own is not None or not self._any_shared:
+                return own
+            others = filter(None, map(self.owner, tensors))  # a buffer that it fills for itself
+            return next((d for d in others if d.torch_device == first.device), None)
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter):
+                owner = self.owner(tensor)
+                if owner is not None:  # else it was made after the model was placed
+                    return owner
+        if planned is not None:
+            return planned
+        return next(filter(None, map(self.owner, tensors)), None)
 
     # Between the caller's streams and ours
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that are told the device to make tensors on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from same_training import trains_the_same
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+
+
+class Sine(nn.Module):
+    """A position embedding without weights, as DETR's is."""
+
+    def forward(self, mask: torch.Tensor, device: Any, dtype: torch.dtype) -> torch.Tensor:
+        steps = torch.arange(8, dtype=dtype, device=device)
+        return mask.cumsum(1).to(dtype)[..., None] / (10 ** (steps / 8))
+
+
+class Block(nn.Module):
+    """Makes a mask on the device that it is told, and runs as one unit if it is on one device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, *, device: torch.device) -> torch.Tensor:
+        keep = torch.arange(x.shape[1], device=device) < 4
+        return self.second(self.first(x).relu() * keep[None, :, None])
+
+
+class Model(nn.Module):
+    """Tells its parts where its argument is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions, self.block = nn.Linear(8, 8), Sine(), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        if mask.sum() < 0:
+            return x
+        h = self.embed(x) + self.positions(mask, x.device, x.dtype)
+        return self.block(h, device=x.device) + self.positions(mask, device=h.device, dtype=h.dtype)
+
+
+def test_modules_that_are_told_a_device() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Model().double(), torch.randn(2, 5, 8).double(), seeds=range(1, 5))

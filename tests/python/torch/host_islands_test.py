@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that compute a part on the CPU on purpose, and functions that want something there."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from same_training import trains_the_same
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+
+
+class Packed(nn.Module):
+    """An LSTM over sequences of different lengths."""
+
+    def __init__(self, to_host: bool) -> None:
+        super().__init__()
+        self.to_host = to_host
+        self.embed = nn.Embedding(50, 8)
+        self.layer = nn.LSTM(8, 8, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if self.to_host:
+            lengths = lengths.cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.embed(x), lengths, batch_first=True, enforce_sorted=False
+        )
+        y, _ = nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        return self.out(y.mean(1))
+
+
+class Ordered(nn.Module):
+    """Sorts by NumPy what it computed on the CPU, as DETR matches boxes."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__()
+        self.host = host
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        cost = torch.cdist(h.detach(), h.detach())
+        if self.host == "cpu":
+            cost = cost.cpu()
+        elif self.host == "to":
+            cost = cost.to("cpu")
+        order = (cost * 2 + 1).sum(1)
+        assert order.is_cpu or not self.host
+        index = torch.from_numpy(order.numpy().argsort().copy())
+        return self.second(h[index.to(h.device)])
+
+
+class Offloading(nn.Module):
+    """Computes on the CPU with gradients, and goes on with the result on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        if h.sum() > 1e9:
+            return h
+        there = h.cpu()
+        y = (there * there).sin() + there
+        assert y.is_cpu
+        return self.second(y.to(h.device) + h)
+
+
+@pytest.mark.parametrize("to_host", [False, True])
+def test_lengths_of_sequences(to_host: bool) -> None:
+    torch.manual_seed(3)
+    inputs = (torch.randint(0, 50, (4, 7)), torch.tensor([7, 5, 3, 2]))
+    homes = ("cpu", "sim:1") if to_host else ("cpu",)  # PyTorch itself refuses the others
+    trains_the_same(Packed(to_host).double(), inputs, homes=homes)
+
+
+@pytest.mark.parametrize("host", ["cpu", "to"])
+def test_what_was_sent_to_the_cpu_is_computed_there(host: str) -> None:
+    torch.manual_seed(3)
+    trains_the_same(Ordered(host).double(), torch.randn(6, 8).double(), ran=1)
+
+
+def test_a_model_that_only_knew_the_cpu_may_look_at_its_tensors_by_numpy() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Ordered("").double(), torch.randn(6, 8).double(), homes=("cpu",), ran=1)
+
+
+def test_gradients_come_back_from_the_cpu() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Offloading().double(), torch.randn(6, 8).double(), ran=1)
