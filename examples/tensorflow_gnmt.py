@@ -49,7 +49,7 @@ def main() -> None:
     x, y = entry.inputs(config, options.batch)
 
     start = time.perf_counter()
-    captured = baechi.tensorflow.capture_model(model, x, y)
+    captured = baechi.tensorflow.capture(model, x, y)
     need = baechi.tensorflow.plan(captured, cluster="1x1TiB", method="single").peaks["gpu:0"]
     print(f"one device would need {need / 2**20:.0f} MiB")
     cluster = options.cluster or f"4x{need // 3 // 2**20 + 1}MiB"

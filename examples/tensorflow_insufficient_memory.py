@@ -100,7 +100,7 @@ def without_gpus(model: Any, batch: tuple[Any, Any], cluster: str, one: str) -> 
         "  no GPU: the CPU's logical devices take no memory limit, so neither the failure nor the\n"
         "  peaks can be shown here, and transfers between them cost nothing; the plans:"
     )
-    captured = baechi.tensorflow.capture_model(model, *batch)
+    captured = baechi.tensorflow.capture(model, *batch)
     for devices, method in ((one, "single"), *((cluster, method) for method in METHODS)):
         try:
             plan = baechi.tensorflow.plan(captured, cluster=devices, method=method)

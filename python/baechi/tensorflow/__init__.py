@@ -4,41 +4,27 @@
 >>> placed = baechi.tensorflow.place(model, x, y, cluster="4x8GiB")  # doctest: +SKIP
 >>> model.fit(x, y)  # as before, over four devices  # doctest: +SKIP
 >>> placed.restore()  # doctest: +SKIP
+
+The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(captured, plan=...)`.
 """
 
 from baechi.tensorflow.assigner import Landing, NotAsPlanned
-from baechi.tensorflow.devices import detected_cluster, devices_for
-from baechi.tensorflow.graph_generator import (
-    Captured,
-    capture,
-    capture_saved_model,
-    graph_of,
-    without_barriers,
-)
-from baechi.tensorflow.keras_model import capture_model
-from baechi.tensorflow.placing import Placed, assign, place, plan
-from baechi.tensorflow.profiler import estimate, measure
+from baechi.tensorflow.captured import Captured
+from baechi.tensorflow.graph_generator import capture, without_barriers
+from baechi.tensorflow.placing import Placed, place, plan
+from baechi.tensorflow.profiler import measure
 from baechi.tensorflow.run_metadata import profile_of_cost_graph, profile_of_runs
-from baechi.tensorflow.tracing import trace
 
 __all__ = [
     "Captured",
     "Landing",
     "NotAsPlanned",
     "Placed",
-    "assign",
     "capture",
-    "capture_model",
-    "capture_saved_model",
-    "detected_cluster",
-    "devices_for",
-    "estimate",
-    "graph_of",
     "measure",
     "place",
     "plan",
     "profile_of_cost_graph",
     "profile_of_runs",
-    "trace",
     "without_barriers",
 ]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private name of TensorFlow and Keras that baechi.tensorflow uses; `versions` tests them."""
+"""Every private name of TensorFlow that baechi.tensorflow uses; `versions` tests them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from tensorflow.python.ops import (
     handle_data_util,
     resource_variable_ops,
 )
+
+from baechi._core import InputError
 
 # Graphs and functions
 
@@ -285,6 +288,27 @@ def _empty(resource: Any, dtype: Any) -> None:
         gen_resource_variable_ops.assign_variable_op(resource, tf.zeros((0,), dtype))
 
 
+def functions_with(resources: Iterable[Any]) -> list[Any]:
+    """Return the functions of this process that were traced with any of these resources."""
+    held = {id(resource) for resource in resources}
+    functions = [one for one in gc.get_objects() if issubclass(type(one), ConcreteFunction)]
+    return [one for one in functions if any(id(taken) in held for taken in one.captured_inputs)]
+
+
+def refuse_calls(function: Any, reason: str) -> None:
+    """Let a function raise InputError when called, by Python or by one that is being traced."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise InputError(reason)
+
+    function._call_flat = refuse
+
+
+def allow_calls(function: Any) -> None:
+    """Undo `refuse_calls`."""
+    vars(function).pop("_call_flat", None)
+
+
 # What ran where
 
 
@@ -323,50 +347,3 @@ def session_config() -> Any:
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.inter_op_parallelism_threads = 1
     return config
-
-
-# Keras
-
-
-@contextlib.contextmanager
-def no_gradient_barrier() -> Iterator[None]:
-    """Let Keras' optimizers hand on gradients one by one.
-
-    Outside of distribution strategies they send them all through one IdentityN, which changes
-    nothing but would bring every gradient to one device and back.
-    """
-    import keras
-
-    owner = next(
-        (c for c in keras.optimizers.Optimizer.__mro__ if "_all_reduce_sum_gradients" in vars(c)),
-        None,
-    )
-    if owner is None:
-        yield
-        return
-    original = owner._all_reduce_sum_gradients
-
-    @functools.wraps(original)
-    def hand_on(_: Any, gradients: Any) -> Any:
-        return list(gradients)
-
-    owner._all_reduce_sum_gradients = hand_on
-    try:
-        yield
-    finally:
-        owner._all_reduce_sum_gradients = original
-
-
-def build_keras(model: Any, batch: Any) -> None:
-    """Make all variables of a compiled model: weights, metrics, optimizer."""
-    model._symbolic_build(data_batch=batch)
-
-
-def own_strategy(model: Any) -> Any:
-    """Return the distribution strategy that a model or variable was made under, if any."""
-    return getattr(model, "_distribute_strategy", None)
-
-
-def compiled_state(model: Any) -> tuple[Any, ...]:
-    """Return what a Keras model's training step was traced from, to be compared by identity."""
-    return (model.optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)

@@ -3,7 +3,7 @@
 
 The operations of a traced function are given their devices, and its variables new resources on
 theirs; the Python objects stay, so layers, optimizers and checkpoints go on working. Functions
-traced before still hold the old resources, which are left empty: they fail, until `restore`.
+traced before still hold the old resources, which are left empty: they say so, until `restore`.
 
 Where the runtime put each operation is read back: it moves operations on a resource to the
 resource, and some others to where it has kernels, without a word.
@@ -12,6 +12,7 @@ resource, and some others to where it has kernels, without a word.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,6 +135,12 @@ def _kernels_of(operation: Any, device: str) -> bool:
     return kind == "CPU" or _private.has_kernel(operation, kind)
 
 
+def _placed_with(variable: Any) -> Any:
+    """Return the placed function that a variable was placed with, while that can be called."""
+    function = getattr(variable, "_baechi_placed", None)
+    return None if function is None else function()
+
+
 class PlacedFunction:
     """A ConcreteFunction whose operations run where a plan says, until `restore`.
 
@@ -155,6 +162,7 @@ class PlacedFunction:
         self.device_of = dict(device_of)
         self.kept: set[str] = set()  # operations left to TensorFlow, for want of a kernel or move
         self._moved: list[tuple[Any, Any]] = []  # variables, and the resources they had
+        self._stale: list[Any] = []  # functions traced with these resources
         self._before = {o.name: o.device for o in traced.graph.get_operations()}
         self.function: Any = None
         self.active = False
@@ -170,10 +178,13 @@ class PlacedFunction:
         try:
             for outer, inner in zip(captured, inputs, strict=True):
                 captures.append(self._placed_capture(outer, inner, variables.get(id(outer))))
+            self._refuse_stale()
             for operation in graph.get_operations():
                 if operation.type not in INTERFACE:
                     _private.set_device(operation, self._device_for(operation))
             self.function = _private.function_of(graph, self.traced.function_type, captures)
+            for variable in graph.variables:
+                variable._baechi_placed = weakref.ref(self.function)
         except BaseException:
             self._undo()
             raise
@@ -194,8 +205,26 @@ class PlacedFunction:
             for user in users:
                 self.device_of[user.name] = outer.device
             return outer
+        if _placed_with(variable) is not None:
+            raise InputError(
+                f"the variable {variable.name!r} is placed already, with another step: restore() "
+                "that one first, or place both as one step"
+            )
         self._moved.append((variable, _private.move(variable, device)))
         return _private.handle_of(variable)
+
+    def _refuse_stale(self) -> None:
+        """Let functions that hold what the variables have left say so when they are called."""
+        if not self._moved:
+            return
+        reason = (
+            f"the function was traced before {self._moved[0][0].name!r} and what else it uses were "
+            "placed on other devices: call tf.function(...) anew on its Python function (for a "
+            "Keras model, set predict_function = None), or restore() the placement"
+        )
+        self._stale = _private.functions_with(old for _, old in self._moved)
+        for function in self._stale:
+            _private.refuse_calls(function, reason)
 
     def _device_for(self, operation: Any) -> str:
         device = self.device_of.get(operation.name, "")
@@ -240,9 +269,19 @@ class PlacedFunction:
             self.active = False
 
     def _undo(self) -> None:
+        for function in self._stale:
+            _private.allow_calls(function)
+        self._stale = []
+        if self._moved:
+            reason = "the placement that this function was made for is restored: place it anew"
+            for function in _private.functions_with(_private.handle_of(v) for v, _ in self._moved):
+                _private.refuse_calls(function, reason)
         while self._moved:
             variable, old = self._moved.pop()
             _private.move_back(variable, old)
+        for variable in self.traced.graph.variables:
+            if self.function is not None and _placed_with(variable) is self.function:
+                del variable._baechi_placed
         for operation in self.traced.graph.get_operations():
             _private.set_device(operation, self._before[operation.name])
 
@@ -283,8 +322,10 @@ def _not_taken(function: Any) -> None:
     def probe(taken: Any, *values: Any) -> Any:
         return tf.cond(taken, lambda: call(values), instead)
 
-    no, values = tf.constant(False), [_zeros(spec.dtype, spec.shape) for spec in specs]
-    probe.get_concrete_function(no, *values)(no, *values)
+    # Traced with the sizes as open as they are: those of the zeros need not go together.
+    unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
+    traced = probe.get_concrete_function(tf.TensorSpec((), tf.bool), *unnamed)
+    traced(tf.constant(False), *(_zeros(spec.dtype, spec.shape) for spec in specs))
 
 
 def _opaque(dtype: Any) -> bool:

@@ -74,7 +74,7 @@ def detected_cluster() -> tuple[Cluster, list[str]]:
     """Return the logical GPUs of this process as a cluster, or its CPUs when there are several.
 
     A logical GPU has the memory limit it was configured with, else an equal part of what its GPU
-    has free; logical CPUs share the memory of the machine.
+    has free. Logical CPUs are devices of kind "cpu", and share the memory of the machine.
 
     Raises:
         InputError: There is one device only.
@@ -92,7 +92,7 @@ def detected_cluster() -> tuple[Cluster, list[str]]:
             "e.g. cluster='2x8GiB'"
         )
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Cluster(f"{len(cpus)}x{total // len(cpus)}B"), [d.name for d in cpus]
+    return Cluster(f"{len(cpus)}xcpu:{total // len(cpus)}B"), [d.name for d in cpus]
 
 
 def gpu_memory() -> list[int]:

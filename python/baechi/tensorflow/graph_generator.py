@@ -9,97 +9,69 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
 from baechi._core import Graph, InputError
 from baechi.tensorflow import _private
+from baechi.tensorflow.captured import Captured, captured_function, finished
+from baechi.tensorflow.feeding import feed_of
 from baechi.tensorflow.inlining import calls_in
-from baechi.tensorflow.pins import asked_devices
+from baechi.tensorflow.keras_model import capture_model
 from baechi.tensorflow.rewriting import barriers_in, flattened, split_barriers
 from baechi.tensorflow.tracing import batch_size_of, shapes_given, trace
 
 if TYPE_CHECKING:
     from baechi._core import Profile
 
-_LOOPS = frozenset(["While", "StatelessWhile", "_While"])
 _TF1_VARIABLES = frozenset(["Variable", "VariableV2", "VarHandleOp"])
-
-
-@dataclass
-class Captured:
-    """A training step as one flat graph.
-
-    Attributes:
-        graph_def: Its GraphDef with shapes, serialized: what `baechi place model.pb` takes.
-        graph: The graph of TensorFlow; its operations are the operators.
-        function: What the assigner makes run as planned; None for a TensorFlow 1 graph.
-        variables: The variable behind each operator that stands for one.
-        loops: The operators that are whole loops.
-        batch: The size that stands for what shapes leave open.
-        shapes: Those of the arguments' tensors in an example, if there was one.
-        model: The Keras model whose training step it is, if it is one's.
-        signature: The shapes and types of that model's batches.
-        asked: The devices that the program asks for itself, by operator; they are kept.
-
-    """
-
-    graph_def: bytes
-    graph: Any
-    function: Any = None
-    variables: dict[str, Any] = field(default_factory=dict)
-    loops: list[str] = field(default_factory=list)
-    batch: int | None = None
-    shapes: list[Any] | None = None
-    model: Any = None
-    signature: Any = None
-    asked: dict[str, str] = field(default_factory=dict)
-    owner: Any = None  # what must live as long: a loaded SavedModel
-
-    @property
-    def names(self) -> list[str]:
-        """The operators' names, in the order of the graph."""
-        return [operation.name for operation in self.graph.get_operations()]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the GraphDef, for `baechi place`."""
-        Path(path).write_bytes(self.graph_def)
 
 
 def capture(
     target: Any,
     *inputs: Any,
     fetches: Any = None,
+    signature: str = "train",
+    class_weight: Mapping[int, float] | None = None,
     share_scalars: bool = False,
     batch: int | None = None,
+    dynamic_batch: bool = True,
     **keywords: Any,
 ) -> Captured:
     """Capture a training step.
 
-    Nested functions are inlined, and Keras' barrier of all gradients is split. Loops stay one
-    operator each, with a warning.
+    The functions that it calls are inlined, and Keras' barrier of all gradients is split. Loops
+    stay one operator each, with a warning.
 
     Args:
-        target: A Python function, a tf.function, a ConcreteFunction (a SavedModel's signature, for
-            one), or a tf.Graph or MetaGraphDef of TensorFlow 1.
-        inputs: Example arguments or TensorSpecs of a function that has not been traced.
+        target: A compiled Keras model, a Python function, a tf.function, a ConcreteFunction, the
+            path of a SavedModel, or a tf.Graph or MetaGraphDef of TensorFlow 1.
+        inputs: For a model: x and y (and sample weights) of a batch, or the dataset, PyDataset or
+            generator that fit gets. For a function: its arguments. Tensors, arrays or TensorSpecs.
         fetches: What a step of a TensorFlow 1 graph runs, as tensors and operations, or their
             names. Operators that are not needed for it, such as those that save the weights, then
             move nothing.
+        signature: The signature of a SavedModel that is the training step.
+        class_weight: What a model's fit gets as such.
         share_scalars: Make equal reads of variables, and equal scalars, one operator: fewer
             transfers of learning rates and step counts, for a few seconds with a large graph.
         batch: The size that stands for what shapes leave open; by default the first size of the
             first input.
-        keywords: Arguments by name.
+        dynamic_batch: Capture a model with an open batch size, so that a last batch may be smaller.
+        keywords: Arguments of a function by name.
 
     Raises:
         InputError: The target cannot be captured; the message says what to do.
 
     """
+    if isinstance(target, keras.Model):
+        feed = feed_of(inputs, class_weight)
+        return capture_model(target, feed, batch=batch, dynamic_batch=dynamic_batch)
+    if class_weight is not None:
+        raise InputError("class_weight is for a Keras model, as its fit takes it")
     if isinstance(target, tf.compat.v1.MetaGraphDef):
         target = _imported(target)
     if isinstance(target, tf.Graph):
@@ -108,48 +80,29 @@ def capture(
         return _captured_graph(target, fetches, batch)
     if fetches is not None:
         raise InputError("fetches are for a TensorFlow 1 graph: a function has its results")
+    owner = None
+    if isinstance(target, str | os.PathLike):
+        owner, target = _loaded(target, signature)
     traced = flattened(trace(target, *inputs, **keywords), share=share_scalars)
     shapes = shapes_given(traced, inputs, keywords)
-    return captured_function(traced, batch or batch_size_of((inputs, keywords)), shapes)
-
-
-def capture_saved_model(
-    path: str | os.PathLike[str], signature: str = "train", **options: Any
-) -> Captured:
-    """Capture a training step that was saved as a signature of a SavedModel.
-
-    A SavedModel whose variables were moved cannot be saved again: load it anew for that.
-    """
-    loaded = tf.saved_model.load(os.fspath(path))
-    if signature not in loaded.signatures:
-        known = ", ".join(sorted(loaded.signatures)) or "none"
-        raise InputError(f"{path} has no signature {signature!r}: it has {known}")
-    captured = capture(loaded.signatures[signature], **options)
-    captured.owner = loaded
+    captured = captured_function(traced, batch or batch_size_of((inputs, keywords)), shapes)
+    captured.owner = owner
+    captured.values = (inputs, keywords)
     return captured
 
 
-def captured_function(
-    function: Any, batch: int | None = None, shapes: list[Any] | None = None
-) -> Captured:
-    """Capture a ConcreteFunction that `trace` returned.
-
-    Args:
-        function: The function.
-        batch: The size that stands for what shapes leave open.
-        shapes: Those of the tensors that a call gives it, if there are any to go by.
-
-    """
-    graph = function.graph
-    by_handle = {id(_private.handle_of(v)): v for v in graph.variables}
-    outer = function.captured_inputs
-    variables = {
-        inner.op.name: by_handle[id(handle)]
-        for handle, inner in zip(outer, graph.inputs[len(graph.inputs) - len(outer) :], strict=True)
-        if id(handle) in by_handle
-    }
-    size = batch or batch_size_of(shapes) or batch_size_of(function.structured_input_signature)
-    return _finished(Captured(b"", graph, function, variables, batch=size, shapes=shapes))
+def _loaded(path: str | os.PathLike[str], signature: str) -> tuple[Any, Any]:
+    """Load a SavedModel; return it and its signature."""
+    try:
+        loaded = tf.saved_model.load(os.fspath(path))
+    except OSError as error:
+        raise InputError(
+            f"{os.fspath(path)} is no SavedModel: {str(error).splitlines()[0]}"
+        ) from None
+    if signature not in loaded.signatures:
+        known = ", ".join(sorted(loaded.signatures)) or "none"
+        raise InputError(f"{os.fspath(path)} has no signature {signature!r}: it has {known}")
+    return loaded, loaded.signatures[signature]
 
 
 def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
@@ -173,7 +126,7 @@ def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
         for operation in graph.get_operations()
         if operation.type in _TF1_VARIABLES
     }
-    captured = _finished(Captured(b"", graph, None, variables, batch=batch))
+    captured = finished(Captured(b"", graph, None, variables, batch=batch))
     if fetches is not None:
         captured.graph_def = _only_needed(graph, tf.nest.flatten(fetches))
     return captured
@@ -211,28 +164,6 @@ def without_barriers(graph: Any) -> Any:
     with graph.as_default():
         meta_graph = tf.compat.v1.train.export_meta_graph(graph_def=definition, graph=graph)
     return _imported(meta_graph)
-
-
-def _finished(captured: Captured) -> Captured:
-    operations = captured.graph.get_operations()
-    captured.loops = [o.name for o in operations if o.type in _LOOPS]
-    if captured.loops:
-        warnings.warn(
-            f"{_some(captured.loops)} placed as one operator each: unroll loops to place their "
-            "steps, with LSTM(unroll=True) or GRU(unroll=True) in Keras, or a Python loop over "
-            "range() instead of tf.range() or tf.while_loop",
-            stacklevel=3,
-        )
-    captured.asked = asked_devices(captured.graph)
-    definition = captured.graph.as_graph_def(add_shapes=True)
-    captured.graph_def = definition.SerializeToString()
-    return captured
-
-
-def _some(names: Iterable[str]) -> str:
-    quoted = [repr(name) for name in names]
-    more = f" and {len(quoted) - 3} more loops are" if len(quoted) > 3 else ""
-    return ", ".join(quoted[:3]) + (more or (" is" if len(quoted) == 1 else " are"))
 
 
 def graph_of(

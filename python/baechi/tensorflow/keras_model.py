@@ -17,9 +17,10 @@ import keras
 import tensorflow as tf
 
 from baechi._core import InputError
-from baechi.tensorflow import _private
-from baechi.tensorflow.graph_generator import Captured, captured_function
-from baechi.tensorflow.tracing import batch_size_of, spec_of, trace
+from baechi.tensorflow import _private, _private_keras
+from baechi.tensorflow.captured import Captured, captured_function
+from baechi.tensorflow.feeding import Feed
+from baechi.tensorflow.tracing import shapes_given, trace
 
 _STEPS = ("train_step", "test_step", "predict_step")
 
@@ -47,7 +48,7 @@ def require_placeable(model: Any) -> None:
             "model.compile(..., jit_compile=False) to place it"
         )
     if (
-        _private.own_strategy(model) is not None
+        _private_keras.own_strategy(model) is not None
         or tf.distribute.has_strategy()
         or keras.distribution.distribution() is not None
     ):
@@ -66,7 +67,7 @@ def build(model: Any, batch: Any) -> None:
         return keras.KerasTensor(tuple(spec.shape), keras.backend.standardize_dtype(spec.dtype))
 
     try:
-        _private.build_keras(model, tf.nest.map_structure(symbolic, batch))
+        _private_keras.build_keras(model, tf.nest.map_structure(symbolic, batch))
     except Exception as error:
         raise InputError(
             "the model was not built, and cannot be from this batch "
@@ -74,58 +75,69 @@ def build(model: Any, batch: Any) -> None:
         ) from error
 
 
-def batch_of(inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the x, y and sample weights of a batch as Keras hands them to a training step.
-
-    And the arguments of that step: the same with values.
-    """
-    if not inputs:
-        raise InputError(
-            "a model is placed for batches of some shape: give one, place(model, x, y), or the "
-            "dataset that fit gets"
-        )
-    if len(inputs) == 1 and isinstance(inputs[0], tf.data.Dataset):
-        return inputs[0].element_spec, (next(iter(inputs[0].take(1)), inputs[0].element_spec),)
-    if len(inputs) == 1 and isinstance(inputs[0], tuple):
-        return inputs[0], (inputs[0],)
-    batch = keras.utils.pack_x_y_sample_weight(*inputs)
-    return batch, (batch,)
-
-
 def capture_model(
-    model: Any, *inputs: Any, batch: int | None = None, dynamic_batch: bool = True
+    model: Any, feed: Feed, *, batch: int | None = None, dynamic_batch: bool = True
 ) -> Captured:
     """Capture the training step of a compiled Keras model.
 
     Args:
         model: The model; its variables are made if it has not been built.
-        inputs: x and y (and sample weights) of a batch, or a dataset of batches.
-        batch: The size that stands for the first size of a batch, by default that of the inputs.
+        feed: The batches that fit feeds to it.
+        batch: The size that stands for the first size of a batch, by default that of the example.
         dynamic_batch: Whether batches may differ in their first size.
 
     Raises:
         InputError: The model cannot be captured; the message says what to do.
 
     """
-    example, _ = batch_of(inputs)
-    spec = keras.tree.lists_to_tuples(spec_of(example, dynamic_batch))  # as fit feeds lists
-    captured = captured_function(trace_training(model, spec), batch or batch_size_of(example))
+    spec = feed.signature(dynamic_batch)
+    traced = trace_training(model, spec)
+    shapes = shapes_given(traced, feed.values, {})
+    captured = captured_function(traced, batch or feed.batch_size, shapes)
     captured.model = model
     captured.signature = spec
+    captured.values = (feed.values, {})
     return captured
 
 
 def trace_training(model: Any, batch: Any) -> Any:
-    """Return the training step of a compiled model as one flat graph."""
+    """Return the training step of a compiled model as one flat graph, as fit traces it.
+
+    A model with a training step of Keras' is built first, which leaves it as it was if it fails;
+    one of the model's own may call anything with anything, and makes the variables as it runs.
+    """
     require_placeable(model)
-    build(model, batch)
-    if not model.trainable_variables:
-        raise InputError("the model has no weights to train: set trainable=True on its layers")
+    if not _private_keras.has_own_train_step(model) and _is_plain(batch):
+        build(model, batch)
+
+    if model.built:
+        _require_trainable(model)
 
     def step(data: Any) -> Any:
         return model.train_step(data)
 
-    return trace(tf.autograph.experimental.do_not_convert(step), batch)
+    try:
+        traced = trace(tf.autograph.experimental.do_not_convert(step), batch)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"fit cannot trace the model's training step with batches of {batch} "
+            f"({type(error).__name__}: {reason}): see that train_on_batch works, then place it"
+        ) from error
+    _require_trainable(model)
+    return traced
+
+
+def _require_trainable(model: Any) -> None:
+    if not model.trainable_variables:
+        raise InputError("the model has no weights to train: set trainable=True on its layers")
+
+
+def _is_plain(batch: Any) -> bool:
+    """Whether a batch has neither sparse nor ragged tensors."""
+    return all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(batch) if s is not None)
 
 
 class ByName:
@@ -175,7 +187,7 @@ class PlacedKeras:
         self.model = model
         self._batch = batch
         self._function = function
-        self._state = _private.compiled_state(model)
+        self._state = _private_keras.compiled_state(model)
         self._devices = ByName(device_of)
         self._own = {name: vars(model)[name] for name in _STEPS if name in vars(model)}
         steps = {name: getattr(model, name) for name in _STEPS}
@@ -194,7 +206,7 @@ class PlacedKeras:
         try:
             tf.nest.assert_same_structure(planned, data)
             fits = all(
-                spec.is_compatible_with(tf.TensorSpec(leaf.shape, leaf.dtype))
+                spec.is_compatible_with(leaf)
                 for spec, leaf in zip(tf.nest.flatten(planned), tf.nest.flatten(data), strict=True)
                 if spec is not None
             )
@@ -220,7 +232,7 @@ class PlacedKeras:
         return placed_step
 
     def _require_same_compilation(self) -> None:
-        now = _private.compiled_state(self.model)
+        now = _private_keras.compiled_state(self.model)
         if any(a is not b for a, b in zip(now, self._state, strict=True)):
             raise InputError(
                 "the model was compiled again after it was placed: restore() it and place it anew"

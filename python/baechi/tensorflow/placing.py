@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
-import tensorflow as tf
-
 from baechi._core import Cluster, Graph, InputError, Plan, Profile
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
@@ -20,9 +17,10 @@ from baechi.tensorflow.assigner import (
     PlacedGraph,
     planned_devices,
 )
+from baechi.tensorflow.captured import Captured
 from baechi.tensorflow.devices import DEFAULT_PRESET, detected_cluster, devices_for
-from baechi.tensorflow.graph_generator import Captured, capture, graph_of
-from baechi.tensorflow.keras_model import PlacedKeras, batch_of, capture_model
+from baechi.tensorflow.graph_generator import capture, graph_of
+from baechi.tensorflow.keras_model import PlacedKeras
 from baechi.tensorflow.pins import pinned
 from baechi.tensorflow.profiler import measure
 
@@ -136,6 +134,7 @@ def plan(
     cluster: ClusterLike = "auto",
     profile: ProfileLike = "estimate",
     batch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
     method: str = "auto",
     budget: str | float = "1s",
     devices: Sequence[str] | None = None,
@@ -147,7 +146,8 @@ def plan(
 
     The cluster need not be of devices that this process has.
     """
-    step = _Step(target, inputs, batch, fetches, feed_dict)
+    run = {"fetches": fetches, "feed_dict": feed_dict}
+    step = _Step(target, inputs, run, batch=batch, class_weight=class_weight)
     found, names = _cluster(cluster, devices, needed=profile == "measure")
     return step.plan(found, names, profile, {"method": method, "budget": budget, **options})
 
@@ -157,7 +157,9 @@ def place(
     *inputs: Any,
     cluster: ClusterLike = "auto",
     profile: ProfileLike = "estimate",
+    plan: Plan | None = None,
     batch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
     dynamic_batch: bool = True,
     method: str = "auto",
     budget: str | float = "1s",
@@ -171,13 +173,16 @@ def place(
 
     Args:
         target: A compiled Keras model, a function, a tf.function, a ConcreteFunction, what
-            `capture` or `capture_model` returned, or a TensorFlow 1 graph.
-        inputs: For a model: x and y (and sample weights) of a batch, or a dataset of batches. For
-            a function: its arguments. Tensors, arrays or TensorSpecs; nothing for the others.
+            `capture` returned, or a TensorFlow 1 graph.
+        inputs: For a model: x and y (and sample weights) of a batch, or the dataset, PyDataset or
+            generator that fit gets. For a function: its arguments. Tensors, arrays or TensorSpecs;
+            nothing for the others.
         cluster: "auto" for the logical devices of this process, or what `baechi.place_graph` takes.
         profile: "estimate" by a roofline, "measure" by running a few steps on copies of the weights
             (needs inputs with values), a Profile or its file, or presets such as "gpu=rtx3090".
+        plan: A plan of the captured step, made before; nothing is planned anew.
         batch: Size to plan for where shapes leave one open; by default that of the inputs.
+        class_weight: What the model's fit gets as such.
         dynamic_batch: Trace a model with an open batch size, so that a last batch may be smaller.
         method: One of `baechi.methods()`.
         budget: How long to search for the plan.
@@ -193,39 +198,30 @@ def place(
         NotAsPlanned: The runtime put operations elsewhere.
 
     """
-    step = _Step(target, inputs, batch, fetches, feed_dict, dynamic_batch=dynamic_batch)
-    found, names = _cluster(cluster, devices, needed=True)
-    made = step.plan(found, names, profile, {"method": method, "budget": budget, **options})
-    return assign(step.captured, made.device_of, names, check=check, plan=made)
+    run = {"fetches": fetches, "feed_dict": feed_dict}
+    choices = {"batch": batch, "class_weight": class_weight, "dynamic_batch": dynamic_batch}
+    step = _Step(target, inputs, run, **choices)
+    if plan is not None:
+        names = devices_for(plan.cluster, devices)
+    else:
+        found, names = _cluster(cluster, devices, needed=True)
+        options = {"method": method, "budget": budget, **options}
+        plan = step.plan(found, names, profile, options)
+    return assign(step.captured, plan.device_of, names, check=check, plan=plan)
 
 
 class _Step:
-    """A captured training step and the values to run it with."""
+    """A captured training step, and what a session runs of it."""
 
-    def __init__(
-        self,
-        target: Any,
-        inputs: Any,
-        batch: int | None,
-        fetches: Any,
-        feed_dict: Any,
-        *,
-        dynamic_batch: bool = True,
-    ) -> None:
+    def __init__(self, target: Any, inputs: Any, run: Mapping[str, Any], **options: Any) -> None:
         versions.require_tested()
-        self._run = {"fetches": fetches, "feed_dict": feed_dict}
-        self._values = inputs
+        self._run = run
         if isinstance(target, Captured):
+            if inputs:
+                raise InputError("the step is captured already: it has its inputs")
             self.captured = target
-        elif isinstance(target, keras.Model):
-            self._values = batch_of(inputs)[1]
-            self.captured = capture_model(target, *inputs, batch=batch, dynamic_batch=dynamic_batch)
-        elif isinstance(target, tf.Graph):
-            self.captured = capture(target, fetches=fetches, batch=batch)
-        elif _private.is_concrete(target):
-            self.captured = capture(target, batch=batch)
         else:
-            self.captured = capture(target, *inputs, batch=batch)
+            self.captured = capture(target, *inputs, fetches=run["fetches"], **options)
 
     def plan(
         self, cluster: Cluster, devices: Mapping[str, str], profile: ProfileLike, options: Any
@@ -242,9 +238,6 @@ class _Step:
         return place_graph(graph, cluster, **options)
 
     def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
-        flat = tf.nest.flatten(self._values)
-        if any(isinstance(value, tf.TensorSpec) for value in flat):
-            raise InputError("a step is measured by running it: give inputs with values, not specs")
         kinds: dict[str, str] = {}
         for device in cluster.devices:
             ours = devices[device.name].split("/device:")[-1].split(":")[0]
@@ -255,7 +248,7 @@ class _Step:
                 )
         if self.captured.function is None:
             return measure(self.captured, kinds=kinds, **self._run)
-        return measure(self.captured, *self._values, kinds=kinds)
+        return measure(self.captured, kinds=kinds)
 
 
 def _require_kinds(graph: Graph, cluster: Cluster) -> None:

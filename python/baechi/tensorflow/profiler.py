@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiler of TensorFlow: what every operator costs, measured or estimated (Paper 4.1).
+"""Profiler of TensorFlow: what every operator costs, measured (Paper 4.1).
 
 A step is replayed in a session, which traces every operator as it ran. The variables of a function
 are copied into the session: training them there changes nothing outside.
@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from baechi._core import Graph, InputError, Profile
+from baechi._core import InputError, Profile
 from baechi.tensorflow import _private, versions
+from baechi.tensorflow.captured import Captured
 from baechi.tensorflow.devices import full_name
-from baechi.tensorflow.graph_generator import Captured, graph_of
 from baechi.tensorflow.inlining import split_input
 from baechi.tensorflow.step_stats import Measured, bytes_of, give_back_fused, measured_steps
 from baechi.tensorflow.tracing import batch_size_of
@@ -41,7 +41,7 @@ def measure(
 
     Args:
         captured: The step.
-        inputs: The arguments of a function.
+        inputs: The arguments of a function, if not those that it was captured with.
         fetches: What a session runs of a TensorFlow 1 graph: the loss and the training operation.
         feed_dict: What that is fed, by placeholder.
         steps: Steps that count.
@@ -62,6 +62,8 @@ def measure(
     if captured.function is not None:
         if fetches is not None or feed_dict is not None:
             raise InputError("a function has arguments: give these, not fetches and feed_dict")
+        if not inputs and not keywords and captured.values is not None:
+            inputs, keywords = captured.values
         replay = _replay(captured, (inputs, keywords), device_of or {})
     else:
         if fetches is None:
@@ -85,23 +87,6 @@ def measure(
     batch = _batch_size((inputs, keywords), feed_dict) or captured.batch
     source = f"TensorFlow {tf.__version__}, median of {steps} replayed steps"
     return _profile(captured, found, kinds or {}, source=source, batch=batch)
-
-
-def estimate(captured: Captured, costs: str, batch: int | None = None) -> Profile:
-    """Return what the operators cost by their shapes and presets such as "gpu=rtx3090"."""
-    graph: Graph = graph_of(captured, costs, batch)
-    operators = []
-    for index in range(len(graph)):
-        operator = graph[index]
-        operators.append(
-            {
-                "name": operator.name,
-                "time": operator.times,
-                "memory": {"permanent": operator.permanent, "temporary": operator.temporary},
-                "outputs": operator.outputs,
-            }
-        )
-    return _made(operators, f"estimated for {costs}", graph.batch_size)
 
 
 def _made(operators: list[dict[str, Any]], source: str, batch: int | None) -> Profile:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from baechi._core import InputError
-from baechi.tensorflow import _private, versions
+from baechi.tensorflow import _private, _private_keras, versions
 from baechi.tensorflow.rewriting import flattened
 
 
@@ -34,6 +35,12 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
             "a distribution strategy is in use, and it places operations itself: trace and place "
             "outside of strategy.scope()"
         )
+    for leaf in tf.nest.flatten((inputs, keywords)):
+        if isinstance(leaf, tf.Variable | keras.Variable):
+            raise InputError(
+                f"the argument {leaf.name!r} is a variable, which moves to the device of what uses "
+                "it: let the function use it from outside, and give it tensors only"
+            )
     if _private.is_compiled(function):
         raise InputError(
             "XLA compiles the function as a whole for one device: give tf.function "
@@ -42,7 +49,7 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
     if _private.is_concrete(function):
         _require_own_variables(function)
         return flattened(function)
-    with _private.no_gradient_barrier():
+    with _private_keras.no_gradient_barrier():
         traced = _private.untraced(function).get_concrete_function(*inputs, **keywords)
     _require_own_variables(traced)
     arguments = [tensor.op.name for tensor in traced.graph.inputs]
@@ -54,32 +61,12 @@ def trace(function: Any, *inputs: Any, **keywords: Any) -> Any:
 def _require_own_variables(traced: Any) -> None:
     """Raise InputError if a variable is one of several that a strategy keeps the same."""
     for variable in traced.graph.variables:
-        if _private.own_strategy(variable) is not None:
+        if _private_keras.own_strategy(variable) is not None:
             name = variable.name.split(":")[0]
             raise InputError(
                 f"the variable {name!r} belongs to a distribution strategy, which keeps copies of "
                 "it: make the variables outside of strategy.scope() to place what uses them"
             )
-
-
-def spec_of(value: Any, dynamic_batch: bool) -> Any:
-    """Return the signature of a batch, with the first size open if it may vary."""
-
-    def one(leaf: Any) -> Any:
-        if leaf is None:
-            return None
-        if isinstance(leaf, tf.TensorSpec):
-            shape, dtype = leaf.shape, leaf.dtype
-        else:
-            tensor = tf.convert_to_tensor(leaf)
-            shape, dtype = tensor.shape, tensor.dtype
-            if not isinstance(leaf, tf.Tensor) and dtype == tf.float64:
-                dtype = tf.float32  # as Keras feeds NumPy arrays
-        if dynamic_batch and shape.rank:
-            shape = tf.TensorShape([None, *shape[1:]])
-        return tf.TensorSpec(shape, dtype)
-
-    return tf.nest.map_structure(one, value)
 
 
 def shapes_given(function: Any, arguments: Any, keywords: Any) -> list[Any] | None:

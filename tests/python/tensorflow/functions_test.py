@@ -14,6 +14,9 @@ import numpy as np
 import tensorflow as tf
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction
+from baechi.tensorflow.devices import detected_cluster
+from baechi.tensorflow.placing import assign
+from baechi.tensorflow.tracing import trace
 
 import baechi
 from tests.python.tensorflow.linear_module import DEVICES, FULL, SPEC, Linear, X, scattered
@@ -23,8 +26,8 @@ from tests.python.tensorflow.linear_module import DEVICES, FULL, SPEC, Linear, X
 @pytest.mark.parametrize("seed", range(4))
 def test_a_step_scattered_at_random_computes_the_same(seed: int) -> None:
     plain, module = Linear(), Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
-    placed = baechi.tensorflow.assign(traced, scattered(traced, seed), DEVICES)
+    traced = trace(module.step, SPEC)
+    placed = assign(traced, scattered(traced, seed), DEVICES)
     for _ in range(5):
         assert placed(X).numpy() == plain.step(X).numpy()
     assert (module.w.numpy() == plain.w.numpy()).all()
@@ -33,9 +36,9 @@ def test_a_step_scattered_at_random_computes_the_same(seed: int) -> None:
 
 def test_every_operation_is_found_on_its_device() -> None:
     module = Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     device_of = scattered(traced, 1)
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    placed = assign(traced, device_of, DEVICES)
     found = placed.check()
     assert found
     assert found.checked > 20
@@ -65,9 +68,9 @@ def test_a_check_runs_nothing() -> None:
 def test_variables_keep_their_identity_and_their_checkpoints(tmp_path: Any) -> None:
     module = Linear()
     w, identity = module.w, id(module.w)
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     device_of = dict.fromkeys(scattered(traced, 0), "gpu:3")
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    placed = assign(traced, device_of, DEVICES)
     assert id(module.w) == identity
     assert module.w.device == FULL.format(3)
     assert set(placed.variable_devices.values()) == {FULL.format(3)}
@@ -86,12 +89,14 @@ def test_variables_keep_their_identity_and_their_checkpoints(tmp_path: Any) -> N
 def test_functions_traced_before_fail_and_work_again_when_restored() -> None:
     module = Linear()
     before = module.forward(X).numpy()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     device_of = dict.fromkeys(scattered(traced, 0), "gpu:2")
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
-    with pytest.raises(tf.errors.OpError):
+    placed = assign(traced, device_of, DEVICES)
+    with pytest.raises(baechi.InputError, match=r"traced before .* placed on other devices"):
         module.forward(X)
-    with pytest.raises(tf.errors.OpError):
+    with pytest.raises(baechi.InputError, match=r"or restore\(\) the placement"):
+        tf.function(module.forward)(X)
+    with pytest.raises(baechi.InputError, match="traced before"):
         traced(X)
     assert placed(X).numpy() == before
     after = module.loss(X).numpy()
@@ -101,27 +106,40 @@ def test_functions_traced_before_fail_and_work_again_when_restored() -> None:
     assert module.forward(X).numpy() == pytest.approx(after, rel=1e-6)
     assert traced(X).numpy() == pytest.approx(after, rel=1e-6)
     assert {o.device for o in traced.graph.get_operations() if o.type == "MatMul"} == {""}
-    with pytest.raises(tf.errors.OpError):
+    with pytest.raises(baechi.InputError, match="is restored"):
         placed(X)
+
+
+def test_steps_with_a_common_variable_are_not_both_placed() -> None:
+    module = Linear()
+    placed = baechi.tensorflow.place(module.step, X, cluster="4x1GiB", method="random", seed=1)
+    where = module.w.device
+    there = next(i for i in range(4) if where != FULL.format(i))
+    with pytest.raises(baechi.InputError, match=r"variable 'w:0' is placed already.*restore"):
+        baechi.tensorflow.place(module.loss, X, cluster="1x1GiB", devices=[f"CPU:{there}"])
+    assert module.w.device == where
+    placed(X)
+    placed.restore()
+    baechi.tensorflow.place(module.loss, X, cluster="4x1GiB", method="random", seed=1)(X)
 
 
 def test_an_operation_off_its_variable_is_noticed() -> None:
     module = Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     device_of = dict.fromkeys(scattered(traced, 0), "gpu:1")
     reader = next(n for n in device_of if n.endswith("MatMul/ReadVariableOp"))
     device_of[reader] = "gpu:2"
     with pytest.raises(NotAsPlanned, match=f"'{reader}' is on .*CPU:1, not on .*CPU:2"):
-        baechi.tensorflow.assign(traced, device_of, DEVICES)
+        assign(traced, device_of, DEVICES)
     assert module.w.device == FULL.format(0)  # as before
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES, check=False)
+    placed = assign(traced, device_of, DEVICES, check=False)
     assert not placed.check()
     assert list(placed.check().wrong) == [reader]
 
 
 def test_a_variable_that_was_not_moved_is_noticed() -> None:
     module = Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     placed = PlacedFunction(traced, dict.fromkeys(scattered(traced, 0), FULL.format(1)))
     (variable, old), *_ = placed._moved
     captures = [old if c is variable.handle else c for c in placed.function.captured_inputs]
@@ -131,9 +149,9 @@ def test_a_variable_that_was_not_moved_is_noticed() -> None:
 
 def test_calls_are_inlined_when_traced() -> None:
     plain, module = Linear(), Linear()
-    traced = baechi.tensorflow.trace(module.nested_step, SPEC)
+    traced = trace(module.nested_step, SPEC)
     assert not any("Call" in o.type for o in traced.graph.get_operations())
-    placed = baechi.tensorflow.assign(traced, scattered(traced, 3), DEVICES)
+    placed = assign(traced, scattered(traced, 3), DEVICES)
     for _ in range(3):
         assert placed(X).numpy() == pytest.approx(plain.nested_step(X).numpy(), rel=1e-6)
 
@@ -141,8 +159,8 @@ def test_calls_are_inlined_when_traced() -> None:
 @pytest.mark.usefixtures("exact")
 def test_a_placed_function_runs_inside_others_and_in_loops() -> None:
     plain, module = Linear(), Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
-    placed = baechi.tensorflow.assign(traced, scattered(traced, 2), DEVICES)
+    traced = trace(module.step, SPEC)
+    placed = assign(traced, scattered(traced, 2), DEVICES)
     data = tf.data.Dataset.from_tensor_slices(tf.reshape(tf.range(15.0), (5, 3))).batch(2)
 
     @tf.function
@@ -164,12 +182,12 @@ def test_loops_stay_whole_on_their_device() -> None:
             x = tf.matmul(x, weight)
         return tf.reduce_sum(x)
 
-    traced = baechi.tensorflow.trace(step, SPEC)
+    traced = trace(step, SPEC)
     kinds = {o.type for o in traced.graph.get_operations()}
     assert kinds & {"While", "StatelessWhile"}
     with pytest.warns(UserWarning, match="placed as one operator each: unroll"):
         device_of = scattered(traced, 2)
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    placed = assign(traced, device_of, DEVICES)
     assert placed(X).numpy() == pytest.approx(X.numpy().sum())
     assert placed.check()
 
@@ -183,9 +201,9 @@ def test_a_table_stays_where_it_is() -> None:
     def step(keys: Any) -> Any:
         return tf.reduce_sum(table.lookup(keys) * weight)
 
-    traced = baechi.tensorflow.trace(step, tf.TensorSpec((None,), tf.string))
+    traced = trace(step, tf.TensorSpec((None,), tf.string))
     device_of = {o.name: "gpu:1" for o in traced.graph.get_operations()}
-    placed = baechi.tensorflow.assign(traced, device_of, DEVICES)
+    placed = assign(traced, device_of, DEVICES)
     assert placed(tf.constant(["b", "c", "a"])).numpy() == 9
     assert weight.device == FULL.format(1)
 
@@ -212,7 +230,7 @@ def test_a_tensorflow_1_graph_is_placed() -> None:
     _, expected = run(*build())
     graph, fetches, start = build()
     plan = scattered(graph, 1)
-    placed = baechi.tensorflow.assign(graph, plan, DEVICES)
+    placed = assign(graph, plan, DEVICES)
     assert {o.name: o.device for o in graph.get_operations()} == placed.device_of
     session, losses = run(graph, fetches, start)
     assert losses == expected
@@ -224,9 +242,10 @@ def test_a_tensorflow_1_graph_is_placed() -> None:
 
 
 def test_the_devices_of_this_process_are_the_default_cluster() -> None:
-    cluster, names = baechi.tensorflow.detected_cluster()
+    cluster, names = detected_cluster()
     assert len(cluster) == 4
     assert names == [f"/device:CPU:{i}" for i in range(4)]
+    assert {device.kind for device in cluster.devices} == {"cpu"}
     placed = baechi.tensorflow.place(Linear().step, X)
     assert placed.check()
 
@@ -246,7 +265,7 @@ def test_a_step_is_measured_and_its_profile_used_again(tmp_path: Any) -> None:
     assert again.device_of == placed.plan.device_of
     measured = baechi.tensorflow.place(Linear().step, X, cluster="2x1GiB", profile="measure")
     assert measured.check()
-    with pytest.raises(baechi.InputError, match="with values, not specs"):
+    with pytest.raises(baechi.InputError, match="with values: give tensors or arrays"):
         baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", profile="measure", batch=2)
 
 
@@ -281,10 +300,10 @@ def test_an_error_while_reading_back_puts_everything_back(monkeypatch: Any) -> N
         raise tf.errors.InternalError(None, None, "the runtime")
 
     monkeypatch.setattr(PlacedFunction, "check", fail)
-    traced = baechi.tensorflow.trace(lambda x: tf.reduce_sum(tf.matmul(x, weight)), SPEC)
+    traced = trace(lambda x: tf.reduce_sum(tf.matmul(x, weight)), SPEC)
     device_of = {o.name: "gpu:2" for o in traced.graph.get_operations()}
     with pytest.raises(tf.errors.InternalError, match="the runtime"):
-        baechi.tensorflow.assign(traced, device_of, DEVICES)
+        assign(traced, device_of, DEVICES)
     assert weight.device == before
     assert weight.handle is handle
     assert (weight.numpy() == np.eye(3)).all()

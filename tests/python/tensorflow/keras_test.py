@@ -13,7 +13,7 @@ import baechi.tensorflow
 import keras
 import numpy as np
 import tensorflow as tf
-from baechi.tensorflow import _private
+from baechi.tensorflow import _private_keras
 from baechi.tensorflow.keras_model import ByName
 
 import baechi
@@ -113,7 +113,7 @@ def test_functions_traced_before_are_made_again_or_fail() -> None:
     assert model.predict(X, verbose=0) == pytest.approx(expected, abs=1e-6)
     model.evaluate(X, Y, verbose=0)
     placed = baechi.tensorflow.place(model, X[:8], Y[:8], **SCATTERED)
-    with pytest.raises(tf.errors.OpError):
+    with pytest.raises(baechi.InputError, match="traced before"):
         forward(X)
     assert model.predict(X, verbose=0) == pytest.approx(expected, abs=1e-6)
     before = model.evaluate(X, Y, verbose=0)
@@ -121,6 +121,25 @@ def test_functions_traced_before_are_made_again_or_fail() -> None:
     assert model.evaluate(X, Y, verbose=0) != before
     placed.restore()
     forward(X)
+
+
+def test_models_that_share_layers_say_what_to_do() -> None:
+    def with_head(body: Any) -> Any:
+        return compiled(keras.Sequential([keras.Input((6,)), body, keras.layers.Dense(3)]))
+
+    body = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(8)])
+    first, second = with_head(body), with_head(body)
+    expected = second.predict(X, verbose=0)
+    placed = baechi.tensorflow.place(first, X[:8], Y[:8], **SCATTERED)
+    with pytest.raises(baechi.InputError, match="predict_function = None"):
+        second.predict(X, verbose=0)
+    with pytest.raises(baechi.InputError, match="is placed already"):
+        baechi.tensorflow.place(second, X[:8], Y[:8], **{**SCATTERED, "seed": 9})
+    second.predict_function = None
+    assert second.predict(X, verbose=0) == pytest.approx(expected, abs=1e-6)
+    placed.restore()
+    second.predict_function = None
+    assert second.predict(X, verbose=0) == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_runs_where_training_does() -> None:
@@ -177,7 +196,7 @@ def test_the_gradient_barrier_is_only_gone_while_tracing() -> None:
     step = tf.function(lambda: model.optimizer.apply(list(model.trainable_variables)))
     kinds = {o.type for o in step.get_concrete_function().graph.get_operations()}
     assert "IdentityN" in kinds
-    with _private.no_gradient_barrier():
+    with _private_keras.no_gradient_barrier():
         step = tf.function(lambda: model.optimizer.apply(list(model.trainable_variables)))
         kinds = {o.type for o in step.get_concrete_function().graph.get_operations()}
     assert "IdentityN" not in kinds

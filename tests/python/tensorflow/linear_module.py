@@ -7,6 +7,7 @@ from typing import Any
 
 import baechi.tensorflow
 import tensorflow as tf
+from baechi.tensorflow.graph_generator import graph_of
 
 import baechi
 
@@ -59,6 +60,6 @@ class Linear(tf.Module):
 def scattered(traced: Any, seed: int) -> dict[str, str]:
     """Place every colocation group somewhere."""
     captured = baechi.tensorflow.capture(traced, batch=2)
-    graph = baechi.tensorflow.graph_of(captured, "gpu=rtx3090")
+    graph = graph_of(captured, "gpu=rtx3090")
     plan = baechi.place_graph(graph, "4x1GiB", "random", seed=seed, optimize="none", bounds=False)
     return plan.device_of

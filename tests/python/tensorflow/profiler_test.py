@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured and estimated costs of TensorFlow's training steps, and what a trace says."""
+"""Measured costs of TensorFlow's training steps, and what a trace says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from baechi.tensorflow import profiler
-from baechi.tensorflow.graph_generator import Captured, capture, capture_saved_model, graph_of
-from baechi.tensorflow.profiler import estimate, measure
+from baechi.tensorflow.captured import Captured
+from baechi.tensorflow.graph_generator import capture, graph_of
+from baechi.tensorflow.profiler import measure
 from baechi.tensorflow.step_stats import bytes_of, give_back_fused, measured_steps
 from tensorflow.core.framework import step_stats_pb2
 
@@ -187,7 +188,7 @@ def test_a_loaded_step_is_measured(tmp_path: Path) -> None:
 
     signature = step.get_concrete_function(tf.TensorSpec((2, 3), name="x"))
     tf.saved_model.save(module, str(tmp_path), signatures={"train": signature})
-    captured = capture_saved_model(tmp_path)
+    captured = capture(tmp_path)
     profile = measure(captured, x=np.ones((2, 3), np.float32), steps=1, warmup=0)
     assert list(profile.operators) == captured.names
     operations = captured.graph.get_operations()
@@ -219,15 +220,6 @@ def test_a_tensorflow_1_graph_is_measured(resource: bool) -> None:
     assert made["weight"].permanent == 16 * FLOAT
     with pytest.raises(baechi.InputError, match="give fetches"):
         measure(captured)
-
-
-def test_estimates_are_profiles_too() -> None:
-    captured, _ = captured_step()
-    profile = estimate(captured, "gpu=rtx3090,cpu=cpu")
-    assert profile.source == "estimated for gpu=rtx3090,cpu=cpu"
-    graph = graph_of(captured, "gpu=rtx3090,cpu=cpu")
-    assert graph_of(captured, profile) == graph
-    assert graph.with_profile(profile) == graph
 
 
 def test_what_cannot_be_measured_is_told() -> None:

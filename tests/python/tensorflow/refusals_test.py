@@ -10,6 +10,8 @@ pytest.importorskip("tensorflow")
 import baechi.tensorflow
 import tensorflow as tf
 from baechi.tensorflow import _private, versions
+from baechi.tensorflow.placing import assign
+from baechi.tensorflow.tracing import trace
 
 import baechi
 from tests.python.tensorflow.linear_module import DEVICES, FULL, SPEC, Linear, scattered
@@ -24,20 +26,20 @@ def one_sentence(error: pytest.ExceptionInfo[BaseException], *words: str) -> Non
 
 def test_a_plan_of_another_graph_is_refused() -> None:
     module = Linear()
-    traced = baechi.tensorflow.trace(module.step, SPEC)
+    traced = trace(module.step, SPEC)
     device_of = scattered(traced, 1)
     with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, {**device_of, "elsewhere/MatMul": "gpu:0"}, DEVICES)
+        assign(traced, {**device_of, "elsewhere/MatMul": "gpu:0"}, DEVICES)
     one_sentence(error, "elsewhere/MatMul", "plan the graph")
     less = {name: device for name, device in device_of.items() if name != "MatMul"}
     with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, less, DEVICES)
+        assign(traced, less, DEVICES)
     one_sentence(error, "'MatMul'", "plan the graph")
     with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, {**device_of, "MatMul": "tpu:0"}, DEVICES)
+        assign(traced, {**device_of, "MatMul": "tpu:0"}, DEVICES)
     one_sentence(error, "'tpu:0'")
     with pytest.raises(baechi.InputError) as error:
-        baechi.tensorflow.assign(traced, device_of, {**DEVICES, "gpu:1": "GPU:7"})
+        assign(traced, device_of, {**DEVICES, "gpu:1": "GPU:7"})
     one_sentence(error, "'GPU:7'", "set_logical_device_configuration")
     assert module.w.device == FULL.format(0)
 
@@ -95,4 +97,4 @@ def test_variables_of_a_strategy_are_refused() -> None:
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         weight = tf.Variable(tf.eye(3), name="weight")
     with pytest.raises(baechi.InputError, match=r"'weight' belongs to a distribution strategy"):
-        baechi.tensorflow.trace(lambda x: tf.matmul(x, weight), SPEC)
+        trace(lambda x: tf.matmul(x, weight), SPEC)
