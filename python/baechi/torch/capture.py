@@ -21,6 +21,7 @@ from baechi.torch import _private
 from baechi.torch.interception import Scope
 from baechi.torch.moving import moved_to
 from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.python_state import PythonState
 from baechi.torch.recorded_step import PRECISIONS, Capture
 from baechi.torch.recorder import DispatcherSide, Recorder, recorder_of
 from baechi.torch.versions import check_version
@@ -63,7 +64,7 @@ def _same_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module, devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Run a step that leaves no trace: buffers, gradients and the random state are put back.
+    """Run a step that leaves no trace: all that a forward may change is put back, and gradients.
 
     Args:
         model: What runs.
@@ -71,20 +72,17 @@ def unchanged(model: nn.Module, devices: Iterable[torch.device] = ()) -> Iterato
 
     """
     weights = [*model.parameters(), *model.buffers()]
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers() if not b.is_meta}
     grads = [(p, p.grad) for p in model.parameters()]
     for parameter, _ in grads:
         parameter.grad = None
+    state = PythonState(model)
     try:
         with _same_random_state({*devices, *(w.device for w in weights)}):
             yield
     finally:
         for parameter, grad in grads:
             parameter.grad = grad
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])
+        state.put_back()
 
 
 def capture(

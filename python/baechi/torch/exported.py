@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch import _private
 from baechi.torch.capture import call_arguments
+from baechi.torch.code_names import of_library
 from baechi.torch.export_reasons import reason_of
 from baechi.torch.exported_graph import (
     ANNOTATION,
@@ -36,6 +37,8 @@ from baechi.torch.exported_graph import (
 from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.output_form import PLAIN, output_form
+from baechi.torch.outside_reads import OutsideReads
+from baechi.torch.python_state import PythonState
 from baechi.torch.recorder import Recorder, unit_test
 
 _PREFIX = "model."
@@ -130,9 +133,12 @@ class Exported:
 class _Tracer(Interceptor):
     """Names the recorded operator of every call that is traced, and knows what is constant."""
 
-    def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
+    def __init__(
+        self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool], reads: OutsideReads
+    ) -> None:
         super().__init__(model, is_unit)
         self._thread = threading.get_ident()
+        self._reads = reads
         self.failed: str | None = None  # the innermost call that raised an error
         self.last: str | None = None  # call that was traced
         self._values: dict[int, tuple[Any, torch.Tensor]] = {}  # by id: the traced, the real one
@@ -147,7 +153,10 @@ class _Tracer(Interceptor):
     ) -> Any:
         """Trace a unit under its name."""
         key = scope.key or type(module).__name__
-        with self._named(key), _private.annotate(ANNOTATION, key):
+        inside: Any = self._reads.functions
+        if of_library(type(module).__module__):
+            inside = self._reads.unwatched()
+        with self._named(key), _private.annotate(ANNOTATION, key), inside:
             return forward(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -163,9 +172,14 @@ class _Tracer(Interceptor):
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Trace a function under its name; compute what follows from no input and no weight."""
+        with self._reads.unwatched():
+            return self._function(scope.function_key(index, name), name, call, args, kwargs)
+
+    def _function(
+        self, key: str, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         traced = list(tensors_in((args, tuple(kwargs.values()))))
         constant = all(self._known(t) for t in traced)
-        key = scope.function_key(index, name)
         if constant and name in _VALUES and traced:
             with self._named(key), _private.no_tracing():
                 return call(*self._real(args), **self._real(kwargs))
@@ -210,69 +224,35 @@ class _Tracer(Interceptor):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-def _state(model: nn.Module) -> list[Any]:
-    """Return what a forward may leave in the modules besides the contents of buffers."""
-    result: list[Any] = []
-    for module in model.modules():
-        for name, value in (*vars(module).items(), *module._buffers.items()):
-            if isinstance(value, (int, float, str)):
-                result.append((name, value))
-            elif isinstance(value, torch.Tensor):
-                result.append((name, id(value)))
-            elif isinstance(value, (list, dict, set)):
-                result.append((name, len(value)))
-    return result
-
-
-_OWN = frozenset(vars(nn.Module()))
-
-
-def _members(container: Any) -> list[int]:
-    return [id(v) for v in (container.values() if isinstance(container, dict) else container)]
-
-
-@contextlib.contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Put back what a traced forward leaves in attributes: it would be without values."""
-    kept = [(m, dict(vars(m)), dict(m._buffers)) for m in model.modules()]
-    filled = [
-        (v, v.copy())
-        for m, attributes, _ in kept
-        for k, v in attributes.items()
-        if k not in _OWN and isinstance(v, (list, dict, set))
-    ]
-    try:
-        yield
-    finally:
-        for module, attributes, buffers in kept:
-            for name in [n for n in vars(module) if n not in attributes]:
-                del module.__dict__[name]
-            module.__dict__.update(attributes)
-            module._buffers.update(buffers)
-        for value, content in filled:
-            if _members(value) != _members(content):
-                value.clear()
-                value.extend(content) if isinstance(value, list) else value.update(content)
-
-
 class _Flat(nn.Module):
     """Takes and returns the tensors of nested arguments and outputs."""
 
-    def __init__(self, model: nn.Module, call: Call, returned: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Call,
+        reads: OutsideReads,
+        returned: Callable[[Any], None],
+        left: Callable[[str | None], None],
+    ) -> None:
         super().__init__()
         self.model = model
         self._call = call
+        self._reads = reads
         self._returned = returned
+        self._left = left  # told what the forward changed; attributes are put back by torch.export
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the model."""
         given = iter(tensors)
         args = map_tensors(lambda _: next(given), self._call.args)
         kwargs = map_tensors(lambda _: next(given), self._call.kwargs)
-        before = _state(self.model)
-        out = self.model.forward(*args, **kwargs)
-        if _state(self.model) != before:
-            raise NotExportedError("its forward changes an attribute of a module")
+        before = PythonState(self.model, restorable=False)
+        with self._reads.watched():
+            out = self.model.forward(*args, **kwargs)
+        if self._reads.found is not None:
+            raise NotExportedError(f"its forward calls {self._reads.found}")
+        self._left(before.change())
         outputs, rebuild = output_form(out)
         self._returned(rebuild)
         return tuple(outputs)
@@ -332,6 +312,23 @@ def _shapes(program: Any) -> tuple[list[tuple[Any, ...]], dict[str, tuple[int, i
     return shapes, ranges
 
 
+def _check_settled(
+    flat: _Flat, graph: ExportedGraph, arguments: Any, changes: list[str | None]
+) -> None:
+    """Raise NotExportedError unless what a forward changed only notes what it would do anyway.
+
+    As a configuration where the kind of a problem is put down at the first call: then the next
+    trace changes nothing, and is the same.
+    """
+    first = NotExportedError(f"its forward {changes[-1]}")
+    try:
+        again = graph_of_export(_private.export_program(flat, *arguments), _PREFIX)
+    except Exception:  # it met what the first trace left, which has no values
+        raise first from None
+    if changes[-1] is not None or not again.computes_as(graph):
+        raise first
+
+
 def export(
     model: nn.Module,
     example_inputs: Any,
@@ -360,10 +357,12 @@ def export(
     if any(t.is_meta for t in (*given, *model.parameters())):
         raise NotExportedError("it is on the meta device")
     returned: list[Any] = []
-    flat = _Flat(model, call, returned.append)
-    tracer = _Tracer(model, unit_test(units))
+    reads = OutsideReads()
+    changes: list[str | None] = []
+    flat = _Flat(model, call, reads, returned.append, changes.append)
+    tracer = _Tracer(model, unit_test(units), reads)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_untouched(model))
+        stack.callback(PythonState(model).put_back)  # it would be without values
         stack.enter_context(_private.eager(model))
         stack.enter_context(_weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -374,9 +373,12 @@ def export(
         warnings.simplefilter("ignore")
         twins = [_host_twin(t) for t in given]
         try:
-            program = _private.export_program(flat, tuple(twins), _dynamic(given, earlier))
+            dynamic = _dynamic(given, earlier)
+            program = _private.export_program(flat, tuple(twins), dynamic)
             shapes, ranges = _shapes(program)
             graph = graph_of_export(program, _PREFIX)
+            if changes[-1] is not None:
+                _check_settled(flat, graph, (tuple(twins), dynamic), changes)
         except NotExportedError:
             raise
         except Exception as error:

@@ -73,6 +73,15 @@ class ExportedGraph:
             for read in node.reads:
                 self.users.setdefault(read, []).append(node.index)
 
+    def computes_as(self, other: ExportedGraph) -> bool:
+        """Whether both say the same, constants and numbers among the arguments included."""
+        pairs = zip(self.nodes, other.nodes, strict=False)
+        return (len(self.nodes), self.outputs) == (len(other.nodes), other.outputs) and all(
+            (a.kind, repr(a.args), repr(a.kwargs)) == (b.kind, repr(b.args), repr(b.kwargs))
+            and (torch.equal if a.kind == "constant" else operator.eq)(a.target, b.target)
+            for a, b in pairs
+        )
+
 
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")
 _SHAPES_ONLY = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,14 +18,10 @@ from torch import nn
 
 from baechi.torch import _private
 from baechi.torch.capture import call_arguments
+from baechi.torch.code_names import Names, names_of
 from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.exported_graph import NotExportedError
-
-_PLAIN = (type(None), bool, int, float, complex, str)
-_OF_PLACED = ("forward", "_apply")  # a placed module has its own
-_OWN = frozenset([*vars(nn.Module()), *_OF_PLACED])
-_MANY = 1000  # members of a container that are looked at
-_DEPTH = 3
+from baechi.torch.python_state import DEPTH, OWN, looked_into, members_of, settings_of
 
 
 def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]) -> None:
@@ -51,89 +46,26 @@ def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]
             raise NotExportedError("modules inside it have hooks")
 
 
-class _Thing:
-    """Equals itself only: an id is another's once the thing is gone, and nothing lives for it."""
-
-    __slots__ = ("_get",)
-
-    def __init__(self, value: Any) -> None:
-        self._get = weakref.ref(value)
-
-    def __eq__(self, other: object) -> bool:
-        value = self._get()
-        return isinstance(other, _Thing) and value is not None and value is other._get()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _thing(value: Any) -> Any:
-    try:
-        return _Thing(value)
-    except TypeError:  # a list, for example: to hold it would be to hold its tensors
-        return id(value)
-
-
-_CONTAINERS = (list, tuple, set, Mapping)
-
-
-def _looked_into(value: Any) -> Any:
-    """Return the container whose members belong to a setting; None where it is one thing."""
-    if isinstance(value, (*_PLAIN, nn.Module, torch.Tensor)):
-        return None
-    if isinstance(value, _CONTAINERS):
-        return value if len(value) <= _MANY else None
-    if isinstance(value, (type, ModuleType)) or callable(value):
-        return None
-    return getattr(value, "__dict__", None)
-
-
-def _setting(value: Any, depth: int) -> Any:
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    inside = _looked_into(value) if depth > 0 else None
-    if inside is None:
-        many = depth > 0 and isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module)
-        return (_thing(value), len(value)) if many else _thing(value)
-    if inside is not value:
-        return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
-    members = value.items() if isinstance(value, Mapping) else value
-    return type(value), [_setting(member, depth - 1) for member in members]
-
-
-def settings_of(model: nn.Module) -> list[Any]:
-    """Return the attributes of all modules that a forward may read, for a comparison."""
-    return [
-        (path, name, _setting(value, _DEPTH))
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if name not in _OWN
-    ]
-
-
 def _first_difference(before: list[Any], now: list[Any]) -> str:
-    known = {(path, name): value for path, name, value in before}
-    for path, name, value in now:
-        if (path, name) not in known or known[path, name] != value:
-            return f"{path}.{name}" if path else str(name)
-    return "..."
+    known: dict[str, Any] = dict(before)
+    for what, value in now:
+        if what not in known or known[what] != value:
+            return str(what)
+    return "attribute '...'"
 
 
 def _look_into(value: Any, depth: int, found: dict[int, Any]) -> None:
     """Find the containers that `_setting` looks into."""
-    inside = None if depth == 0 or id(value) in found else _looked_into(value)
+    inside = None if depth == 0 or id(value) in found else looked_into(value)
     if inside is None:
         return
     found[id(value)] = inside
-    for member in inside.values() if isinstance(inside, Mapping) else inside:
+    for member in members_of(inside):
         _look_into(member, depth - 1, found)
 
 
 def _nothing(_: Any) -> Iterable[Any]:
     return ()
-
-
-def _values(container: Mapping[Any, Any]) -> Iterable[Any]:
-    return container.values()
 
 
 _Place = tuple[Any, Callable[[Any], Iterable[Any]]]  # and what is in it
@@ -181,7 +113,7 @@ class Attributes:
             self._varying = "" if known else _first_difference(self._variants[-1], settings)
             self._look()
         if self._variant is None:
-            raise NotExportedError(f"its attribute {self._varying!r} varies too much")
+            raise NotExportedError(f"its {self._varying} varies too much")
         return self._variant
 
     def accept(self) -> None:
@@ -210,13 +142,17 @@ class Attributes:
         found: dict[int, Any] = {}
         for module in self._model.modules():
             own = vars(module)
-            names = [n for n in own if n not in _OWN]
+            names = [n for n in own if n not in OWN]
             for name in names:
-                _look_into(own[name], _DEPTH, found)
+                _look_into(own[name], DEPTH, found)
             several: Any = operator.itemgetter(*names, *names[:1]) if names else _nothing
             self._place(own, several)
+        for read in names_of(self._model):
+            for value in read.values():
+                _look_into(value, DEPTH, found)
+            self._place(read, Names.values)
         for inside in found.values():
-            self._place(inside, _values if isinstance(inside, Mapping) else iter)
+            self._place(inside, members_of)
         self._counts = [len(place) for place, _ in (*self._plain, *self._mixed)]
         self._values = [*_inside(self._plain), *map(_without_tensor, _inside(self._mixed))]
 
