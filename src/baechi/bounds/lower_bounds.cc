@@ -11,12 +11,15 @@
 #include "baechi/bounds/one_machine.h"
 #include "baechi/bounds/relaxation.h"
 #include "baechi/bounds/window.h"
+#include "baechi/cost/needed_devices.h"
 
 namespace baechi {
 
 std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* cancel) {
   throw_if_cancelled(cancel);
-  const std::optional<bounds::Relaxation> relaxed = bounds::relax(costs);
+  const auto needed = NeededDevices::of(costs);
+  const std::optional<bounds::Relaxation> relaxed =
+      bounds::relax(needed != nullptr ? needed->costs() : costs);
   if (!relaxed.has_value()) return {};
   throw_if_cancelled(cancel);
   UnionFind forced = bounds::forced_together(*relaxed);

@@ -8,6 +8,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
+#include "baechi/cost/needed_devices.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
@@ -46,9 +47,37 @@ bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_
                const CancelFlag* cancel) {
   const std::optional<Cluster> cluster = changed(costs.cluster(), capacity, count);
   if (!cluster.has_value()) return false;
-  const CostModel other(costs.graph(), *cluster);
+  const CostModel whole(costs.graph(), *cluster);
+  const auto needed = NeededDevices::of(whole);
+  const CostModel& other = needed != nullptr ? needed->costs() : whole;
   const Units units(other);
   return find_any_fit(other, units, kProbeWork, cancel).has_value();
+}
+
+// An attempt on the needed devices as one on all of them.
+void widen(const NeededDevices& needed, std::size_t num_devices, Attempt& attempt) {
+  if (!attempt.placed.has_value()) return;
+  for (DeviceId& device : attempt.placed->device) device = needed.original(device);
+  std::optional<DeviceOrder>& order = attempt.placed->order;
+  IdVector<DeviceId, Bytes> peaks(num_devices);
+  DeviceOrder rows(num_devices);
+  for (const DeviceId device : attempt.peaks.keys()) {
+    peaks[needed.original(device)] = attempt.peaks[device];
+    if (order.has_value()) rows[needed.original(device)] = std::move((*order)[device]);
+  }
+  if (order.has_value()) order = std::move(rows);
+  attempt.peaks = std::move(peaks);
+}
+
+// Of hundreds of equal devices, methods see as many as there are operators. An expert's placement
+// names devices: then they see all.
+PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units,
+                                      const PlanRequest& request) {
+  const auto needed = request.place.expert == nullptr ? NeededDevices::of(costs) : nullptr;
+  if (needed == nullptr) return run_portfolio(costs, units, request);
+  PortfolioResult result = run_portfolio(needed->costs(), Units(needed->costs()), request);
+  for (Attempt& attempt : result.attempts) widen(*needed, costs.cluster().num_devices(), attempt);
+  return result;
 }
 
 Unplaceable explain(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
@@ -152,7 +181,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
                     .more_devices = {},
                     .methods = {}});
 
-  PortfolioResult portfolio = run_portfolio(costs, units, request);
+  PortfolioResult portfolio = run_on_needed_devices(costs, units, request);
   const std::vector<Attempt>& attempts = portfolio.attempts;
   BAECHI_ASSERT(!attempts.empty(), "every method makes an attempt");
   const Attempt* best = nullptr;

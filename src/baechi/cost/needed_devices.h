@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster without the equal devices that a small graph can never use. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "baechi/base/id.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/cost/cost_model.h"
+
+namespace baechi {
+
+// Devices next to each other in the cluster that differ in their names alone (kind, speed, memory,
+// links and channels are equal, nothing is pinned to them) stand for each other. A plan uses at
+// most one device per operator, so of such a run it needs only as many. What is kept keeps its
+// order: every plan of the whole cluster is a plan of this one under other names, and takes as
+// long, to the last tie between transfers.
+class NeededDevices {
+ public:
+  // Nothing when all devices are needed: no run is longer than the number of operators and kFew.
+  // O(devices^2). The costs must outlive the result.
+  static std::unique_ptr<const NeededDevices> of(const CostModel& costs);
+
+  NeededDevices(const NeededDevices&) = delete;  // costs() refers to the cluster in here
+  NeededDevices& operator=(const NeededDevices&) = delete;
+
+  const CostModel& costs() const { return costs_; }
+  // What a device of the small cluster is called in the whole one.
+  DeviceId original(DeviceId device) const { return kept_[device]; }
+
+ private:
+  static constexpr std::size_t kFew = 16;  // so many are kept even for fewer operators
+
+  NeededDevices(const CostModel& costs, IdVector<DeviceId, DeviceId> kept);
+
+  IdVector<DeviceId, DeviceId> kept_;
+  Cluster cluster_;
+  CostModel costs_;
+};
+
+}  // namespace baechi
