@@ -17,6 +17,7 @@
 #include "baechi/io/read_document.h"
 #include "baechi/io/read_graph.h"
 #include "baechi/io/text_file.h"
+#include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {
 namespace {
@@ -48,7 +49,7 @@ std::string check_file(const std::string& path, const OpGraph* graph, const Mode
       if (graph == nullptr)
         check_plan_text(source.text, source.name);
       else
-        parse_plan(source.text, source.name, *graph);
+        require_right(*graph, parse_plan(source.text, source.name, *graph), source.name);
       return "plan";
     case DocumentType::kPlacement:
       check_placement_text(source.text, source.name);
@@ -93,7 +94,8 @@ Run declare(OptionSet& set) {
       .required()
       .check(check_path)
       .type_name("FILE");
-  set.add("--graph", options->graph.path, "Also check that the plans are plans of this graph")
+  set.add("--graph", options->graph.path,
+          "Also check that the plans are right plans of this graph, as verify does")
       .check(check_path)
       .type_name("GRAPH");
   add_model_cost_options(set, options->graph);
@@ -106,8 +108,10 @@ Run declare(OptionSet& set) {
     for (const std::string& file : options->files) {
       Verdict verdict{file, {}, {}};
       try {
-        verdict.content = check_file(file, graph.has_value() ? &*graph : nullptr, costs, context);
-        if (!context.json) print_result(file + ": " + verdict.content + "\n");
+        verdict.content = reading(file, [&] {
+          return check_file(file, graph.has_value() ? &*graph : nullptr, costs, context);
+        });
+        if (!context.json) print_text(file + ": " + verdict.content + "\n");
       } catch (const InputError& error) {
         verdict.error = error.what();
         print_words("baechi: " + verdict.error);

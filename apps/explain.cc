@@ -16,6 +16,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/report/explanation_text.h"
 #include "baechi/study/near_names.h"
+#include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {
 namespace {
@@ -49,6 +50,7 @@ Plan plan_on(const Plan& plan, const Cluster& cluster, const CostModel& costs,
 ExitCode explain(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Plan given = read_plan(options.plan, graph);
+  require_right(graph, given, options.plan, {.capacities = false});
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
@@ -65,7 +67,7 @@ ExitCode explain(const Options& options, const RunContext& context) {
         explain_operator(costs, plan, find_operator(graph, options.op), context.cancel);
     text = context.json ? explanation_json(explained, told) : explanation_text(explained, told);
   }
-  print_result(text);
+  context.json ? print_result(text) : print_text(text);
   for (const DeviceId device : cluster.devices()) {
     if (plan.devices[device].peak <= cluster[device].capacity) continue;
     print_words(

@@ -20,6 +20,7 @@
 #include "baechi/io/text_file.h"
 #include "baechi/place/dnnp_score.h"
 #include "baechi/place/dnnp_search.h"
+#include "baechi/place/limits.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/report/html_report.h"
@@ -130,15 +131,20 @@ ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, con
   if (context.json)
     print_result(unplaceable_json(answer, graph));
   else if (answer.methods.size() > 1)
-    print_result(methods_text(answer.methods, times.methods));
+    print_text(methods_text(answer.methods, times.methods));
   print_words("baechi: " + options.graph.path + " does not fit: " + answer.in_words());
   return ExitCode::kDoesNotFit;
 }
 
-void write_report(const Plan& plan, const OpGraph& graph, const std::string& path) {
-  const ReportPlan shown{&plan, plan.method};
-  write_text_file(path, html_report(graph, {&shown, 1}));
-  print_words("wrote " + path + ": open it in a browser");
+// The plan and the report: both, or when one cannot be written neither.
+void write_files(const Options& options, const std::string& plan, const std::string& report) {
+  std::vector<NewText> files;
+  if (!options.report.empty()) files.push_back({options.report, report});
+  const bool to_stdout = options.output == "-";
+  if (!options.output.empty() && !to_stdout) files.push_back({options.output, plan});
+  write_text_files(files);
+  if (to_stdout) print_result(plan);
+  if (!options.report.empty()) print_words("wrote " + options.report + ": open it in a browser");
 }
 
 void show_plan(const Plan& plan, const PlanTimes& times, const OpGraph& graph, bool json) {
@@ -148,7 +154,7 @@ void show_plan(const Plan& plan, const PlanTimes& times, const OpGraph& graph, b
   }
   std::string tables = headline(plan) + "\n\n";
   if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
-  print_result(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
+  print_text(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
   for (const std::string& note : plan.notes) print_words(note);
 }
 
@@ -171,10 +177,13 @@ ExitCode place(const Options& options, const RunContext& context) {
   if (const auto* answer = std::get_if<Unplaceable>(&result))
     return show_unplaceable(*answer, times, graph, options, context);
   const Plan& plan = std::get<Plan>(result);
+  std::string document, report;
   if (!options.output.empty())
-    write_result(options.output, model.has_value() ? placed_model(*model, *format, graph, plan)
-                                                   : plan_to_json(plan, graph));
-  if (!options.report.empty()) write_report(plan, graph, options.report);
+    document =
+        model.has_value() ? placed_model(*model, *format, graph, plan) : plan_to_json(plan, graph);
+  const ReportPlan shown{&plan, plan.method};
+  if (!options.report.empty()) report = html_report(graph, {&shown, 1});
+  write_files(options, document, report);
   if (options.output != "-") show_plan(plan, times, graph, context.json);
   return ExitCode::kOk;
 }
@@ -194,7 +203,7 @@ Run declare(OptionSet& set) {
          "--lp-threshold",
          [options](const std::string& text) {
            options->planning.request.place.lp_threshold =
-               parse_number("--lp-threshold", text, 0.0, 0.5);
+               parse_number("--lp-threshold", text, 0.0, kLargestLpThreshold);
          },
          "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1); 0 to "
          "0.5")

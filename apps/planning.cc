@@ -6,6 +6,7 @@
 
 #include "apps/arguments.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/place/limits.h"
 #include "baechi/plan/portfolio.h"
 
 namespace baechi::cli {
@@ -56,9 +57,10 @@ void add_planning_options(OptionSet& set, Planning& planning) {
          "--threads",
          [&planning](const std::string& text) {
            planning.request.threads =
-               static_cast<unsigned>(parse_whole_number("--threads", text, 1, 1024));
+               static_cast<unsigned>(parse_whole_number("--threads", text, 1, kMostThreads));
          },
-         "Threads of the search, 1 to 1024; they change how long it takes, not the plan")
+         "Threads of the search, 1 to " + std::to_string(kMostThreads) +
+             "; they change how long it takes, not the plan")
       .type_name("N")
       .show_default("1");
   set.add(
@@ -74,7 +76,9 @@ void add_planning_options(OptionSet& set, Planning& planning) {
 
 double budget_seconds(const Planning& planning) {
   const Time budget = in_option("--budget", [&] { return parse_time(planning.budget); });
-  return static_cast<double>(budget.count()) / 1e9;
+  const double seconds = static_cast<double>(budget.count()) / 1e9;
+  in_option("--budget", [&] { check_budget(seconds); });
+  return seconds;
 }
 
 PlanRequest request_of(const Planning& planning, const RunContext& context) {

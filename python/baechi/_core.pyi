@@ -519,7 +519,9 @@ def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str]) -> Pl
     """
 
 def verify(plan: Plan) -> list[str]:
-    """One sentence per rule that the plan breaks; empty when it is right."""
+    """
+    One sentence per rule that the plan breaks and per figure that does not follow from it; empty when it is right.
+    """
 
 def lower_bounds(graph: Graph, cluster: Cluster) -> dict[str, int]:
     """

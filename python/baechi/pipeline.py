@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,10 @@ class DoesNotFit(Exception):
         self.reason = answer.reason
         self.smallest_capacity = answer.smallest_capacity
         self.smallest_device_count = answer.smallest_device_count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled as a call with its args, and these are words, not an answer.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def cluster_of(cluster: ClusterLike) -> _core.Cluster:
@@ -71,10 +76,10 @@ def place_graph(
         optimize: What the Graph Optimizer does first: "none", "colocate", "coplace", "fuse",
             "forward" or "all".
         budget: How long "auto" and "refine" may search: "500ms", or seconds. It sets an amount of
-            work, so equal input gives an equal plan.
-        threads: Threads of the search; they change how long it takes, not the plan.
+            work, so equal input gives an equal plan. More than 0, at most a million seconds.
+        threads: Threads of the search, 1 to 1024; they change how long it takes, not the plan.
         lp: How m-sct finds favorite children: "matching", "approx" or "exact".
-        lp_threshold: With an LP, a solution below it makes a favorite child.
+        lp_threshold: With an LP, a solution below it makes a favorite child; 0 to 0.5.
         complete_matching: With an LP, match what rounding left over.
         seed: For every random choice.
         robust: Choose, of the plans that the methods make, the one with the shortest worst step

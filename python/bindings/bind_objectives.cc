@@ -20,6 +20,7 @@
 #include "baechi/io/quantity_text.h"
 #include "baechi/place/dnnp_score.h"
 #include "baechi/place/dnnp_search.h"
+#include "baechi/place/limits.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -65,6 +66,7 @@ std::optional<PlacementHandle> place_for_objective(const GraphHandle& graph,
                                                    std::string_view budget, std::uint64_t seed) {
   const DnnpObjective wanted = find_dnnp_objective(objective);
   const double seconds = static_cast<double>(parse_time(budget).count()) / 1e9;
+  check_budget(seconds);
   return interruptible([&](const CancelFlag* cancel) -> std::optional<PlacementHandle> {
     auto result = place_for(CostModel(*graph.graph, *cluster.cluster), wanted,
                             {.budget = seconds, .seed = seed, .cancel = cancel});

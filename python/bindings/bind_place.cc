@@ -19,7 +19,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/simulate/execution_simulator.h"
-#include "baechi/verify/check_schedule.h"
+#include "baechi/verify/check_plan.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -163,9 +163,6 @@ void bind_place(nb::module_& m) {
          double lp_threshold, bool complete_matching, std::uint64_t seed,
          std::optional<double> robust, bool bounds, bool suggest,
          const std::optional<std::map<std::string, std::string>>& expert) {
-        if (threads == 0) throw InputError("threads must be at least 1");
-        if (!(lp_threshold >= 0 && lp_threshold <= 1))
-          throw InputError("lp_threshold must be from 0 to 1, not " + std::to_string(lp_threshold));
         PlanRequest request;
         request.method = method;
         request.optimize.level = find_optimize_level(optimize);
@@ -191,11 +188,12 @@ void bind_place(nb::module_& m) {
   m.def(
       "verify",
       [](const PlanHandle& h) {
-        return interruptible([&](const CancelFlag*) {
-          return check_schedule(*h.graph, Cluster(h.plan.cluster), h.plan.schedule);
-        });
+        return interruptible([&](const CancelFlag*) { return check_plan(*h.graph, h.plan); });
       },
-      "plan"_a, "One sentence per rule that the plan breaks; empty when it is right.");
+      "plan"_a,
+      "One sentence per rule that the plan breaks and per figure that does not follow from it; "
+      "empty "
+      "when it is right.");
   m.def("lower_bounds", &bounds_of, "graph"_a, "cluster"_a,
         "Nanoseconds that no placement's step time can be below, by the bound's name.");
   m.def("graph_facts", &facts_of, "graph"_a,

@@ -78,7 +78,7 @@ void bind_simulator(nb::module_& m) {
   nb::class_<SimulatorHandle>(
       m, "Simulator", "Replays many placements of one graph: what a search of your own needs.")
       .def(nb::init<const GraphHandle&, const ClusterHandle&>(), "graph"_a, "cluster"_a)
-      .def("run", &SimulatorHandle::run, "devices"_a,
+      .def("run", &SimulatorHandle::run, "devices"_a.noconvert(),
            "The step time in nanoseconds and the bytes that each device holds at its peak, for an "
            "int64 array of the device index of every operator. Each device runs what becomes ready "
            "first; capacities are not looked at.");

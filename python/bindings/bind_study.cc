@@ -24,6 +24,7 @@
 #include "baechi/report/study_text.h"
 #include "baechi/study/explain.h"
 #include "baechi/study/near_names.h"
+#include "baechi/verify/check_plan.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -35,6 +36,7 @@ namespace {
 
 std::string explain(const PlanHandle& h, const std::optional<std::string>& op, bool json) {
   return interruptible([&](const CancelFlag* cancel) {
+    require_right(*h.graph, h.plan, "explain", {.capacities = false});
     const Cluster cluster(h.plan.cluster);
     const CostModel costs(*h.graph, cluster);
     Plan plan = h.plan;
@@ -55,7 +57,6 @@ using How = std::tuple<std::string, std::string, std::string, unsigned, std::uin
 
 PlanRequest request_of(const How& how, const CancelFlag* cancel) {
   const auto& [method, optimize, budget, threads, seed] = how;
-  if (threads == 0) throw InputError("threads must be at least 1");
   PlanRequest request;
   request.method = method;
   request.optimize.level = find_optimize_level(optimize);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import baechi
 from tests.cli.conftest import CLUSTER
 from tests.conftest import Run
 
@@ -167,10 +169,25 @@ def claim_a_shorter_step(document: dict[str, Any]) -> None:
     row["makespan"] -= 1
 
 
+def python_verdict(graph: Path, plan: Path) -> list[str]:
+    try:
+        return baechi.verify(baechi.Plan.load(plan, baechi.Graph.load(graph)))
+    except baechi.InputError as error:
+        return [str(error)]
+
+
+def name_another_operator_at_the_peak(document: dict[str, Any]) -> None:
+    device = document["devices"][0]
+    names = [row["name"] for row in document["operators"]]
+    device["peak_operator"] = next(name for name in names if name != device["peak_operator"])
+
+
 @pytest.mark.parametrize(
     ("tamper", "words"),
     [
         (add_one("devices", 0, "peak"), "peaks at "),
+        (add_one("devices", 0, "peak_at"), "peaks first at "),
+        (name_another_operator_at_the_peak, "peaks with operator "),
         (add_one("devices", 0, "busy"), "is busy for "),
         (add_one("devices", 0, "sent"), "' sends "),
         (add_one("devices", 1, "received"), "' receives "),
@@ -192,6 +209,11 @@ def test_a_plan_that_claims_what_is_not_so_is_refused(
     path = tmp_path / "tampered.json"
     path.write_text(json.dumps(document))
     assert_refused(run("verify", graph, path), words)
+    assert_refused(run("explain", graph, path), words)
+    assert_refused(run("check", "--graph", graph, path), words)
+    assert any(words in sentence for sentence in python_verdict(graph, path))
+    with pytest.raises(baechi.InputError, match=re.escape(words)):
+        baechi.explain(baechi.Plan.load(path, baechi.Graph.load(graph)))
 
 
 def test_empty_paths_are_named(run: Run, graph: Path) -> None:

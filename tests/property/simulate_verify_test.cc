@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "baechi/base/random.h"
+#include "baechi/plan/planner.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
@@ -56,9 +58,11 @@ TEST_CASE("verify: what the simulator makes of any placement keeps every rule") 
     const Trace trace = simulate(costs, *placed);
     REQUIRE(first_of(check_schedule(graph, cluster, trace.schedule, {.capacities = false})) == "");
 
-    const IdVector<DeviceId, Bytes> peaks = checked_peaks(graph, cluster, trace.schedule);
-    for (const DeviceId device : cluster.devices())
-      REQUIRE(peaks[device] == trace.devices[device].peak);
+    Plan plan;
+    plan.cluster = cluster.spec();
+    plan.schedule = trace.schedule;
+    plan.devices = plan_devices(trace);
+    REQUIRE(first_of(check_plan(graph, plan, {.capacities = false})) == "");
     REQUIRE(check_schedule(graph, cluster, trace.schedule).empty() !=
             find_overflow(trace, cluster).has_value());
     ++checked;

@@ -141,10 +141,13 @@ def test_an_operator_that_is_refused_leaves_nothing_behind(wrong: dict[str, Any]
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"lp_threshold": math.nan}, "lp_threshold must be from 0 to 1"),
-        ({"lp_threshold": 5.0}, "lp_threshold must be from 0 to 1"),
-        ({"lp_threshold": -1.0}, "lp_threshold must be from 0 to 1"),
-        ({"threads": 0}, "threads must be at least 1"),
+        ({"lp_threshold": math.nan}, "lp_threshold must be from 0 to 0.5"),
+        ({"lp_threshold": 0.6}, "lp_threshold must be from 0 to 0.5"),
+        ({"lp_threshold": -1.0}, "lp_threshold must be from 0 to 0.5"),
+        ({"threads": 0}, "threads must be from 1 to 1024, not 0"),
+        ({"threads": 1025}, "threads must be from 1 to 1024, not 1025"),
+        ({"budget": 0}, "the budget must be a positive number of seconds"),
+        ({"budget": 2e6}, "the budget must be .* at most a million"),
         ({"budget": math.inf}, "budget must be a finite number of seconds, not inf"),
         ({"budget": -1}, "budget must be a finite number of seconds, not -1"),
     ],
@@ -258,6 +261,23 @@ def test_colocation_groups_that_share_an_operator_are_one_in_arrays() -> None:
     for name, groups in [("a", ["x"]), ("b", ["x", "y"]), ("c", ["y"]), ("d", [])]:
         builder.add(name, {"gpu": 1}, colocate=groups)
     assert baechi.graph_to_arrays(builder.build())["groups"].tolist() == [0, 0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["bool", "int8", "int32", "uint64", "float32", "float64", "object"]
+)
+def test_the_simulator_takes_device_indices_as_they_are(kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    simulator = baechi.Simulator(diamond(), baechi.Cluster("2x8GiB"))
+    devices = numpy.array([0, 1, 0, 1])
+    step, peaks = simulator.run(devices)
+    assert step > 0
+    assert len(peaks) == 2
+    assert simulator.run(numpy.array([0, 9, 1, 9, 0, 9, 1, 9])[::2]) == simulator.run(
+        numpy.array([0, 1, 0, 1])
+    )
+    with pytest.raises(TypeError, match="int64"):
+        simulator.run(devices.astype(kind))
 
 
 def test_networkx_goes_both_ways() -> None:

@@ -12,6 +12,7 @@
 #include "baechi/base/parallel.h"
 #include "baechi/optimize/cut_partition.h"
 #include "baechi/place/exact.h"
+#include "baechi/place/limits.h"
 #include "baechi/place/partition.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/refine.h"
@@ -244,9 +245,9 @@ std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
 
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request) {
-  constexpr double kLongestBudget = 1e6;
-  if (!(request.budget > 0) || request.budget > kLongestBudget)
-    throw InputError("the budget must be a positive number of seconds, at most a million");
+  check_budget(request.budget);
+  check_threads(request.threads);
+  check_lp_threshold(request.place.lp_threshold);
   if (request.method == "expert" && request.place.expert == nullptr)
     throw InputError("the method 'expert' needs a placement to follow");
   Portfolio portfolio(costs, units, request);

@@ -391,13 +391,10 @@ std::vector<std::string> check_schedule(const OpGraph& graph, const Cluster& clu
   return checker.take_violations();
 }
 
-IdVector<DeviceId, Bytes> checked_peaks(const OpGraph& graph, const Cluster& cluster,
-                                        const Schedule& schedule) {
+IdVector<DeviceId, HeldMost> checked_peaks(const OpGraph& graph, const Cluster& cluster,
+                                           const Schedule& schedule) {
   BAECHI_ASSERT(schedule.slots.size() == graph.num_ops(), "the schedule is of another graph");
-  Checker checker(graph, cluster, schedule, 1);
-  IdVector<DeviceId, Bytes> bytes;
-  for (const HeldMost& most : checker.memory_peaks()) bytes.push_back(most.bytes);
-  return bytes;
+  return Checker(graph, cluster, schedule, 1).memory_peaks();
 }
 
 }  // namespace baechi

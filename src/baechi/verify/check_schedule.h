@@ -11,6 +11,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/schedule/schedule.h"
+#include "baechi/verify/memory_account.h"
 
 namespace baechi {
 
@@ -29,7 +30,7 @@ std::vector<std::string> check_schedule(const OpGraph& graph, const Cluster& clu
 
 // The memory peak of every device, by the verifier's own account. Requires a schedule without
 // violations of the timing rules.
-IdVector<DeviceId, Bytes> checked_peaks(const OpGraph& graph, const Cluster& cluster,
-                                        const Schedule& schedule);
+IdVector<DeviceId, HeldMost> checked_peaks(const OpGraph& graph, const Cluster& cluster,
+                                           const Schedule& schedule);
 
 }  // namespace baechi

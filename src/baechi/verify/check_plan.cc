@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/verify/check_plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/verify/sentences.h"
+
+namespace baechi {
+namespace {
+
+// What a device did, from the schedule and the graph alone.
+struct DeviceWork {
+  Time busy;
+  Bytes sent, received;
+  std::optional<OpId> at_peak;
+};
+
+class Claims {
+ public:
+  Claims(const OpGraph& graph, const Cluster& cluster, const Plan& plan)
+      : graph_(graph), plan_(plan), say_(graph, cluster) {}
+
+  std::vector<std::string> check(const IdVector<DeviceId, HeldMost>& peaks) {
+    const IdVector<DeviceId, DeviceWork> work = device_work(peaks);
+    for (const DeviceId device : work.keys()) check_device(device, work[device], peaks[device]);
+    check_method();
+    for (const NamedBound& bound : plan_.bounds)
+      if (bound.value > plan_.makespan())
+        violations_.push_back("the " + bound.name + " bound is above the step time");
+    return std::move(violations_);
+  }
+
+ private:
+  // At the peak: what runs then, else the first that takes no time then.
+  IdVector<DeviceId, DeviceWork> device_work(const IdVector<DeviceId, HeldMost>& peaks) const {
+    IdVector<DeviceId, DeviceWork> work(peaks.size());
+    IdVector<DeviceId, std::optional<OpId>> instant(peaks.size());
+    for (const OpId op : plan_.schedule.slots.keys()) {
+      const OpSlot& slot = plan_.schedule.slots[op];
+      const Time peak = peaks[slot.device].at;
+      work[slot.device].busy += slot.end - slot.start;
+      if (slot.start <= peak && peak < slot.end) work[slot.device].at_peak = op;
+      if (slot.start == peak && peak == slot.end && !instant[slot.device].has_value())
+        instant[slot.device] = op;
+    }
+    for (const DeviceId device : work.keys())
+      if (!work[device].at_peak.has_value()) work[device].at_peak = instant[device];
+    for (const Transfer& transfer : plan_.schedule.transfers) {
+      work[transfer.from].sent += graph_.size(transfer.tensor);
+      work[transfer.to].received += graph_.size(transfer.tensor);
+    }
+    return work;
+  }
+
+  void compare(DeviceId device, const std::string& what, const std::string& found,
+               const std::string& claimed) {
+    if (found != claimed)
+      violations_.push_back("device " + say_.device(device) + " " + what + found + ", not " +
+                            claimed + " as the plan claims");
+  }
+
+  void check_device(DeviceId device, const DeviceWork& work, const HeldMost& most) {
+    const PlanDevice& claim = plan_.devices[device];
+    const auto name = [&](std::optional<OpId> op) {
+      return op.has_value() ? say_.op(*op) : std::string("no operator");
+    };
+    compare(device, "peaks at ", Sentences::bytes(most.bytes), Sentences::bytes(claim.peak));
+    compare(device, "peaks first at ", Sentences::time(most.at), Sentences::time(claim.peak_at));
+    compare(device, "peaks with ", name(work.at_peak), name(claim.peak_op));
+    compare(device, "is busy for ", Sentences::time(work.busy), Sentences::time(claim.busy));
+    compare(device, "sends ", Sentences::bytes(work.sent), Sentences::bytes(claim.sent));
+    compare(device, "receives ", Sentences::bytes(work.received), Sentences::bytes(claim.received));
+  }
+
+  void check_method() {
+    for (const MethodOutcome& row : plan_.methods)
+      if (row.method == plan_.method && row.makespan.has_value() &&
+          *row.makespan != plan_.makespan())
+        violations_.push_back("the row of method " + in_quotes(row.method) + " claims a step of " +
+                              Sentences::time(*row.makespan) + ", the schedule takes " +
+                              Sentences::time(plan_.makespan()));
+  }
+
+  const OpGraph& graph_;
+  const Plan& plan_;
+  const Sentences say_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
+                                    const CheckOptions& options) {
+  const Cluster cluster(plan.cluster);
+  std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, options);
+  if (!violations.empty()) return violations;  // peaks of a wrong schedule mean nothing
+  if (plan.devices.size() != cluster.num_devices())
+    return {"the plan tells of " + std::to_string(plan.devices.size()) +
+            " devices, its cluster has " + std::to_string(cluster.num_devices())};
+  return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
+}
+
+void require_right(const OpGraph& graph, const Plan& plan, const std::string& place,
+                   const CheckOptions& options) {
+  const std::vector<std::string> violations = check_plan(graph, plan, options);
+  if (violations.empty()) return;
+  std::string words = "the plan is wrong: " + violations.front();
+  if (violations.size() > 1)
+    words += " (and " + std::to_string(violations.size() - 1) + " more: verify lists them)";
+  throw InputError(place, words);
+}
+
+}  // namespace baechi

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verifier's verdict on a whole plan: its schedule, and what it says about itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "baechi/cluster/cluster.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/schedule/plan.h"
+#include "baechi/verify/check_schedule.h"
+
+namespace baechi {
+
+// One sentence per broken rule of the schedule; when there is none, one per figure that does not
+// follow from it: peaks with their moments and operators, busy times, bytes sent and received, the
+// method's row, bounds. Empty when the plan is right.
+std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
+                                    const CheckOptions& options = {});
+
+// Throws InputError, at `place`, with the first of these.
+void require_right(const OpGraph& graph, const Plan& plan, const std::string& place,
+                   const CheckOptions& options = {});
+
+}  // namespace baechi

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions cross process borders: a pool whose worker raises one must not wait for ever."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import multiprocessing
+import pickle
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import baechi
+
+
+def never_fits() -> baechi.DoesNotFit:
+    builder = baechi.GraphBuilder()
+    builder.add("large", {"*": 1}, permanent=10 * 2**20)
+    graph = builder.build()
+    with pytest.raises(baechi.DoesNotFit) as caught:
+        baechi.place_graph(graph, "2x1MiB", "m-topo")
+    return caught.value
+
+
+def modules_of(package: ModuleType) -> list[ModuleType]:
+    """Import what is in a package, but not what compiles a library on import."""
+    skipped = ["baechi.torch.sim"]
+    if package is baechi:
+        skipped += ["baechi.torch", "baechi.tensorflow"]
+    found = [package]
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if module.name in skipped:
+            continue
+        try:
+            found.append(importlib.import_module(module.name))
+        except ModuleNotFoundError:  # of an extra that is not installed
+            continue
+    return found
+
+
+def exceptions_of(package: ModuleType) -> list[type[Exception]]:
+    return sorted(
+        {
+            value
+            for module in modules_of(package)
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, Exception)
+            and value.__module__.startswith("baechi")
+        },
+        key=lambda exception: exception.__qualname__,
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "framework", "least"),
+    [
+        ("baechi", None, 3),
+        ("baechi.torch", "torch", 2),
+        ("baechi.tensorflow", "tensorflow", 1),
+    ],
+)
+def test_every_exception_survives_pickling_and_copying(
+    package: str, framework: str | None, least: int
+) -> None:
+    if framework is not None:
+        pytest.importorskip(framework)
+    found = exceptions_of(importlib.import_module(package))
+    assert len(found) >= least
+    for exception in found:
+        made = never_fits() if exception is baechi.DoesNotFit else exception("words")
+        made.seen_by = "a test"  # type: ignore[attr-defined]
+        copies = [copy.copy(made), copy.deepcopy(made)]
+        copies += [
+            pickle.loads(pickle.dumps(made, protocol))
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        ]
+        for other in copies:
+            assert type(other) is exception
+            assert str(other) == str(made)
+            assert vars(other) == vars(made)
+
+
+def place_too_much(capacity: str) -> str:
+    builder = baechi.GraphBuilder()
+    builder.add("large", {"*": 1}, permanent=10 * 2**20)
+    return baechi.place_graph(builder.build(), capacity, "m-topo").method
+
+
+def test_what_does_not_fit_in_a_pool_is_raised_in_the_caller() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        answer = pool.map_async(place_too_much, ["2x1MiB"])
+        with pytest.raises(baechi.DoesNotFit, match="short") as caught:
+            answer.get(timeout=60)
+    assert caught.value.operator == "large"
+    assert caught.value.short_by == 9 * 2**20
