@@ -12,6 +12,7 @@
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 #include "baechi/io/source_place.h"
+#include "baechi/io/text_file.h"
 
 namespace baechi::cli {
 namespace {
@@ -36,9 +37,7 @@ ExitCode run_guarded(int argc, char** argv) {
     return code;
   };
   try {
-    const ExitCode code = run_command_line(argc, argv, cancel_flag);
-    flush_results();
-    return code;
+    return run_command_line(argc, argv, cancel_flag);
   } catch (const InputError& error) {
     return fail(ExitCode::kBadInput, error.what());
   } catch (const Cancelled&) {
@@ -58,6 +57,8 @@ ExitCode run_guarded(int argc, char** argv) {
 }  // namespace baechi::cli
 
 int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), which says so
   baechi::cli::install_signal_handler();
+  baechi::stop_files_at(&baechi::cli::cancel_flag);
   return static_cast<int>(baechi::cli::run_guarded(argc, argv));
 }

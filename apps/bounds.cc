@@ -45,7 +45,7 @@ ExitCode bounds(const Options& options, const RunContext& context) {
   TextTable table({{"bound"}, {"step time", Align::kRight}, {"nanoseconds", Align::kRight}});
   for (const NamedBound& bound : bounds)
     table.add_row({bound.name, short_text(bound.value), std::to_string(bound.value.count())});
-  print_result(table.text());
+  print_text(table.text());
   return ExitCode::kOk;
 }
 

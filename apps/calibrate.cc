@@ -44,7 +44,6 @@ ExitCode run(const std::vector<std::string>& arguments) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  flush_results();
   execvp(python.c_str(), pointers.data());
   throw InputError("calibrate", "it needs Python with the package baechi: " + python + ": " +
                                     std::strerror(errno));

@@ -2,8 +2,12 @@
 #include "apps/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "apps/console.h"
@@ -135,6 +139,34 @@ void check_command_name(std::string_view name) {
                    "there is no subcommand '" + printable(name, 40) + "', only " + known);
 }
 
+bool is_one_of(std::initializer_list<std::string_view> names, const CLI::Option& option) {
+  return std::find(names.begin(), names.end(), option.get_single_name()) != names.end();
+}
+
+// An output that is one of the inputs, also through links, or two outputs that are one file.
+void refuse_to_write_over_input(const CLI::App& app) {
+  std::vector<std::string> inputs, outputs;
+  for (const CLI::Option* option : app.get_options()) {
+    const bool output = is_one_of({"output", "report"}, *option);
+    if (!output && !is_one_of({"graph", "plan", "placement", "input", "files", "cluster",
+                               "try-cluster", "costs", "expert"},
+                              *option))
+      continue;
+    for (const std::string& text : option->results()) (output ? outputs : inputs).push_back(text);
+  }
+  for (const std::string& output : outputs) {
+    const auto is_output = [&](const std::string& input) {
+      std::error_code error;
+      return std::filesystem::is_regular_file(output, error) &&
+             std::filesystem::equivalent(input, output, error);
+    };
+    if (std::any_of(inputs.begin(), inputs.end(), is_output))
+      throw InputError(output, "this is an input: write the output to another file");
+    if (std::count(outputs.begin(), outputs.end(), output) > 1)
+      throw InputError(output, "two outputs cannot be one file");
+  }
+}
+
 }  // namespace
 
 ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
@@ -164,8 +196,11 @@ ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
     for (const CLI::App* app : root.get_subcommands()) words = app->get_name();
     throw InputError(words, std::string(error.what()) + " (see --help)");
   }
-  for (const auto& [app, run] : declared)
-    if (app->parsed()) return run(context);
+  for (const auto& [app, run] : declared) {
+    if (!app->parsed()) continue;
+    refuse_to_write_over_input(*app);
+    return run(context);
+  }
   return ExitCode::kBadInput;
 }
 

@@ -10,9 +10,11 @@ namespace baechi::cli {
 // Writes to stdout. Throws InputError when that fails (a full disk), so that no cut-off result
 // ends with exit code 0.
 void print_result(std::string_view text);
-void flush_results();
 
-// One line of words on stderr.
+// A result for people, who may see it in a terminal: what would steer that is escaped.
+void print_text(std::string_view text);
+
+// One line of words on stderr, likewise.
 void print_words(std::string_view line);
 
 // Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".

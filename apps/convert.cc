@@ -80,6 +80,7 @@ Run declare(OptionSet& set) {
     if (context.json && to_stdout)
       throw InputError("convert", "--json and OUT - both want standard output");
     const Converted converted = convert(*options, format, context);
+    throw_if_cancelled(context.cancel);
     write_result(options->output, converted.text);
     if (context.json) report(*options, format, converted);
     return ExitCode::kOk;

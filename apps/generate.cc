@@ -145,7 +145,10 @@ ExitCode run(const Options& options, const RunContext& context) {
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
   const Progress progress("generating " + options.model);
   const OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
-  write_result(options.output, graph_to_json(graph));
+  throw_if_cancelled(context.cancel);
+  const std::string document = graph_to_json(graph);
+  throw_if_cancelled(context.cancel);
+  write_result(options.output, document);
   const bool to_file = !options.output.empty() && options.output != "-";
   if (to_file || !context.json) report(options, graph, context.json);
   return ExitCode::kOk;

@@ -13,6 +13,7 @@
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/io/json_values.h"
 #include "baechi/io/json_writer.h"
+#include "baechi/io/source_place.h"
 
 namespace baechi::cli {
 namespace {
@@ -82,7 +83,8 @@ Rows cluster_rows(const Cluster& cluster, const ClusterFacts& facts) {
 void print_table(const Rows& rows) {
   std::string text;
   for (const auto& [name, value] : rows)
-    text += name + std::string(name.size() < 24 ? 24 - name.size() : 1, ' ') + value + "\n";
+    text += printable(name) + std::string(name.size() < 24 ? 24 - name.size() : 1, ' ') +
+            printable(value) + "\n";
   print_result(text);
 }
 

@@ -47,7 +47,8 @@ ExitCode find_least(const Options& options, const RunContext& context) {
     write_result(
         options.output,
         plan_to_json(least.devices.has_value() ? least.devices->plan : least.memory->plan, graph));
-  if (options.output != "-") print_result(context.json ? least_json(least) : least_text(least));
+  if (options.output != "-")
+    context.json ? print_result(least_json(least)) : print_text(least_text(least));
   ExitCode code = ExitCode::kOk;
   if (options.of != "memory" && !least.devices.has_value()) {
     print_words("baechi: " + options.graph.path + ": no plan was found for up to " +

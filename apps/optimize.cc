@@ -83,6 +83,7 @@ ExitCode run_optimizer(const Options& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   const Optimized optimized = optimize(costs, {.level = find_optimize_level(options.level)});
+  throw_if_cancelled(context.cancel);
   if (!options.output.empty()) write_result(options.output, graph_to_json(optimized.graph));
   if (options.output == "-") return ExitCode::kOk;
   if (context.json) {
@@ -92,7 +93,7 @@ ExitCode run_optimizer(const Options& options, const RunContext& context) {
   const std::vector<OptimizerPass> passes(optimized.passes.begin(), optimized.passes.end());
   std::vector<Time> times;
   for (const PassStatistics& pass : optimized.passes) times.push_back(pass.cpu_time);
-  print_result(passes_text(passes, times));
+  print_text(passes_text(passes, times));
   return ExitCode::kOk;
 }
 

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "baechi/io/source_place.h"
+
 namespace baechi::cli {
 
 struct Progress::Ticker {
@@ -36,8 +38,8 @@ struct Progress::Ticker {
   std::jthread thread;  // last: it uses the members above
 };
 
-Progress::Progress(std::string words) {
-  if (isatty(STDERR_FILENO) != 0) ticker_ = std::make_unique<Ticker>(std::move(words));
+Progress::Progress(const std::string& words) {
+  if (isatty(STDERR_FILENO) != 0) ticker_ = std::make_unique<Ticker>(printable(words));
 }
 Progress::~Progress() = default;
 

@@ -10,7 +10,7 @@ namespace baechi::cli {
 // Shows "words (3 s)" while it lives, and takes the line away again.
 class Progress {
  public:
-  explicit Progress(std::string words);
+  explicit Progress(const std::string& words);
   ~Progress();
 
  private:

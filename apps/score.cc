@@ -109,7 +109,8 @@ ExitCode score(const Options& options, const RunContext& context) {
   const Placement placement = parse_placement(source.text, source.name, graph, cluster);
   const DnnpScore found = dnnp_score(CostModel(graph, cluster), placement,
                                      find_dnnp_objective(options.objective), context.cancel);
-  print_result(context.json ? to_json(options, found, cluster) : to_text(options, found, cluster));
+  context.json ? print_result(to_json(options, found, cluster))
+               : print_text(to_text(options, found, cluster));
   if (found.fits) return ExitCode::kOk;
   print_words("baechi: " + options.placement +
               ": an accelerator has less memory than what is placed on it");

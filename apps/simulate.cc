@@ -57,7 +57,7 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
   if (context.json)
     print_result(plan_to_json(result, graph));
   else if (options.output != "-")
-    print_result("step " + short_text(result.makespan()) + "\n\n" + devices_text(result, graph));
+    print_text("step " + short_text(result.makespan()) + "\n\n" + devices_text(result, graph));
   if (!overflow.has_value()) return ExitCode::kOk;
   print_words("baechi: " + options.plan + ": device '" + cluster[overflow->device].name +
               "' runs out of memory: " + short_text(overflow->over) + " over its capacity");

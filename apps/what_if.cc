@@ -95,7 +95,7 @@ ExitCode what_if(const Options& options, const RunContext& context) {
                          std::to_string(scenarios.size()));
       });
   progress.reset();
-  print_result(context.json ? what_if_json(outcomes) : what_if_text(outcomes));
+  context.json ? print_result(what_if_json(outcomes)) : print_text(what_if_text(outcomes));
   return ExitCode::kOk;
 }
 

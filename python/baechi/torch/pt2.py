@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import pickle
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,6 @@ _VIEWS = frozenset(
         "unbind", "unfold", "unsqueeze", "view", "view_as", "_unsafe_view",
     ]
 )  # fmt: skip
-_UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, ValueError)
 
 
 def load_pt2(
@@ -63,15 +61,9 @@ def load_pt2(
         ):  # PyTorch 2.9 reads weights into memory that it may not write
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             program = torch.export.load(Path(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: cannot open: {error.strerror}") from None
-    except (
-        zipfile.BadZipFile,
-        RuntimeError,
-        KeyError,
-        ValueError,
-        pickle.UnpicklingError,
-    ) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot open: {error.strerror or error}") from None
+    except Exception as error:  # PyTorch's reader raises whatever the bytes lead it to
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path}: no program of torch.export: {reason}") from error
     return graph_of_program(program, costs, name=Path(path).stem, dimensions=dimensions)

@@ -2,6 +2,8 @@
 #include "baechi/cluster/cluster.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
@@ -46,12 +48,31 @@ void check_devices(const ClusterSpec& spec) {
     throw InputError("duplicate device name " + in_quotes(*twice));
 }
 
+constexpr std::array<std::string_view, 4> kPlaceholders{"{from}", "{to}", "{from_host}",
+                                                        "{to_host}"};
+
+// Braces are for placeholders: a misspelt one would be one channel for all pairs.
+void check_channel(const LinkRule& rule, std::string_view pattern) {
+  for (std::size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] != '{' && pattern[at] != '}') continue;
+    const auto known = std::find_if(
+        kPlaceholders.begin(), kPlaceholders.end(),
+        [&](std::string_view placeholder) { return pattern.substr(at).starts_with(placeholder); });
+    if (known == kPlaceholders.end())
+      throw InputError(describe(rule) + " names the channel " + in_quotes(pattern) +
+                       ": between braces only {from}, {to}, {from_host} and {to_host} are known");
+    at += known->size() - 1;
+  }
+}
+
 void check_rule(const ClusterSpec& spec, const LinkRule& rule) {
   if (rule.latency < Time(0)) throw InputError(describe(rule) + " has a negative latency");
   if (rule.bandwidth.has_value() && *rule.bandwidth <= Bandwidth(0))
     throw InputError(describe(rule) + " has a bandwidth that is not positive");
-  for (const std::string& channel : rule.channels)
+  for (const std::string& channel : rule.channels) {
     if (channel.empty()) throw InputError(describe(rule) + " names an empty channel");
+    check_channel(rule, channel);
+  }
   if (rule.scope != LinkScope::kPair && rule.scope != LinkScope::kKinds) return;
   for (const std::string& end : {rule.from, rule.to}) {
     const bool known = std::any_of(spec.devices.begin(), spec.devices.end(), [&](const Device& d) {
@@ -94,8 +115,8 @@ std::string expand_channel(const std::string& pattern, const Device& from, const
       at += placeholder.size();
       return true;
     };
-    if (stands_for("{from}", from.name) || stands_for("{to}", to.name) ||
-        stands_for("{from_host}", from.host) || stands_for("{to_host}", to.host))
+    if (stands_for(kPlaceholders[0], from.name) || stands_for(kPlaceholders[1], to.name) ||
+        stands_for(kPlaceholders[2], from.host) || stands_for(kPlaceholders[3], to.host))
       continue;
     name += pattern[at++];
   }

@@ -36,7 +36,7 @@ void add_model_costs(const std::string& text, ModelCosts& costs) {
   if (names_a_preset(text))
     throw InputError("costs", "for which kind of device is the preset? as in gpu=" + text);
   SourceText source = read_text_file(text);
-  Profile profile = parse_profile(source.text, source.name);
+  Profile profile = reading(source.name, [&] { return parse_profile(source.text, source.name); });
   costs.profiles.push_back({std::move(source.name), std::move(profile)});
 }
 

@@ -119,7 +119,8 @@ std::string placement_to_json(const Placement& placement, const OpGraph& graph,
 Placement read_placement(const std::filesystem::path& path, const OpGraph& graph,
                          const Cluster& cluster) {
   const SourceText source = read_text_file(path);
-  return parse_placement(source.text, source.name, graph, cluster);
+  return reading(source.name,
+                 [&] { return parse_placement(source.text, source.name, graph, cluster); });
 }
 
 }  // namespace baechi

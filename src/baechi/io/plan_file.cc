@@ -277,7 +277,7 @@ Plan parse_plan(std::string_view text, const std::string& place, const OpGraph& 
 
 Plan read_plan(const std::filesystem::path& path, const OpGraph& graph) {
   const SourceText source = read_text_file(path);
-  return parse_plan(source.text, source.name, graph);
+  return reading(source.name, [&] { return parse_plan(source.text, source.name, graph); });
 }
 
 void check_plan_text(std::string_view text, const std::string& place) {

@@ -176,7 +176,7 @@ Profile parse_profile(std::string_view text, const std::string& place) {
 
 Profile read_profile(const std::filesystem::path& path) {
   const SourceText source = read_text_file(path);
-  return parse_profile(source.text, source.name);
+  return reading(source.name, [&] { return parse_profile(source.text, source.name); });
 }
 
 std::string profile_to_json(const Profile& profile) {

@@ -83,9 +83,11 @@ DeviceGroup parse_group(std::string_view part) {
   return group;
 }
 
+// A link that leads nowhere, or in circles, is one too: opening it says what is wrong.
 bool is_file(const std::string& name) {
   std::error_code error;
-  return name == "-" || std::filesystem::exists(name, error);
+  return name == "-" || std::filesystem::exists(std::filesystem::symlink_status(name, error)) ||
+         error == std::errc::too_many_symbolic_link_levels || error == std::errc::permission_denied;
 }
 
 // A file that is missing and a one-liner with a slip look alike: says both.
@@ -163,7 +165,7 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& place) {
 
 ClusterSpec read_cluster_file(const std::filesystem::path& path) {
   const SourceText source = read_text_file(path);
-  return parse_cluster(source.text, source.name);
+  return reading(source.name, [&] { return parse_cluster(source.text, source.name); });
 }
 
 ClusterSpec read_cluster(const ClusterArgument& argument) {

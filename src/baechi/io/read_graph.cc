@@ -78,7 +78,7 @@ OpGraph parse_graph(std::string_view text, const std::string& place, const ReadO
 
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {
   const SourceText source = read_text_file(path);
-  return parse_graph(source.text, source.name, options);
+  return reading(source.name, [&] { return parse_graph(source.text, source.name, options); });
 }
 
 }  // namespace baechi

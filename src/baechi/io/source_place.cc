@@ -2,11 +2,33 @@
 #include "baechi/io/source_place.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace baechi {
 namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// The code point of a well-formed sequence.
+std::uint32_t code_point(std::string_view sequence) {
+  const auto lead = static_cast<unsigned char>(sequence.front());
+  if (sequence.size() == 1) return lead;
+  std::uint32_t code = lead & (0xFFU >> (sequence.size() + 1));
+  for (const char c : sequence.substr(1))
+    code = code << 6 | (static_cast<unsigned char>(c) & 0x3FU);
+  return code;
+}
+
+// Controls of the terminal (C0, DEL, C1), and what turns the direction of a line or ends it.
+bool steers_the_terminal(std::uint32_t code) {
+  return code < 0x20 || (code >= 0x7F && code <= 0x9F) || code == 0x061C || code == 0x200E ||
+         code == 0x200F || (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
+void append_hex(std::string& text, std::uint32_t value, int digits) {
+  constexpr char kHex[] = "0123456789abcdef";
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) text += kHex[value >> shift & 15];
+}
 
 }  // namespace
 
@@ -42,22 +64,33 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 std::string printable(std::string_view text, std::size_t max_bytes) {
-  constexpr char kHex[] = "0123456789abcdef";
   std::string result;
   while (!text.empty()) {
     if (result.size() >= max_bytes) return result + "...";
     const std::size_t length = utf8_length(text);
-    const auto byte = static_cast<unsigned char>(text.front());
     if (text.front() == '\n') {
       result += "\\n";
-    } else if (length == 0 || byte < 0x20 || byte == 0x7F) {
+    } else if (length <= 1 && (length == 0 || steers_the_terminal(code_point(text.substr(0, 1))))) {
       result += "\\x";
-      result += kHex[byte >> 4];
-      result += kHex[byte & 15];
+      append_hex(result, static_cast<unsigned char>(text.front()), 2);
+    } else if (steers_the_terminal(code_point(text.substr(0, length)))) {
+      result += "\\u";
+      append_hex(result, code_point(text.substr(0, length)), 4);
     } else {
       result += text.substr(0, length);
     }
     text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return result;
+}
+
+std::string printable_lines(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    result += printable(text.substr(0, end), std::string::npos);
+    if (end < text.size()) result += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return result;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baechi/io/quantity_text.h"
+#include "baechi/io/source_place.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi {
@@ -25,13 +26,18 @@ std::string share_text(std::int64_t part, std::int64_t whole) {
 }
 
 // Long names lose their middle, which tells the least.
-std::string elided(std::string_view name) {
+std::string elided(std::string_view raw) {
   constexpr std::size_t kLongest = 44, kEnd = 26;
-  if (name.size() <= kLongest) return std::string(name);
+  const std::string name = printable(raw, std::string::npos);
+  if (name.size() <= kLongest) return name;
   std::size_t first = kLongest - kEnd - 3, last = name.size() - kEnd;
   while (first > 0 && (static_cast<unsigned char>(name[first]) & 0xC0U) == 0x80U) --first;
   while (last < name.size() && (static_cast<unsigned char>(name[last]) & 0xC0U) == 0x80U) ++last;
-  return std::string(name.substr(0, first)) + "..." + std::string(name.substr(last));
+  return name.substr(0, first) + "..." + name.substr(last);
+}
+
+std::string device_name(const Cluster& cluster, DeviceId device) {
+  return printable(cluster[device].name);
 }
 
 std::string counted(std::size_t count, const char* what) {
@@ -57,7 +63,7 @@ class PlanText {
   Time total(CriticalUse use) const { return told_.path.total(use); }
 
   std::string busiest_words() const {
-    return cluster_[*told_.busiest].name + " computes for " +
+    return device_name(cluster_, *told_.busiest) + " computes for " +
            of_step(plan_.devices[*told_.busiest].busy);
   }
 
@@ -102,8 +108,8 @@ class PlanText {
   }
 
   std::string ops_words(const CriticalSegment& segment) const {
-    std::string text =
-        cluster_[*segment.device].name + " runs " + quoted(told_.path.links[segment.first].op);
+    std::string text = device_name(cluster_, *segment.device) + " runs " +
+                       quoted(told_.path.links[segment.first].op);
     if (segment.last > segment.first)
       text += " to " + quoted(told_.path.links[segment.last].op) + ", " +
               counted(segment.last - segment.first + 1, "operator");
@@ -113,9 +119,9 @@ class PlanText {
   std::string transfers_words(const CriticalSegment& segment) const {
     const CriticalLink& last = told_.path.links[segment.last];
     const Transfer& transfer = plan_.schedule.transfers[*last.transfer];
-    std::string text = cluster_[transfer.from].name + " sends " +
+    std::string text = device_name(cluster_, transfer.from) + " sends " +
                        short_text(graph_.size(transfer.tensor)) + " of " + quoted(last.op) +
-                       " to " + cluster_[transfer.to].name;
+                       " to " + device_name(cluster_, transfer.to);
     if (segment.last == segment.first) return text;
     return text + ", queued behind " + counted(segment.last - segment.first, "other transfer");
   }
@@ -196,13 +202,13 @@ class PlanText {
     for (const DeviceId device : told_.peaks.keys()) {
       const DevicePeak& peak = told_.peaks[device];
       const PlanDevice& seen = plan_.devices[device];
-      table.add_row({cluster_[device].name, short_text(seen.peak),
+      table.add_row({device_name(cluster_, device), short_text(seen.peak),
                      share_text(seen.peak.count(), cluster_[device].capacity.count()),
                      short_text(seen.peak_at), short_text(peak.permanent),
                      short_text(peak.temporary), short_text(peak.outputs), short_text(peak.copies),
                      seen.peak_op.has_value() ? elided(graph_[*seen.peak_op].name) : ""});
       if (peak.holders.empty()) continue;
-      holders += "\nmost of " + cluster_[device].name + "'s peak is held by\n";
+      holders += "\nmost of " + device_name(cluster_, device) + "'s peak is held by\n";
       const std::size_t shown = std::min(kMostHolders, peak.holders.size());
       for (std::size_t i = 0; i < shown; ++i)
         holders += "  " + holder_words(peak.holders[i]) + "\n";
@@ -219,7 +225,7 @@ class PlanText {
     if (told_.full.empty()) return "";
     std::string names;
     for (const DeviceId device : told_.full)
-      names += (names.empty() ? "" : ", ") + cluster_[device].name;
+      names += (names.empty() ? "" : ", ") + device_name(cluster_, device);
     return "\nmemory leaves little choice: less than 5% of " + names +
            " is free at the peak; `baechi what-if` tells what more memory would bring\n";
   }
@@ -237,8 +243,8 @@ class OperatorText {
 
   std::string text() const {
     const Operator& op = graph_[told_.op];
-    std::string text = "'" + std::string(op.name) + "'" +
-                       (op.kind.empty() ? "" : " (" + std::string(op.kind) + ")") + " runs on " +
+    std::string text = "'" + printable(op.name) + "'" +
+                       (op.kind.empty() ? "" : " (" + printable(op.kind) + ")") + " runs on " +
                        name(told_.device) + " from " + short_text(told_.start) + " to " +
                        short_text(told_.end) + "\n";
     text += told_.ready == told_.start
@@ -254,7 +260,7 @@ class OperatorText {
   }
 
  private:
-  const std::string& name(DeviceId device) const { return cluster_[device].name; }
+  std::string name(DeviceId device) const { return device_name(cluster_, device); }
   std::string change_text(const Alternative& there) const {
     const Time change = there.makespan - plan_.makespan();
     if (change == Time(0)) return "0";

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "baechi/base/short_text.h"
+#include "baechi/io/source_place.h"
 #include "baechi/report/text_table.h"
 
 namespace baechi {
@@ -117,10 +118,11 @@ std::string devices_text(const Plan& plan, const OpGraph& graph) {
 }
 
 std::string headline(const Plan& plan) {
-  std::string text = "step " + short_text(plan.makespan()) + " by " + plan.method;
+  std::string text = "step " + short_text(plan.makespan()) + " by " + printable(plan.method);
   if (!plan.bounds.empty() && plan.gap().has_value())
     text += ", at most " + percent_text(*plan.gap()).substr(1) + " above the best possible (" +
-            plan.bounds.front().name + " bound " + short_text(plan.bounds.front().value) + ")";
+            printable(plan.bounds.front().name) + " bound " +
+            short_text(plan.bounds.front().value) + ")";
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/json_writer.h"
 #include "baechi/io/quantity_text.h"
+#include "baechi/io/source_place.h"
 #include "baechi/report/plan_text.h"
 #include "baechi/report/time_columns.h"
 #include "baechi/simulate/critical_path.h"
@@ -117,7 +118,7 @@ class Picture {
     }
     const std::int64_t step = std::max<std::int64_t>(plan_.makespan().count(), 1);
     std::string text =
-        row(colored(kBold, fitted(device.name, kLabel)), colored(kBlue, computing),
+        row(colored(kBold, fitted(printable(device.name), kLabel)), colored(kBlue, computing),
             std::to_string(static_cast<int>(100.0 * static_cast<double>(busy.count()) /
                                             static_cast<double>(step))) +
                 "% busy");

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "baechi/base/assert.h"
+#include "baechi/io/source_place.h"
 
 namespace baechi {
 namespace {
@@ -19,6 +20,7 @@ std::size_t width_of(std::string_view text) {
 
 void TextTable::add_row(std::vector<std::string> cells) {
   BAECHI_ASSERT(cells.size() == columns_.size(), "a row has one cell per column");
+  for (std::string& cell : cells) cell = printable(cell, std::string::npos);
   rows_.push_back(std::move(cells));
 }
 

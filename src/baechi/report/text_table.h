@@ -16,8 +16,8 @@ struct Column {
   Align align = Align::kLeft;
 };
 
-// Rows under a header and a rule, columns two spaces apart. Cells may hold UTF-8; a code point
-// counts as one column.
+// Rows under a header and a rule, columns two spaces apart. Cells may hold any bytes: what would
+// steer a terminal is escaped, a code point counts as one column.
 class TextTable {
  public:
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}

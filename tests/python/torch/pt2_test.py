@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -121,5 +122,23 @@ def test_what_cannot_be_read_is_told(saved: Path, tmp_path: Path) -> None:
         load_pt2(cut, COSTS)
     with pytest.raises(baechi.InputError, match="cannot open"):
         load_pt2(tmp_path / "none.pt2", COSTS)
+    with pytest.raises(baechi.InputError, match="cannot open: Is a directory"):
+        load_pt2(tmp_path, COSTS)
+    (tmp_path / "loop.pt2").symlink_to(tmp_path / "loop.pt2")
+    with pytest.raises(baechi.InputError, match="cannot open: Too many levels of symbolic links"):
+        load_pt2(tmp_path / "loop.pt2", COSTS)
+    whole, told = saved.read_bytes(), []
+    for place in range(0, len(whole), len(whole) // 40):  # also archives that open all right
+        bad.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
+        try:
+            load_pt2(bad, COSTS, dimensions=5)
+        except baechi.InputError as error:
+            told.append(str(error))
+    assert len(told) > 10
+    assert all("no program of torch.export: " in line and "\n" not in line for line in told)
+    with zipfile.ZipFile(bad, "w") as archive:
+        archive.writestr("models/model.json", "[]")
+    with pytest.raises(baechi.InputError, match="no program of torch"):
+        load_pt2(bad, COSTS)
     with pytest.raises(baechi.InputError, match="KIND=PRESET"):
         load_pt2(saved, "rtx2080", dimensions=5)

@@ -53,6 +53,43 @@ TEST_CASE("cluster: the most specific link rule wins, channels expand per host")
   CHECK_FALSE(cluster.find("north").has_value());
 }
 
+TEST_CASE("cluster: of equally specific link rules the last one wins") {
+  LinkRule first, last;
+  first.latency = microseconds(1);
+  last.latency = microseconds(2);
+  for (const LinkScope scope : {LinkScope::kDefault, LinkScope::kOtherHost, LinkScope::kSameHost,
+                                LinkScope::kKinds, LinkScope::kPair}) {
+    CAPTURE(static_cast<int>(scope));
+    ClusterSpec spec = two_hosts();
+    LinkRule anywhere;
+    anywhere.latency = microseconds(9);
+    first.scope = last.scope = scope;
+    const bool pair = scope == LinkScope::kPair, kinds = scope == LinkScope::kKinds;
+    const DeviceId from(0), to(scope == LinkScope::kSameHost ? 1 : 2);
+    first.from = last.from = pair ? "east:0" : kinds ? "gpu" : "";
+    first.to = last.to = pair ? "west:0" : kinds ? "gpu" : "";
+    spec.links = {anywhere, first, last};
+    CHECK(Cluster(spec).link(from, to).latency == microseconds(2));
+    spec.links = {last, anywhere, first};
+    if (scope != LinkScope::kDefault)
+      CHECK(Cluster(spec).link(from, to).latency == microseconds(1));
+  }
+}
+
+TEST_CASE("cluster: a placeholder that nobody knows is no name of a channel") {
+  ClusterSpec spec = two_hosts();
+  for (const char* channel : {"bus of {frm}", "{from_host", "from}", "{}", "{From}", "{{from}}"}) {
+    CAPTURE(channel);
+    spec.links[0].channels = {channel};
+    CHECK_THROWS_WITH_AS(Cluster{spec},
+                         doctest::Contains("between braces only {from}, {to}, {from_host} and "
+                                           "{to_host} are known"),
+                         InputError);
+  }
+  spec.links[0].channels = {"{from}-{to}", "{from_host}{to_host}"};
+  CHECK(Cluster(spec).num_channels() > 2);
+}
+
 TEST_CASE("cluster: what cannot be right is refused") {
   const auto refused = [](auto change, const char* message) {
     ClusterSpec spec = two_hosts();

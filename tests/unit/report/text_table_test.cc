@@ -23,5 +23,16 @@ TEST_CASE("text table: percentages keep a digit after the point while they are s
   CHECK(percent_text(-0.5) == "-50%");
 }
 
+TEST_CASE("text table: a cell is one line that steers no terminal") {
+  TextTable table({{"name"}, {"x", Align::kRight}});
+  table.add_row({"a\x1b[2J\n\xc2\x9b\xe2\x80\xae\xff", "1"});
+  table.add_row({"\xc3\xa4\xf0\x9f\x98\x80", "22"});  // letters and pictures stay
+  CHECK(table.text() ==
+        "name                         x\n"
+        "--------------------------  --\n"
+        "a\\x1b[2J\\n\\u009b\\u202e\\xff   1\n"
+        "\xc3\xa4\xf0\x9f\x98\x80                          22\n");
+}
+
 }  // namespace
 }  // namespace baechi

@@ -185,6 +185,12 @@ TEST_CASE("sweep: every point of the grid, and CSV that quotes what it must") {
   CHECK(csv.find("\n4,0.5,m-etf,1,1000000,") != std::string::npos);
   CHECK(csv_field("a, \"b\"") == "\"a, \"\"b\"\"\"");
   CHECK(csv_field("plain") == "plain");
+  for (const char* formula : {"=1+2", "+1", "-1", "@sum", "\t=1", "\r=1"}) {
+    CAPTURE(formula);  // a spreadsheet would compute it
+    CHECK(csv_field(formula).find(std::string("'") + formula) < 2);
+  }
+  CHECK(csv_field("a=1") == "a=1");
+  CHECK(csv_field("=\"a\",b") == "\"'=\"\"a\"\",b\"");
 }
 
 TEST_CASE("min: the fewest devices and the least memory, with plans that prove it") {
