@@ -52,11 +52,13 @@ class NodeRecorder:
         weight_of: Callable[[torch.Tensor], str | None],
         place_of: Callable[[torch.Tensor], int | None],
         now: Callable[[], int],
+        begins: Callable[[Any], None],
     ) -> None:
         self._op_of = op_of  # by sequence number
         self._weight_of = weight_of
         self._place_of = place_of  # a tensor's storage
         self._now = now
+        self._told = begins  # of the gradients that a node is given, before it runs
         self.nodes: list[Node] = []  # that ran, in this order
         self.between = False  # no node runs: gradients are being summed
         self._found: list[Node] = []
@@ -129,8 +131,9 @@ class NodeRecorder:
         node.register_prehook(self._begins)
         node.register_hook(done)
 
-    def _begins(self, _: Any) -> None:
+    def _begins(self, gradients: Any) -> None:
         self.between = False
+        self._told(gradients)
 
     def _done(self, index: int, given: Any, received: Any) -> None:
         node = self._found[index]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.interception import Scope
-from baechi.torch.moving import moved_to
+from baechi.torch.moving import moved_to, moved_values
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.python_state import PythonState
 from baechi.torch.recorded_step import PRECISIONS, Capture
 from baechi.torch.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.spilling import Spilling, spilled
 from baechi.torch.versions import check_version
 
 
@@ -106,6 +108,18 @@ def capture(
         abstract: Compute nothing, only shapes. By default for models on the meta device.
 
     """
+    return _captured(model, example_inputs, None, loss, training, units, abstract)
+
+
+def _captured(
+    model: nn.Module,
+    example_inputs: Any,
+    spilling: Spilling | None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    training: bool | None = None,
+    units: Any = "leaf",
+    abstract: bool | None = None,
+) -> Capture:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     model = _private.uncompiled(model)
@@ -114,6 +128,7 @@ def capture(
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(model, units)
+    recorder.spilling = spilling
     args, kwargs = call_arguments(example_inputs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model))
@@ -151,9 +166,10 @@ def capture(
 
 @dataclass
 class RecordingPlace:
-    """Where steps are recorded: on a device, or where the model is once that was too small.
+    """Where steps are recorded: on a device, or on the CPU once that was too small for a kernel.
 
-    The weights go there for the time of a recording.
+    The weights go there for the time of a recording; what has no room beside what runs is on the
+    host meanwhile.
     """
 
     device: torch.device
@@ -161,26 +177,33 @@ class RecordingPlace:
 
     def capture(self, model: nn.Module, example_inputs: Any, **options: Any) -> Capture:
         """Record a step as `capture` does."""
-        weights = [*model.parameters(), *model.buffers()]
-        there = all(weight.device == self.device for weight in weights)
-        if self.too_small or any(w.is_meta for w in weights):
+        if any(weight.is_meta for weight in (*model.parameters(), *model.buffers())):
             return capture(model, example_inputs, **options)
-        try:
-            with moved_to(self.device, model):
-                inputs = map_tensors(lambda t: t.to(self.device), example_inputs)
-                return capture(model, inputs, **options)
-        except (RuntimeError, InputError) as error:
-            if there or not _private.out_of_memory(error.__cause__ or error):
-                raise
-        self.too_small = True
-        gc.collect()  # what the attempt left on the device
-        return capture(model, example_inputs, **options)
+        if not self.too_small and self.device.type != "cpu":
+            try:
+                with spilled(self.device, model) as spilling:
+                    inputs = moved_values(example_inputs, self.device)
+                    return _captured(model, inputs, spilling, **options)
+            except (RuntimeError, InputError) as error:
+                if not _private.out_of_memory(error.__cause__ or error):
+                    raise
+                said = str(error)
+            self.too_small = True
+            gc.collect()  # what the attempt left on the device
+            warnings.warn(
+                f"{self.device} has no room for {type(model).__name__} even operator by operator: "
+                f"a step is recorded on the CPU, whose kernels may need other memory: {said}",
+                stacklevel=3,
+            )
+        host = torch.device("cpu")
+        with moved_to(host, model):
+            return capture(model, moved_values(example_inputs, host), **options)
 
 
 def capture_on(
     device: torch.device, model: nn.Module, example_inputs: Any, **options: Any
 ) -> Capture:
-    """Record a step on `device`, whose kernels may need other memory; where it is if too large."""
+    """Record a step on `device`, whose kernels may need other memory than the CPU's."""
     return RecordingPlace(device).capture(model, example_inputs, **options)
 
 
@@ -193,7 +216,7 @@ def record_step(
     side: TorchDispatchMode | None = None,
 ) -> None:
     """Run one step under a recorder that is installed; `side` tells it what is dispatched."""
-    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda t: t)
+    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
     with side or DispatcherSide(recorder), torch.set_grad_enabled(training):
         with hooks if training else contextlib.nullcontext():
             outputs = recorder.model(*args, **kwargs)

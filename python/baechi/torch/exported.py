@@ -39,7 +39,8 @@ from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.output_form import PLAIN, output_form
 from baechi.torch.outside_reads import OutsideReads
 from baechi.torch.python_state import PythonState
-from baechi.torch.recorder import Recorder, unit_test
+from baechi.torch.recorder import Recorder
+from baechi.torch.units import unit_test
 
 _PREFIX = "model."
 _HOOKS = frozenset(

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the names of torch functions say: which stay where they are, which change an argument."""
+"""What is known of functions: which stay where they are, which change an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+
+from baechi.torch.nested import tensors_in
 
 # Functions whose result the caller wants elsewhere, or as a Python value: they run where their
 # argument is.
@@ -101,3 +103,14 @@ def on_host_by_intent(asked: Any, home: torch.device | None) -> bool:
     if not is_host(asked):
         return False
     return isinstance(asked, str) or home is None or home.type != "cpu"
+
+
+def changed_arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the arguments that an aten operator changes."""
+    if not func._schema.is_mutable:
+        return
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = kwargs.get(argument.name, args[position] if position < len(args) else None)
+        yield from tensors_in(value)

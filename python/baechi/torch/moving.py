@@ -5,12 +5,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from baechi._core import InputError
 from baechi.torch import _private
+from baechi.torch.nested import map_tensors
+
+
+def check_moves(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+    """Raise InputError if a tensor cannot be given memory of another device."""
+    for tensor in tensors:
+        if not _private.moves_in_place(tensor, device):
+            raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
 
 
 def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
@@ -24,8 +33,7 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
     for tensor, device in moves:
         if tensor.device == device:
             continue
-        if not _private.moves_in_place(tensor, device):
-            raise InputError(f"a tensor on {tensor.device} cannot be moved in place to {device}")
+        check_moves([tensor], device)
         address = _private.storage_address(tensor)
         with torch.inference_mode(tensor.is_inference()):  # what was trainable goes on being so
             if sharing[address] == 1:
@@ -42,6 +50,11 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
                 tensor.data = moved.set_(flat.untyped_storage(), *place)
             if tensor.grad is not None:
                 tensor.grad.data = tensor.grad.data.to(device)
+
+
+def moved_values(value: Any, device: torch.device) -> Any:
+    """Return `value` with its tensors on a device."""
+    return map_tensors(lambda tensor: tensor.to(device), value)
 
 
 @contextlib.contextmanager

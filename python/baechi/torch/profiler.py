@@ -29,8 +29,8 @@ from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
 from baechi.torch import _private
 from baechi.torch.capture import call_arguments, record_step, sum_of, unchanged
-from baechi.torch.moving import moved_to
-from baechi.torch.nested import map_tensors, tensors_in
+from baechi.torch.moving import moved_to, moved_values
+from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Capture, Op, Run, Work
 from baechi.torch.recorder import Recorder, recorder_of
 
@@ -348,7 +348,7 @@ def measure_on(
     for kind, device in devices.items():
         try:
             with moved_to(device, model):
-                inputs = _on(device, example_inputs)
+                inputs = moved_values(example_inputs, device)
                 found = measure(model, inputs, captured, kind=kind, **options)
         except torch.OutOfMemoryError:
             found = None
@@ -368,10 +368,6 @@ def measure_on(
         total = found if total is None else _both(total, found)
     assert total is not None  # a cluster has a device
     return total
-
-
-def _on(device: torch.device, example_inputs: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.to(device), example_inputs)
 
 
 def _both(some: Costs, others: Costs) -> Costs:

@@ -22,12 +22,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
-from baechi.torch.function_rules import with_host_arguments
-from baechi.torch.interception import Interceptor, Scope, is_unit_by_default
+from baechi.torch.function_rules import changed_arguments, with_host_arguments
+from baechi.torch.interception import Interceptor, Scope
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
+from baechi.torch.spilling import Spilling
 from baechi.torch.storages import Storages
+from baechi.torch.units import unit_test
 
 
 class DispatcherSide(TorchDispatchMode):
@@ -59,10 +61,15 @@ class Recorder(Interceptor):
         self.entries: dict[str, set[int]] = {}
         self.exits: dict[str, list[tuple[int, int] | None]] = {}
         self.trace: list[Run | int] = []
-        self._storages = Storages(self.trace)
+        self.spilling: Spilling | None = None  # where the model has no room
+        self._storages = Storages(self.trace, self._bytes_of)
         self.tensors = self._storages.tensors
         self.autograd = NodeRecorder(
-            self._op_of_number, self._weight_name, self._known_storage, lambda: len(self.trace)
+            self._op_of_number,
+            self._weight_name,
+            self._known_storage,
+            lambda: len(self.trace),
+            self.node_begins,
         )
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
@@ -97,10 +104,14 @@ class Recorder(Interceptor):
             addresses = [_private.storage_address(t) for t in (tensor, self._twins[-1])]
             known = next((self._weight_of[a] for a in addresses if a in self._weight_of), name)
             self.aliases[name] = known
-            size = rounded(tensor.untyped_storage().nbytes())
+            size = rounded(self._bytes_of(tensor.untyped_storage()))
             self.weights.setdefault(known, Weight(known, size, False)).trained |= trained
             for address in addresses:
                 self._weight_of[address] = known
+
+    def _bytes_of(self, storage: Any) -> int:
+        own = storage.nbytes() if self.spilling is None else self.spilling.bytes_of(storage)
+        return int(own)
 
     # Module calls and functions
 
@@ -185,7 +196,8 @@ class Recorder(Interceptor):
                 self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
         self._storages.open_segment(index)
         try:
-            yield
+            with self._present(op, args, kwargs):
+                yield
         except Exception:
             self._failed = op.key
             raise
@@ -193,6 +205,14 @@ class Recorder(Interceptor):
             self._storages.close_segment(op.forward)
             op.end = len(self.trace)
             self._op = None
+
+    def _present(self, op: Op, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
+        """Have what an operator reads on the device while it runs."""
+        if self.spilling is None:
+            return contextlib.nullcontext()
+        inside = None if op.module is None else self.model.get_submodule(op.module)
+        weights = [] if inside is None else [*inside.parameters(), *inside.buffers()]
+        return self.spilling.unit(args, kwargs, weights)
 
     def _see(self, tensor: torch.Tensor, maker: int | None) -> int | None:
         """Return the number of a tensor that the model's code holds; None for weights."""
@@ -309,7 +329,7 @@ class Recorder(Interceptor):
         sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
         self.trace.append(Run(index, backward, known, made, sums))
         work = op.backward if backward else op.forward
-        if func.is_view or (len(self.tensors) == first_made and not _writes(func)):
+        if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
             return
         work.kernels += 1
         touched = [*outs, *self._arguments(args, kwargs)]
@@ -337,20 +357,14 @@ class Recorder(Interceptor):
                 op.reads[number] = known.writers[-1] if known.writers else None
 
     def _written(self, op: Op, index: int, func: Any, args: Any, kwargs: Any) -> None:
-        if not _writes(func):
-            return
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+        for tensor in changed_arguments(func, args, kwargs):
+            op.changes_weights |= _private.storage_address(tensor) in self._weight_of
+            number = self._storages.known(tensor)
+            if number is None or number in op.made:
                 continue
-            value = kwargs.get(argument.name, args[position] if position < len(args) else None)
-            for tensor in tensors_in(value):
-                op.changes_weights |= _private.storage_address(tensor) in self._weight_of
-                number = self._storages.known(tensor)
-                if number is None or number in op.made:
-                    continue
-                if number not in op.changed:
-                    op.changed.append(number)
-                    self.tensors[number].writers.append(index)
+            if number not in op.changed:
+                op.changed.append(number)
+                self.tensors[number].writers.append(index)
 
     # Saved tensors
 
@@ -371,30 +385,14 @@ class Recorder(Interceptor):
         # would keep it from being let go of.
         return tensor.data
 
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Hand a node of the backward what it kept."""
+        return tensor if self.spilling is None else self.spilling.unpacked(tensor)
 
-def _writes(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
-
-
-def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
-    """Return what says which modules are units: "leaf", classes, paths or a function."""
-    if units == "leaf":
-        return lambda _, module: is_unit_by_default(module)
-    if callable(units) and not isinstance(units, type):
-        return lambda path, module: bool(units(path, module)) or is_unit_by_default(module)
-    chosen = [units] if isinstance(units, (str, type)) else list(units)
-    classes = tuple(unit for unit in chosen if isinstance(unit, type))
-    names = {unit for unit in chosen if isinstance(unit, str)}
-
-    def chooses(path: str, module: nn.Module) -> bool:
-        return (
-            path in names
-            or type(module).__name__ in names
-            or isinstance(module, classes)
-            or is_unit_by_default(module)
-        )
-
-    return chooses
+    def node_begins(self, gradients: Any) -> None:
+        """Take note that a node of the backward is about to run."""
+        if self.spilling is not None:
+            self.spilling.node(gradients)
 
 
 def recorder_of(model: nn.Module, units: Any) -> Recorder:

@@ -8,7 +8,7 @@ its temporary memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from baechi.torch.recorded_step import Run, Tensor, Work, rounded
 class Storages:
     """The storages that a step uses, by number; when one is let go of, the trace says so."""
 
-    def __init__(self, trace: list[Run | int]) -> None:
+    def __init__(self, trace: list[Run | int], bytes_of: Callable[[Any], int]) -> None:
+        self._bytes_of = bytes_of
         self.tensors: list[Tensor] = []
         self._trace = trace
         self._ids: dict[int, int] = {}  # tensor by storage address, while the storage lives
@@ -43,7 +44,7 @@ class Storages:
         if known is not None:
             return known
         index = len(self.tensors)
-        size = rounded(storage.nbytes())
+        size = rounded(self._bytes_of(storage))
         self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
         self._ids[address] = index
         self._live += size
