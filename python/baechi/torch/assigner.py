@@ -32,7 +32,6 @@ from baechi.torch.function_rules import (
     on_host_by_intent,
     with_host_arguments,
 )
-from baechi.torch.interception import Scope
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import flatten_recurrent, move_weights
 from baechi.torch.nested import held_tensors, map_tensors, tensors_in
@@ -47,6 +46,7 @@ from baechi.torch.planned_pieces import (
     writers_of_views,
 )
 from baechi.torch.recorded_step import Capture
+from baechi.torch.scopes import Scope
 from baechi.torch.sent_tensors import TAG, Made, SentTensors
 
 _CPU = torch.device("cpu")
@@ -54,6 +54,8 @@ _CPU = torch.device("cpu")
 
 class Assigner(SentTensors):
     """A model whose operators run where a placement says, until `remove`."""
+
+    sees_parts = True
 
     def __init__(
         self,
@@ -275,7 +277,8 @@ class Assigner(SentTensors):
         if scope.target is None:
             scope.target = self._target_of_unit(scope, module)
         device, changes = scope.target
-        if scope.key not in self._recorded and scope.path not in self._units:
+        known = scope.key in self._recorded or scope.path in self._units
+        if not known and scope.path not in self._parts:
             self._new(scope.key)
         if device is None:
             device = next(filter(None, map(self.owner, tensors_in((args, kwargs)))), None)

@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.interception import Scope
 from baechi.torch.moving import moved_to, moved_values
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.python_state import PythonState
-from baechi.torch.recorded_step import PRECISIONS, Capture
+from baechi.torch.recorded_step import LOSS, PRECISIONS, Capture
 from baechi.torch.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.scopes import Scope
 from baechi.torch.spilling import Spilling, spilled
 from baechi.torch.versions import check_version
 
@@ -225,7 +225,7 @@ def record_step(
             if not training:
                 recorder.finished()
                 return
-            scope = Scope("loss", "loss")
+            scope = Scope(LOSS, LOSS)
             value = recorder.session(scope, loss, (outputs,), {})
         recorder.number_end()
         recorder.autograd.watch(value)

@@ -34,12 +34,13 @@ from baechi.torch.exported_graph import (
     NotExportedError,
     graph_of_export,
 )
-from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.interception import Interceptor
 from baechi.torch.nested import map_tensors, tensors_in
 from baechi.torch.output_form import PLAIN, output_form
 from baechi.torch.outside_reads import OutsideReads
 from baechi.torch.python_state import PythonState
 from baechi.torch.recorder import Recorder
+from baechi.torch.scopes import Scope
 from baechi.torch.units import unit_test
 
 _PREFIX = "model."

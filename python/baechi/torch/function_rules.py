@@ -10,6 +10,54 @@ import torch
 
 from baechi.torch.nested import tensors_in
 
+# What only looks at a tensor, or is a view by attribute: never an operator of its own.
+OBSERVERS = frozenset(
+    [
+        "__get__",
+        "__set__",
+        "__delete__",
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "storage_offset",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "is_tensor",
+        "__len__",
+        "type",
+        "element_size",
+        "untyped_storage",
+        "data_ptr",
+        "get_device",
+        "is_same_size",
+        "has_names",
+        "is_pinned",
+        "is_inference",
+        "requires_grad_",
+        "retain_grad",
+        "register_hook",
+        "backward",
+        "__hash__",
+        "__repr__",
+        "__format__",
+        "is_conj",
+        "is_neg",
+        "register_post_accumulate_grad_hook",
+        "record_stream",
+        "device",
+        "_set_grad_enabled",
+        "_set_multithreading_enabled",
+        "get_rng_state",  # a checkpoint's, of the devices that its arguments are on
+        "set_rng_state",
+        "lift_fresh.default",  # of `from_numpy`, and seen only while a dispatch mode is on
+    ]
+)
+
 # Functions whose result the caller wants elsewhere, or as a Python value: they run where their
 # argument is.
 STAY = frozenset(

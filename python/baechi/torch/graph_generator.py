@@ -65,6 +65,9 @@ class _Assembly:
                 for t in read:  # a view of a copy would not see the change
                     if t.producer is not None:
                         self._viewed.setdefault(t.producer, []).append(f"views:{op.key}")
+        self._inputs = INPUTS
+        if any(op.key == INPUTS for op in captured.ops):
+            self._inputs = ">" + INPUTS  # no module is called so
         self._port: dict[int, int] = {}
         self._from_outside: list[int] = []
         self._incoming: dict[int, list[tuple[str, int]]] = {}  # gradients, by who receives them
@@ -100,13 +103,13 @@ class _Assembly:
             self._port[tensor] = port
         if self._from_outside:
             sizes = [tensors[t].bytes for t in self._from_outside]
-            self._builder.add(INPUTS, {"*": 0}, kind="inputs", outputs=sizes)
+            self._builder.add(self._inputs, {"*": 0}, kind="inputs", outputs=sizes)
 
     def _source(self, tensor: int) -> tuple[str, int] | None:
         if tensor not in self._port:
             return None
         producer = self._captured.tensors[tensor].producer
-        return (INPUTS if producer is None else self._name(producer), self._port[tensor])
+        return (self._inputs if producer is None else self._name(producer), self._port[tensor])
 
     def _groups(self, index: int) -> list[str]:
         op = self._captured.ops[index]

@@ -16,111 +16,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch import _private
-
-# What only looks at a tensor, or is a view by attribute: never an operator of its own.
-OBSERVERS = frozenset(
-    [
-        "__get__",
-        "__set__",
-        "__delete__",
-        "size",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "stride",
-        "storage_offset",
-        "is_contiguous",
-        "is_floating_point",
-        "is_complex",
-        "is_signed",
-        "is_tensor",
-        "__len__",
-        "type",
-        "element_size",
-        "untyped_storage",
-        "data_ptr",
-        "get_device",
-        "is_same_size",
-        "has_names",
-        "is_pinned",
-        "is_inference",
-        "requires_grad_",
-        "retain_grad",
-        "register_hook",
-        "backward",
-        "__hash__",
-        "__repr__",
-        "__format__",
-        "is_conj",
-        "is_neg",
-        "register_post_accumulate_grad_hook",
-        "record_stream",
-        "device",
-        "_set_grad_enabled",
-        "_set_multithreading_enabled",
-        "get_rng_state",  # a checkpoint's, of the devices that its arguments are on
-        "set_rng_state",
-        "lift_fresh.default",  # of `from_numpy`, and seen only while a dispatch mode is on
-    ]
-)
-
-
-class Scope:
-    """One call of a module, the same object in every step. Counts what happens inside the call."""
-
-    __slots__ = ("_calls", "children", "functions", "key", "path", "planned", "target")
-
-    def __init__(self, key: str, path: str) -> None:
-        self.key = key
-        self.path = path
-        self.children: dict[tuple[str, int], Scope] = {}
-        self.functions = 0
-        self.planned: dict[int, Any] = {}  # for an assigner: what is known of function n
-        self.target: Any = None  # for an assigner: what is known of this call
-        self._calls: dict[str, int] = {}
-
-    def begin(self) -> None:
-        """Forget what an earlier step counted."""
-        self.functions = 0
-        self._calls.clear()
-
-    def call(self, path: str) -> Scope:
-        """Return the scope of the next call of the module at `path` from inside this one."""
-        count = self._calls.get(path, 0)
-        self._calls[path] = count + 1
-        scope = self.children.get((path, count))
-        if scope is None:
-            scope = self.children[path, count] = Scope(self._key_of(path, count), path)
-        scope.begin()
-        return scope
-
-    def mark(self) -> tuple[int, dict[str, int]]:
-        """Return how far the call is, for `go_back`."""
-        return self.functions, dict(self._calls)
-
-    def go_back(self, mark: tuple[int, dict[str, int]]) -> None:
-        """Count from where the call was at a mark."""
-        self.functions = mark[0]
-        self._calls = dict(mark[1])
-
-    def _key_of(self, path: str, count: int) -> str:
-        if not self.key:
-            key = path
-        elif not self.path or path.startswith(self.path + "."):
-            key = f"{self.key}.{path[len(self.path) + 1 :] if self.path else path}"
-        else:
-            key = f"{self.key}>{path}"
-        return f"{key}#{count}" if count else key
-
-    def function_key(self, index: int, name: str) -> str:
-        """Return the key of function `index` called directly inside this module call."""
-        return f"{self.key}/{name}@{index}" if self.key else f"{name}@{index}"
+from baechi.torch.function_rules import OBSERVERS
+from baechi.torch.scopes import Scope
 
 
 class _State(threading.local):
@@ -140,6 +43,12 @@ def is_unit_by_default(module: nn.Module) -> bool:
         or hasattr(module, "parametrizations")
         or _private.is_compiled(module)
     )
+
+
+def _runs_its_parts(unit: nn.Module) -> bool:
+    """Whether a unit calls the modules inside it as Python does: compiled ones do not."""
+    compiled = _private.is_compiled(unit) or _private.compiled_in_place(unit)
+    return not compiled and not isinstance(unit, torch.jit.ScriptModule)
 
 
 class _Wrapper(functools.partial[Any]):
@@ -200,12 +109,14 @@ class Interceptor(TorchFunctionMode):
     """Calls run_root, run_unit and run_function for what the model does; subclasses decide."""
 
     sees_entries = False  # whether `entered` and `left` are called
+    sees_parts = False  # whether modules inside units are seen where they are called alone
 
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__()
         self.model = model
         self._is_unit = is_unit
         self._state = _State()
+        self._parts: set[str] = set()  # the paths of modules inside units, where these are seen
         self._wrapped: list[tuple[nn.Module, Any, Any]] = []  # own forward before, forward
 
     @property
@@ -222,19 +133,21 @@ class Interceptor(TorchFunctionMode):
         """Put the wrappers in place."""
         self.check_free()
         _private.autograd_calls.begin(self)
-        units: list[str] = []
+        unit: tuple[str, nn.Module] | None = None  # the last one: what is inside comes behind it
         for path, module in self.model.named_modules():
-            if units and path.startswith(units[-1] + "."):
+            if unit is not None and unit[0] and not path.startswith(unit[0] + "."):
+                unit = None
+            inside = unit is not None
+            if unit is not None and not (self.sees_parts and _runs_its_parts(unit[1])):
                 continue
             if getattr(module.forward, "__func__", None) is nn.Module.forward:
                 continue  # a container that is never called
-            if units == [""]:
-                break
-            unit = self._is_unit(path, module)
-            if unit:
-                units.append(path)
+            wrap = self._wrap_part if inside else self._wrap_interior
+            if inside:
+                self._parts.add(path)
+            if not inside and self._is_unit(path, module):
+                unit, wrap = (path, module), self._wrap_unit
             before = module.__dict__.get("forward")
-            wrap = self._wrap_unit if unit else self._wrap_interior
             forward = module.forward
             call = wrap(path, module, forward)
             if not path or _private.compiled_in_place(module):
@@ -252,6 +165,7 @@ class Interceptor(TorchFunctionMode):
             else:
                 module.__dict__["forward"] = before
         self._wrapped.clear()
+        self._parts.clear()
 
     @contextlib.contextmanager
     def set_aside(self, running: threading.RLock) -> Iterator[None]:
@@ -305,19 +219,39 @@ class Interceptor(TorchFunctionMode):
                 return self._outside(path, wrapped, args, kwargs)
             if state.paused:
                 return forward(*args, **kwargs)
-            scope = around.call(path) if path else self.root
-            mode = _private.pop_function_mode()
-            if mode is self:
-                try:
-                    return self.run_unit(scope, module, forward, args, kwargs)
-                finally:
-                    _private.push_function_mode(mode)
-            _private.push_function_mode(mode)
-            state.paused = True  # another mode is on top: it goes on seeing what happens
+            return self._as_unit(path, module, forward, args, kwargs)
+
+        return wrapped
+
+    def _as_unit(
+        self, path: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        state = self._state
+        scope = state.scope.call(path) if path and state.scope is not None else self.root
+        mode = _private.pop_function_mode()
+        if mode is self:
             try:
                 return self.run_unit(scope, module, forward, args, kwargs)
             finally:
-                state.paused = False
+                _private.push_function_mode(mode)
+        _private.push_function_mode(mode)
+        state.paused = True  # another mode is on top: it goes on seeing what happens
+        try:
+            return self.run_unit(scope, module, forward, args, kwargs)
+        finally:
+            state.paused = False
+
+    def _wrap_part(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Any:
+        """Wrap a module inside a unit: it is one itself where it is called alone."""
+        state = self._state
+
+        def alone(*args: Any, **kwargs: Any) -> Any:
+            return self._as_unit(path, module, forward, args, kwargs)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if state.scope is not None or _private.current_autograd_node() is not None:
+                return forward(*args, **kwargs)
+            return self._outside(path, alone, args, kwargs)
 
         return wrapped
 

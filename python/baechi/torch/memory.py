@@ -18,9 +18,7 @@ from baechi.torch import _private
 from baechi.torch.autograd_graph import Node
 from baechi.torch.gradient_memory import TICKS, Gradients
 from baechi.torch.profiler import OPTIMIZERS, kept_ops
-from baechi.torch.recorded_step import Capture, Run, Seen, rounded
-
-LOSS = "loss/"
+from baechi.torch.recorded_step import LOSS, Capture, Run, Seen, rounded
 
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
 # as it does by default on accelerators (`foreach`).

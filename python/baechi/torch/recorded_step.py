@@ -12,6 +12,7 @@ import torch
 
 from baechi.torch.autograd_graph import Node
 
+LOSS = ">loss"  # where the functions of the loss are; no module is called so
 _ALLOCATION = 512  # bytes that caching allocators round sizes up to
 
 

@@ -23,10 +23,11 @@ from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.function_rules import changed_arguments, with_host_arguments
-from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.interception import Interceptor
 from baechi.torch.nested import tensors_in
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
+from baechi.torch.scopes import Scope
 from baechi.torch.spilling import Spilling
 from baechi.torch.storages import Storages
 from baechi.torch.units import unit_test

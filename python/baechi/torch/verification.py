@@ -17,8 +17,9 @@ from torch import nn
 
 from baechi.torch.capture import call_arguments, sum_of, unchanged
 from baechi.torch.communication import Links, LogicalDevice
-from baechi.torch.interception import Interceptor, Scope
+from baechi.torch.interception import Interceptor
 from baechi.torch.nested import tensors_in
+from baechi.torch.scopes import Scope
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a placed model that a script calls alone, with inputs from where the model gets its."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from random_placement import placed_at_random
+from same_training import EXCLUSIVE, SHARED
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+
+
+class Codec(nn.Module):
+    """Two parts, one with parts of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.encode = nn.Sequential(nn.Linear(8, 8), inner, nn.Linear(8, 8))
+        self.decode = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decode(self.encode(x))
+
+
+PARTS = ["encode", "encode.1", "encode.1.1", "encode.2", "decode"]
+
+
+@pytest.mark.parametrize("tier", [1, "auto"])
+@pytest.mark.parametrize(
+    "how", [{"seed": 1}, {"seed": 2}, {"method": "single"}, {"seed": 1, "devices": SHARED}]
+)
+@pytest.mark.parametrize("home", ["cpu", "sim:1"])
+def test_a_part_that_is_called_alone(tier: Any, how: dict[str, Any], home: str) -> None:
+    torch.manual_seed(3)
+    plain = Codec().double()
+    x = torch.randn(4, 8).double().requires_grad_()
+    options = {"devices": EXCLUSIVE, **how, "tier": tier}
+    placed = placed_at_random(copy.deepcopy(plain), x, **options)
+    for path in PARTS:
+        expected = plain.get_submodule(path)(x)
+        expected.square().sum().backward()
+        found = placed.model.get_submodule(path)(x.to(home))
+        assert found.device == torch.device(home)
+        found.square().sum().backward()
+        torch.accelerator.synchronize()
+        torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(placed.model(x), plain(x))
+    assert not placed.unplanned
+    for name, parameter in plain.named_parameters():
+        found = placed.model.get_parameter(name).grad
+        torch.testing.assert_close(None if found is None else found.cpu(), parameter.grad)
+    placed.restore()
