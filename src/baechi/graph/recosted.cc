@@ -17,7 +17,16 @@ class Copy {
       : graph_(graph),
         change_(change),
         builder_(graph.name()),
+        kinds_(graph.kinds().begin(), graph.kinds().end()),
+        order_(graph.ops().begin(), graph.ops().end()),
+        number_(graph.num_ops()),
         tensors_(graph.num_tensors(), TensorId(0)) {}
+
+  void reorder(std::span<const OpId> order) {
+    order_.assign(order.begin(), order.end());
+    std::sort(kinds_.begin(), kinds_.end(),
+              [&](KindId a, KindId b) { return graph_.kind_name(a) < graph_.kind_name(b); });
+  }
 
   OpGraph build() && {
     builder_.set_memory_mode(graph_.memory_mode());
@@ -25,51 +34,58 @@ class Copy {
         change_.batch_size.has_value() ? change_.batch_size : graph_.batch_size();
     if (batch.has_value()) builder_.set_batch_size(*batch);
     builder_.reserve(graph_.num_ops(), graph_.num_edges());
-    for (const OpId op : graph_.ops()) add(op);
-    for (const OpId op : graph_.ops()) {
-      if (graph_[op].forward.has_value()) builder_.set_forward(op, *graph_[op].forward);
+    for (const OpId op : order_) add(op);
+    for (const OpId op : order_) {
+      if (graph_[op].forward.has_value())
+        builder_.set_forward(*number_[op], *number_[*graph_[op].forward]);
       for (const Edge& edge : graph_.out_edges(op)) {
+        if (!number_[edge.to].has_value()) continue;
         if (edge.tensor.has_value())
-          builder_.connect(tensors_[*edge.tensor], edge.to);
+          builder_.connect(tensors_[*edge.tensor], *number_[edge.to]);
         else
-          builder_.add_control_edge(edge.from, edge.to);
+          builder_.add_control_edge(*number_[op], *number_[edge.to]);
       }
     }
     return std::move(builder_).build();
   }
 
  private:
-  void add(OpId op) {
-    const Operator& old = graph_[op];
+  void add(OpId old_op) {
+    const Operator& old = graph_[old_op];
     const Bytes permanent =
-        change_.permanent ? change_.permanent(op, old.permanent) : old.permanent;
+        change_.permanent ? change_.permanent(old_op, old.permanent) : old.permanent;
     const Bytes temporary =
-        change_.temporary ? change_.temporary(op, old.temporary) : old.temporary;
-    builder_.add_operator({.name = old.name,
-                           .kind = old.kind,
-                           .permanent = permanent,
-                           .temporary = temporary,
-                           .backward = old.backward,
-                           .pin = old.pin});
-    for (const KindId kind : graph_.kinds())
-      if (const std::optional<Time> time = graph_.times(kind)[op]; time.has_value())
+        change_.temporary ? change_.temporary(old_op, old.temporary) : old.temporary;
+    const OpId op = builder_.add_operator({.name = old.name,
+                                           .kind = old.kind,
+                                           .permanent = permanent,
+                                           .temporary = temporary,
+                                           .backward = old.backward,
+                                           .pin = old.pin});
+    number_[old_op] = op;
+    for (const KindId kind : kinds_)
+      if (const std::optional<Time> time = graph_.times(kind)[old_op]; time.has_value())
         builder_.set_time(op, graph_.kind_name(kind),
-                          change_.time ? change_.time(op, *time) : *time);
+                          change_.time ? change_.time(old_op, *time) : *time);
     if (change_.times)
-      for (const KindTime& given : change_.times(op)) builder_.set_time(op, given.kind, given.time);
-    for (const TensorId tensor : graph_.outputs(op)) {
+      for (const KindTime& given : change_.times(old_op))
+        builder_.set_time(op, given.kind, given.time);
+    for (const TensorId tensor : graph_.outputs(old_op)) {
       const Bytes size = graph_.size(tensor);
       tensors_[tensor] =
           builder_.add_output(op, change_.output ? change_.output(tensor, size) : size);
     }
-    for (const std::string_view group : graph_.colocation_names(op))
+    for (const std::string_view group : graph_.colocation_names(old_op))
       builder_.add_to_group(op, group);
   }
 
   const OpGraph& graph_;
   const CostChange& change_;
   OpGraphBuilder builder_;
-  IdVector<TensorId, TensorId> tensors_;  // old to the builder's handles
+  std::vector<KindId> kinds_;
+  std::vector<OpId> order_;
+  IdVector<OpId, std::optional<OpId>> number_;  // old to new; none: left out
+  IdVector<TensorId, TensorId> tensors_;        // old to the builder's handles
 };
 
 // What does not depend on the mini-batch: variables, and what is made of them alone.
@@ -91,6 +107,13 @@ IdVector<OpId, bool> independent_of_batch(const OpGraph& graph) {
 
 OpGraph recosted(const OpGraph& graph, const CostChange& change) {
   return Copy(graph, change).build();
+}
+
+OpGraph reordered(const OpGraph& graph, std::span<const OpId> order) {
+  const CostChange none;
+  Copy copy(graph, none);
+  copy.reorder(order);
+  return std::move(copy).build();
 }
 
 OpGraph with_batch_size(const OpGraph& graph, std::int64_t batch_size) {

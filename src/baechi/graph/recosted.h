@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same graph with other costs: same operators, tensors and ids. Beyond the paper.
+// The same graph with other costs (same operators, tensors and ids), or in another order. Beyond
+// the paper.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,11 @@ struct CostChange {
 };
 
 OpGraph recosted(const OpGraph& graph, const CostChange& change);
+
+// The operators of `order`, numbered as they come in it. None that it leaves out is a parent, a
+// forward operator or a member of a group of one that it names. Device kinds are numbered by name,
+// so that two files that differ in their order alone give one graph.
+OpGraph reordered(const OpGraph& graph, std::span<const OpId> order);
 
 // The graph for a mini-batch of `batch_size`, as far as one graph can tell: compute times,
 // temporary memory and outputs grow in proportion, and permanent memory stays. What reads nothing

@@ -96,6 +96,7 @@ class Search {
 
   bool must_stop() const {
     return result_.work >= options_.work || open_.size() >= kMostOpen ||
+           (options_.any && result_.placed.has_value()) ||
            (options_.cancel != nullptr && options_.cancel->requested());
   }
 

@@ -19,6 +19,7 @@ struct ExactOptions {
   std::int64_t work = 50'000'000;
   const PlacedGraph* start = nullptr;  // a plan to beat; ignored when it does not fit
   const CancelFlag* cancel = nullptr;  // stops the search with what it has
+  bool any = false;                    // the first plan that fits will do
 };
 
 struct ExactResult {

@@ -64,6 +64,9 @@ void OrderSearch::prepare(const std::vector<Index>& device, const std::vector<Ns
         if (!std::ranges::count(queues_of_[producer], queue)) queues_of_[producer].push_back(queue);
     }
   ample_ = memory_is_ample();
+  searched_.clear();
+  sets_tell_all_ = std::ranges::count(on_, OpSet{0}) + 1 == static_cast<std::ptrdiff_t>(m);
+  for (std::size_t op = 0; op < in_.num_ops; ++op) sets_tell_all_ &= time(op) > 0;
 
   Moment& start = moments_[0];
   start = {};
@@ -131,6 +134,9 @@ void OrderSearch::search(std::size_t depth) {
     if (std::popcount(at.finished) == static_cast<int>(in_.num_ops)) complete(depth);
     return;  // else its choices wait for each other
   }
+  constexpr std::size_t kMostSets = 1'000'000;
+  if (sets_tell_all_ && searched_.size() < kMostSets && !searched_.insert(at.committed).second)
+    return;
   if (bound(at) < limit_) branch(depth, *device);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "baechi/place/exact_instance.h"
@@ -91,6 +92,10 @@ class OrderSearch {
   const Offer* offer_ = nullptr;
   const Stop* stop_ = nullptr;
   bool stopped_ = false, ample_ = false;
+  // One device in use, and every operator takes time: what is yet to come depends on the set of
+  // operators that ran, not on their order.
+  bool sets_tell_all_ = false;
+  std::unordered_set<OpSet> searched_;  // such sets; no plan that was wanted follows from them
   Ns limit_ = kNever;
 
   std::vector<Ns> tail_;   // [op], on its device

@@ -8,14 +8,17 @@
 
 #include "baechi/base/short_text.h"
 #include "baechi/optimize/list_schedule.h"
+#include "baechi/place/exact.h"
 #include "baechi/plan/fit_search.h"
+#include "baechi/plan/fit_walk.h"
 
 namespace baechi {
 namespace {
 
 // Shares of the devices for PlaceOptions::headroom, tried in this order.
 constexpr std::array kHeadrooms{0.1, 0.2, 0.3, 0.4};
-constexpr std::size_t kEnumerable = 12;  // operators; beyond it the space is hopeless
+// Operators that the exact search looks at while the simulator replays one.
+constexpr std::int64_t kLooksPerReplay = 3;
 
 // A plan of the optimised graph in the orders worth trying on the original one: the expanded order,
 // the order of the longest path ahead, and whatever becomes ready first.
@@ -166,16 +169,18 @@ class Try {
 
   void search() {
     attempt_.optimized = false;
-    FitSearch search(problem_.costs, problem_.units, {.cancel = options_.cancel});
-    const auto take = [&](std::optional<PlacedGraph> found) {
-      return found.has_value() && offer({*std::move(found)});
-    };
+    LastResort own;
+    LastResort& resort = problem_.last_resort != nullptr ? *problem_.last_resort : own;
+    FitSearch search(problem_.costs, problem_.units,
+                     {.simulated_ops = resort.work / 8, .cancel = options_.cancel});
     fall_back("repair");
-    if (take(search.repair(start_.has_value() ? *start_ : anywhere()))) return;
-    fall_back("packing");
-    if (take(search.pack()) || problem_.costs.graph().num_ops() > kEnumerable) return;
-    fall_back("enumeration");
-    if (!take(search.enumerate())) attempt_.proved = search.complete();
+    std::optional<PlacedGraph> found = search.repair(start_.has_value() ? *start_ : anywhere());
+    resort.work -= search.work();
+    if (found.has_value() && offer({*std::move(found)})) return;
+    search_any_fit(problem_.costs, problem_.units, options_.cancel, resort);
+    for (const std::string& name : resort.fallbacks) fall_back(name.c_str());
+    if (resort.placed.has_value()) offer({*resort.placed});
+    attempt_.proved = resort.proved;
   }
 
   // A start for repair when the placer gave none: everything where it may run, memory ignored.
@@ -194,10 +199,29 @@ class Try {
   std::optional<PlacedGraph> start_;
 };
 
+// Searches all plans for one that fits. True if the question is settled.
+bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* cancel,
+               LastResort& resort) {
+  resort.fallbacks.emplace_back("enumeration");
+  ExactResult exact =
+      solve_exactly(costs, {.work = work * kLooksPerReplay, .cancel = cancel, .any = true});
+  if (exact.cancelled) throw_if_cancelled(cancel);
+  resort.work -= std::min(work, exact.work / kLooksPerReplay);
+  resort.placed = std::move(exact.placed);
+  resort.proved = exact.complete && !resort.placed.has_value();
+  return resort.proved || resort.placed.has_value();
+}
+
 }  // namespace
 
 Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
     : optimized(optimize(original, options)), costs(optimized.graph, original.cluster()) {}
+
+std::int64_t work_for_fit(const OpGraph& graph, double budget) {
+  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
+  return std::max(static_cast<std::int64_t>(budget * kSimulatedOpsPerSecond),
+                  std::min(kReplays * replay_cost(graph), kMost));
+}
 
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options) {
   Attempt attempt;
@@ -208,6 +232,28 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
           .count();
   return attempt;
+}
+
+void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
+                    LastResort& resort) {
+  if (std::exchange(resort.searched, true)) return;
+  resort.fallbacks = {"packing"};
+  FitSearch search(costs, units, {.simulated_ops = resort.work / 8, .cancel = cancel});
+  resort.placed = search.pack();
+  resort.work -= search.work();
+  const bool searchable = is_searchable(costs);
+  if (resort.placed.has_value() ||
+      (searchable && enumerate(costs, resort.work / 8, cancel, resort)))
+    return;
+
+  resort.fallbacks.emplace_back("reordering");
+  FitWalked walked = walk_to_fit(costs, units,
+                                 {.simulated_ops = searchable ? resort.work / 2 : resort.work,
+                                  .seed = resort.seed,
+                                  .cancel = cancel});
+  resort.placed = std::move(walked.placed);
+  resort.work -= walked.work;
+  if (!resort.placed.has_value() && searchable) enumerate(costs, resort.work, cancel, resort);
 }
 
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt) {
@@ -226,10 +272,9 @@ std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& uni
       if (!find_overflow(simulate(costs, *placed, {.cancel = cancel}), costs.cluster()))
         return std::move(*placed);
   }
-  FitSearch search(costs, units, {.simulated_ops = simulated_ops, .cancel = cancel});
-  if (std::optional<PlacedGraph> found = search.pack()) return found;
-  if (costs.graph().num_ops() <= kEnumerable) return search.enumerate();
-  return std::nullopt;
+  LastResort resort{.work = simulated_ops};
+  search_any_fit(costs, units, cancel, resort);
+  return std::move(resort.placed);
 }
 
 MethodOutcome outcome_of(const Attempt& attempt) {

@@ -2,6 +2,7 @@
 // One method's try at a graph: what it placed, or why it could not, and which fall-backs it took.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,11 +27,31 @@ struct Shrunk {
   CostModel costs;
 };
 
+// Operators that the simulator replays in a second of one core, about: what a second of budget
+// buys.
+inline constexpr double kSimulatedOpsPerSecond = 5e6;
+
+// What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
+// it, and what two thousand replays take however small it is (at most two seconds' work).
+std::int64_t work_for_fit(const OpGraph& graph, double budget);
+
+// What the attempts of one request share when their own choices run out of room: the work that is
+// left for fall-backs, and the answer of those that do not depend on the method.
+struct LastResort {
+  std::int64_t work = 5'000'000;  // in simulated operators
+  std::uint64_t seed = 1;
+  bool searched = false;
+  std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
+  std::optional<PlacedGraph> placed = {};
+  bool proved = false;  // nothing fits: every placement in every order was ruled out
+};
+
 // What an attempt works on. All refer to one graph on one cluster and must outlive it.
 struct Problem {
   const CostModel& costs;
   const Units& units;
-  const Shrunk* shrunk = nullptr;  // absent: methods place the graph as it is
+  const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
+  LastResort* last_resort = nullptr;  // absent: one of its own
 };
 
 struct Attempt {
@@ -51,12 +72,17 @@ struct Attempt {
 // When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
 // part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
 // memory aside for every output, "unoptimized" places the graph as it is, "repair" moves operators
-// off the devices that run over, "packing" places by memory alone, "enumeration" tries everything
-// (small graphs only).
+// off the devices that run over; then, once for all methods, "packing" places by memory alone,
+// "reordering" walks over placements and orders together, and "enumeration" rules out or finds
+// (graphs that `exact` takes only).
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
 
 // Takes the placement if it fits and is faster than what `attempt` has. True if so.
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt);
+
+// Searches for any placement that fits with what is left of the work, unless that was done before.
+void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
+                    LastResort& resort);
 
 // Any placement that fits, as cheaply as one can be found; nothing if none was.
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

@@ -57,20 +57,12 @@ IdVector<UnitId, Bytes> shares_of_peak(const CostModel& costs, const Units& unit
   return shares;
 }
 
-// All devices alike and nothing pinned: their names are the only difference.
-bool interchangeable_devices(const CostModel& costs) {
-  const Cluster& cluster = costs.cluster();
-  if (costs.has_pins() || costs.num_classes() > 1) return false;
-  const DeviceId first(0);
-  for (const DeviceId a : cluster.devices()) {
-    if (cluster[a].capacity != cluster[first].capacity) return false;
-    for (const DeviceId b : cluster.devices())
-      if (a != b && &cluster.link(a, b) != &cluster.link(first, DeviceId(1))) return false;
-  }
-  return true;
-}
-
 }  // namespace
+
+std::int64_t replay_cost(const OpGraph& graph) {
+  constexpr std::int64_t kLeast = 50;
+  return std::max(kLeast, static_cast<std::int64_t>(graph.num_ops()));
+}
 
 FitSearch::FitSearch(const CostModel& costs, const Units& units, const FitOptions& options)
     : costs_(costs),
@@ -93,24 +85,10 @@ PlacedGraph FitSearch::placed_by(const Assignment& assignment, const Sequence& s
 // What simulating it gives; nothing once the work limit is reached.
 std::optional<FitSearch::Outcome> FitSearch::evaluate(const Assignment& assignment,
                                                       const Sequence& sequence) {
-  constexpr std::int64_t kLeast = 50;  // what a replay costs however few operators there are
-  work_left_ -= std::max(kLeast, static_cast<std::int64_t>(sequence.size()));
+  work_left_ -= replay_cost(costs_.graph());
   if (work_left_ < 0) return std::nullopt;
   trace_ = simulator_.trace(placed_by(assignment, sequence), {.cancel = options_.cancel});
   return Outcome{total_excess(trace_, costs_.cluster()), trace_.schedule.makespan};
-}
-
-bool FitSearch::may_hold(const Assignment& assignment) const {
-  IdVector<DeviceId, Bytes> permanent(costs_.cluster().num_devices());
-  IdVector<DeviceId, Bytes> running(costs_.cluster().num_devices());
-  for (const UnitId unit : units_.keys()) {
-    const DeviceId device = assignment[unit];
-    permanent[device] += units_[unit].permanent;
-    running[device] = std::max(running[device], units_[unit].need - units_[unit].permanent);
-  }
-  for (const DeviceId device : costs_.cluster().devices())
-    if (permanent[device] + running[device] > costs_.cluster()[device].capacity) return false;
-  return true;
 }
 
 std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
@@ -156,6 +134,7 @@ std::optional<PlacedGraph> FitSearch::improve(Assignment assignment, const Seque
     }
     if (!best.has_value() || best->first.over >= now->over) return std::nullopt;
     assignment = std::move(best->second);
+    if (best->first.over == Bytes(0)) break;
     now = evaluate(assignment, sequence);  // brings trace_ to where we are
   }
   if (!now.has_value()) return std::nullopt;
@@ -308,83 +287,6 @@ FitSearch::Assignment FitSearch::frugal(const Sequence& sequence) const {
     left[*current] -= units_[unit].permanent;
   }
   return assignment;
-}
-
-std::optional<PlacedGraph> FitSearch::enumerate() {
-  const OpGraph& graph = costs_.graph();
-  const bool alike = interchangeable_devices(costs_);
-  work_left_ = 4 * options_.simulated_ops;
-  std::optional<PlacedGraph> found;
-  Assignment assignment(units_.size(), DeviceId(0));
-  complete_ = true;
-
-  // Counts through all assignments; the last unit turns fastest.
-  std::vector<std::size_t> choice(units_.size(), 0);
-  for (bool more = true; more && !found.has_value() && complete_;) {
-    for (const UnitId unit : units_.keys())
-      assignment[unit] = units_[unit].devices[choice[unit.index()]];
-    bool canonical = true;  // of devices that are alike, the lower is used first
-    if (alike) {
-      std::size_t used = 0;
-      for (const UnitId unit : units_.keys()) {
-        canonical = canonical && assignment[unit].index() <= used;
-        used = std::max(used, assignment[unit].index() + 1);
-      }
-    }
-    if (canonical && may_hold(assignment)) {
-      IdVector<OpId, std::uint32_t> parents_left(graph.num_ops());
-      for (const OpId op : graph.ops())
-        parents_left[op] = static_cast<std::uint32_t>(graph.in_edges(op).size());
-      Sequence sequence;
-      complete_ = enumerate_orders(assignment, sequence, parents_left, found);
-    }
-    more = false;
-    for (std::size_t unit = units_.size(); unit-- > 0;) {
-      if (++choice[unit] < units_[UnitId(unit)].devices.size()) {
-        more = true;
-        break;
-      }
-      choice[unit] = 0;
-    }
-    if (--work_left_ < 0) complete_ = false;
-  }
-  complete_ = complete_ && !found.has_value();
-  return found;
-}
-
-// Depth first over topological sequences. Two neighbours on different devices that do not depend on
-// each other may swap without changing any device's order, so only the sequence with the smaller id
-// first is followed. False when the work limit was reached.
-bool FitSearch::enumerate_orders(const Assignment& assignment, Sequence& sequence,
-                                 IdVector<OpId, std::uint32_t>& parents_left,
-                                 std::optional<PlacedGraph>& found) {
-  const OpGraph& graph = costs_.graph();
-  if (sequence.size() == graph.num_ops()) {
-    const std::optional<Outcome> outcome = evaluate(assignment, sequence);
-    if (!outcome.has_value()) return false;
-    if (outcome->over == Bytes(0)) found = placed_by(assignment, sequence);
-    return true;
-  }
-  throw_if_cancelled(options_.cancel);
-  constexpr std::uint32_t kTaken = ~std::uint32_t{0};
-  for (const OpId op : graph.ops()) {
-    if (parents_left[op] != 0) continue;
-    if (!sequence.empty() && op < sequence.back() &&
-        assignment[units_.of(op)] != assignment[units_.of(sequence.back())]) {
-      const auto row = graph.out_edges(sequence.back());
-      if (std::none_of(row.begin(), row.end(), [&](const Edge& edge) { return edge.to == op; }))
-        continue;
-    }
-    sequence.push_back(op);
-    parents_left[op] = kTaken;
-    for (const Edge& edge : graph.out_edges(op)) --parents_left[edge.to];
-    const bool complete = enumerate_orders(assignment, sequence, parents_left, found);
-    for (const Edge& edge : graph.out_edges(op)) ++parents_left[edge.to];
-    parents_left[op] = 0;
-    sequence.pop_back();
-    if (!complete || found.has_value()) return complete;
-  }
-  return true;
 }
 
 }  // namespace baechi

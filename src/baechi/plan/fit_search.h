@@ -2,6 +2,7 @@
 // When a placer runs out of memory: search for any placement that fits, step time second.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -19,10 +20,13 @@ namespace baechi {
 
 struct FitOptions {
   // Work limit of each search in simulated operators, so that the outcome does not depend on the
-  // clock; enumerate() may take four times as much.
-  std::int64_t simulated_ops = 10'000'000;
+  // clock.
+  std::int64_t simulated_ops = 5'000'000;
   const CancelFlag* cancel = nullptr;
 };
+
+// What one replay counts as, in simulated operators: something, however few operators there are.
+std::int64_t replay_cost(const OpGraph& graph);
 
 // Every placement it returns has been simulated and fits. Deterministic.
 class FitSearch {
@@ -37,10 +41,10 @@ class FitSearch {
   // each followed by repair.
   std::optional<PlacedGraph> pack();
 
-  // Every assignment of units to devices in every device order, for small graphs; gives up at the
-  // work limit. `complete()` tells whether the last call saw the whole space.
-  std::optional<PlacedGraph> enumerate();
-  bool complete() const { return complete_; }
+  // What the last search took, in simulated operators.
+  std::int64_t work() const {
+    return options_.simulated_ops - std::max<std::int64_t>(work_left_, 0);
+  }
 
  private:
   using Assignment = IdVector<UnitId, DeviceId>;
@@ -54,15 +58,11 @@ class FitSearch {
 
   PlacedGraph placed_by(const Assignment& assignment, const Sequence& sequence) const;
   std::optional<Outcome> evaluate(const Assignment& assignment, const Sequence& sequence);
-  bool may_hold(const Assignment& assignment) const;  // by the units' lower bounds
   std::optional<PlacedGraph> improve(Assignment assignment, const Sequence& sequence);
   std::vector<Assignment> neighbours(const Assignment& assignment, const Sequence& sequence) const;
   Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;
   Assignment largest_first() const;
   Assignment frugal(const Sequence& sequence) const;
-  bool enumerate_orders(const Assignment& assignment, Sequence& sequence,
-                        IdVector<OpId, std::uint32_t>& parents_left,
-                        std::optional<PlacedGraph>& found);
 
   const CostModel& costs_;
   const Units& units_;
@@ -70,7 +70,6 @@ class FitSearch {
   Simulator simulator_;
   Trace trace_;  // of the last evaluate()
   std::int64_t work_left_;
-  bool complete_ = false;
 };
 
 }  // namespace baechi

@@ -9,7 +9,9 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/needed_devices.h"
+#include "baechi/place/limits.h"
 #include "baechi/plan/attempt.h"
+#include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/robust.h"
@@ -18,8 +20,8 @@
 namespace baechi {
 namespace {
 
-// Work limit of one feasibility probe of the suggestions, in simulated operators.
-constexpr std::int64_t kProbeWork = 2'000'000;
+// Of the budget: for every question of the suggestions whether something fits.
+constexpr double kShareOfProbe = 1.0 / 16;
 
 // This cluster with other capacities or more devices; nothing when its link rules do not reach
 // them.
@@ -44,14 +46,17 @@ std::optional<Cluster> changed(const Cluster& cluster, std::optional<Bytes> capa
 }
 
 bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_t count,
-               const CancelFlag* cancel) {
+               const SuggestOptions& options) {
   const std::optional<Cluster> cluster = changed(costs.cluster(), capacity, count);
   if (!cluster.has_value()) return false;
   const CostModel whole(costs.graph(), *cluster);
   const auto needed = NeededDevices::of(whole);
   const CostModel& other = needed != nullptr ? needed->costs() : whole;
   const Units units(other);
-  return find_any_fit(other, units, kProbeWork, cancel).has_value();
+  constexpr std::int64_t kMostWork = 2'000'000;
+  const std::int64_t work =
+      std::min(kMostWork, work_for_fit(costs.graph(), options.budget * kShareOfProbe) / 4);
+  return find_any_fit(other, units, work, options.cancel).has_value();
 }
 
 // An attempt on the needed devices as one on all of them.
@@ -82,9 +87,12 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
 
 Unplaceable explain(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
   if (!request.suggest) return answer;
-  answer.smallest_capacity = smallest_equal_capacity(costs, request.place.cancel);
-  constexpr std::size_t kMostDevices = 64;
-  answer.more_devices = smallest_device_count(costs, kMostDevices, request.place.cancel);
+  const SuggestOptions options{.budget = request.budget, .cancel = request.place.cancel};
+  std::optional<CanonicalCosts> canonical;
+  if (costs.graph().num_ops() <= kMostCanonicalOps) canonical.emplace(costs);
+  const CostModel& asked = canonical.has_value() ? canonical->costs() : costs;
+  answer.smallest_capacity = smallest_equal_capacity(asked, options);
+  answer.more_devices = smallest_device_count(asked, options);
   return answer;
 }
 
@@ -99,7 +107,8 @@ std::string Unplaceable::in_words() const {
   return text;
 }
 
-std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const CancelFlag* cancel) {
+std::optional<Bytes> smallest_equal_capacity(const CostModel& costs,
+                                             const SuggestOptions& options) {
   const std::size_t count = costs.cluster().num_devices();
   const Units units(costs);
   Bytes permanent, low(1);
@@ -113,12 +122,12 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const Cance
   for (const OpId op : costs.graph().ops())
     high += costs.graph()[op].temporary +
             costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
-  if (!fits_with(costs, high, count, cancel)) return std::nullopt;
+  if (!fits_with(costs, high, count, options)) return std::nullopt;
   // Not monotone for a heuristic, but close: halve down to a thousandth of the answer.
   while (high - low > Bytes(high.count() / 1000)) {
-    throw_if_cancelled(cancel);
+    throw_if_cancelled(options.cancel);
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    if (fits_with(costs, middle, count, cancel))
+    if (fits_with(costs, middle, count, options))
       high = middle;
     else
       low = middle + Bytes(1);
@@ -126,18 +135,19 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const Cance
   return high;
 }
 
-std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::size_t max_devices,
-                                                 const CancelFlag* cancel) {
+std::optional<std::size_t> smallest_device_count(const CostModel& costs,
+                                                 const SuggestOptions& options) {
+  constexpr std::size_t kMostDevices = 64;
   std::size_t low = costs.cluster().num_devices(), high = low + 1;
-  while (!fits_with(costs, std::nullopt, high, cancel)) {
-    throw_if_cancelled(cancel);
-    if (high >= max_devices) return std::nullopt;
+  while (!fits_with(costs, std::nullopt, high, options)) {
+    throw_if_cancelled(options.cancel);
+    if (high >= kMostDevices) return std::nullopt;
     low = high;
-    high = std::min(max_devices, high * 2);
+    high = std::min(kMostDevices, high * 2);
   }
   while (high - low > 1) {
     const std::size_t middle = low + (high - low) / 2;
-    (fits_with(costs, std::nullopt, middle, cancel) ? high : low) = middle;
+    (fits_with(costs, std::nullopt, middle, options) ? high : low) = middle;
   }
   return high;
 }
@@ -170,6 +180,7 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
 }
 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
+  check_budget(request.budget);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return explain(costs, request,

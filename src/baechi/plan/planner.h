@@ -22,7 +22,8 @@ struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
   PlaceOptions place;
   OptimizeOptions optimize;  // for the paper's methods
-  // How long `auto` and `refine` may search, in seconds of one core of a current machine. It sets
+  // How long `auto` and `refine` may search, and any method for a plan that fits when its own does
+  // not, in seconds of one core of a current machine. It sets
   // an amount of work, not a clock, so that equal input gives an equal plan; the clock only stops
   // it after several times as long, and then a note in the plan says so.
   double budget = 1.0;
@@ -63,12 +64,17 @@ struct PlanTimes {  // how long it took; kept out of the plan, which depends on 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
                      PlanTimes* times = nullptr);
 
+struct SuggestOptions {
+  double budget = 1.0;  // as PlanRequest's; the searches take about as much, each
+  const CancelFlag* cancel = nullptr;
+};
+
 // The smallest capacity, equal on all devices, for which a placement was found, and the smallest
-// number of devices (adding ones like the largest, up to `max_devices`). Searches: the true values
+// number of devices (adding ones like the largest, up to 64 in all). Searches: the true values
 // may be smaller. Absent when nothing was found.
-std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const CancelFlag* cancel);
-std::optional<std::size_t> smallest_device_count(const CostModel& costs, std::size_t max_devices,
-                                                 const CancelFlag* cancel);
+std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const SuggestOptions& options);
+std::optional<std::size_t> smallest_device_count(const CostModel& costs,
+                                                 const SuggestOptions& options);
 
 // What the simulator saw, as a plan keeps it.
 IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace);

@@ -2,6 +2,7 @@
 #include "baechi/plan/portfolio.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -14,7 +15,9 @@
 #include "baechi/place/exact.h"
 #include "baechi/place/limits.h"
 #include "baechi/place/partition.h"
+#include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/fit_search.h"
+#include "baechi/plan/fit_walk.h"
 #include "baechi/plan/refine.h"
 
 namespace baechi {
@@ -26,20 +29,34 @@ constexpr PortfolioEntry kMethods[] = {
     {"all", "auto, and every baseline to compare with"},
 };
 
-// Operators that the simulator replays in a second of one core, about: what a second of budget
-// buys.
-constexpr double kWorkPerSecond = 5e6;
 // Operators that the exact search looks at in a second of one core, about.
 constexpr double kExactWorkPerSecond = 15e6;
 // Of the budget: for a proof, before the search from the best plan.
 constexpr double kShareOfProof = 0.25;
 // The clock stops a search that takes so many times its budget, and so many seconds.
 constexpr double kPatience = 5, kLeastPatience = 20;
+constexpr std::array<std::string_view, 4> kSeveral{"auto", "refine", "all", "exact"};
+constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
+
+// The problem as it was given, and its canonical numbering if that is the one to search in.
+struct Given {
+  const CostModel& costs;
+  const Units& units;
+  const CanonicalCosts* canonical = nullptr;
+};
 
 class Portfolio {
  public:
-  Portfolio(const CostModel& costs, const Units& units, const PlanRequest& request)
-      : costs_(costs), units_(units), request_(request) {
+  // Works on `costs`, which are the given ones or their canonical form.
+  Portfolio(const CostModel& costs, const Units& units, const Given& given,
+            const PlanRequest& request)
+      : costs_(costs),
+        units_(units),
+        given_(given),
+        request_(request),
+        last_resort_{.work = work_for_fit(costs.graph(), request.budget),
+                     .seed = request.place.seed},
+        work_at_first_(last_resort_.work) {
     if (request.optimize.level == OptimizeLevel::kNone) return;
     OptimizeOptions optimize = request.optimize;
     optimize.cancel = request.place.cancel;
@@ -47,14 +64,16 @@ class Portfolio {
     result_.passes = shrunk_->optimized.passes;
   }
 
+  void keep_no_fallbacks() { last_resort_.work = 0; }
+
   void place(const PlacerEntry& placer) {
     if (placer.name == "expert" && request_.place.expert == nullptr) return;
     if (std::ranges::any_of(result_.attempts, &Attempt::proved))
       return;  // every placement was tried already
-    Attempt optimized = attempt({costs_, units_, shrunk_.get()}, placer, request_.place);
+    Attempt optimized = attempt(problem(), placer, request_.place);
     if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
     // Fewer operators to place is no promise of a shorter step: keep the better plan.
-    Attempt plain = attempt({costs_, units_}, placer, request_.place);
+    Attempt plain = attempt({costs_, units_, nullptr, &last_resort_}, placer, request_.place);
     optimized.nanoseconds += plain.nanoseconds;
     if (!plain.placed.has_value() ||
         (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
@@ -82,6 +101,7 @@ class Portfolio {
     refined.method = "refine";
     refined.fallbacks.clear();
     restart(refined);
+    search_elsewhere(refined);
     // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
     // thousands of moves of single operators.
     std::vector<IdVector<OpId, std::uint32_t>> levels = traffic_levels(costs_, request_.place.seed);
@@ -105,19 +125,27 @@ class Portfolio {
         note("exact: the graph is too large for a search over all plans");
       return false;
     }
-    const auto begin = std::chrono::steady_clock::now();
-    std::erase_if(result_.attempts, [](const Attempt& other) { return other.method == "exact"; });
     const Attempt* start = best();
+    // Fall-backs have searched for any plan already, as far as the budget goes.
+    if (start == nullptr && last_resort_.searched && request_.method != "exact") return false;
+    const auto begin = std::chrono::steady_clock::now();
+    // In the numbering of the request where that may make a difference: the bound is about it.
+    const CostModel& costs = numbers_matter() ? given_.costs : costs_;
+    std::optional<PlacedGraph> to_beat;
+    if (start != nullptr) to_beat = numbers_matter() ? to_given(*start->placed) : *start->placed;
+    std::erase_if(result_.attempts, [](const Attempt& other) { return other.method == "exact"; });
     const ExactResult found = solve_exactly(
-        costs_, {.work = static_cast<std::int64_t>(request_.budget * share * kExactWorkPerSecond),
-                 .start = start != nullptr ? &*start->placed : nullptr,
-                 .cancel = request_.place.cancel});
+        costs, {.work = static_cast<std::int64_t>(budget_left() * share * kExactWorkPerSecond),
+                .start = to_beat.has_value() ? &*to_beat : nullptr,
+                .cancel = request_.place.cancel});
     if (found.cancelled) stopped_early_ = true;
     Attempt exact;
     exact.method = "exact";
     exact.proved = found.complete && !found.placed.has_value();
     if (found.placed.has_value()) {
-      offer_placement(problem(), *found.placed, exact);
+      if (numbers_matter()) exact_plan_ = found.placed;
+      offer_placement(problem(), numbers_matter() ? from_given(*found.placed) : *found.placed,
+                      exact);
       result_.bound = {"exact search", found.bound};
     } else {
       exact.reason = found.complete ? "every placement in every order runs out of memory"
@@ -136,6 +164,8 @@ class Portfolio {
   }
 
   PortfolioResult take() {
+    if (given_.canonical != nullptr)
+      for (Attempt& attempt : result_.attempts) renumber(attempt);
     if (stopped_early_)
       note("the search was stopped by the clock or by you: another run may find another plan");
     return std::move(result_);
@@ -151,6 +181,35 @@ class Portfolio {
 
   void keep(Attempt attempt) { result_.attempts.push_back(std::move(attempt)); }
 
+  // In the numbering of the request, in which a plan may be another one (CanonicalCosts).
+  void renumber(Attempt& attempt) {
+    if (attempt.misfit.has_value())
+      attempt.misfit->op = given_.canonical->to_given(attempt.misfit->op);
+    if (attempt.proved && numbers_matter()) {
+      const ExactResult again = solve_exactly(given_.costs, {.any = true});
+      attempt.proved = again.complete && !again.placed.has_value();
+      if (again.placed.has_value()) attempt.placed = from_given(*again.placed);
+    }
+    const bool exact = attempt.method == "exact" && exact_plan_.has_value();
+    if (!exact && !attempt.placed.has_value()) return;
+    const PlacedGraph placed = exact ? *exact_plan_ : to_given(*attempt.placed);
+    attempt.placed.reset();
+    if (!offer_placement({given_.costs, given_.units}, placed, attempt))
+      attempt.reason = kOtherNumbers;
+  }
+
+  // Without queues nothing depends on which of two simultaneous transfers is served first.
+  bool numbers_matter() const {
+    return given_.canonical != nullptr &&
+           costs_.cluster().communication() != CommunicationMode::kParallel;
+  }
+  PlacedGraph to_given(const PlacedGraph& placed) const {
+    return given_.canonical != nullptr ? given_.canonical->to_given(placed) : placed;
+  }
+  PlacedGraph from_given(const PlacedGraph& placed) const {
+    return given_.canonical != nullptr ? given_.canonical->from_given(placed) : placed;
+  }
+
   const Attempt* best() const {
     const Attempt* best = nullptr;
     for (const Attempt& attempt : result_.attempts)
@@ -159,8 +218,14 @@ class Portfolio {
     return best;
   }
 
+  // What fall-backs have not used up, in seconds; half of it is for the search.
+  double budget_left() const {
+    const auto spent = static_cast<double>(work_at_first_ - last_resort_.work);
+    return std::max(request_.budget / 2, request_.budget - spent / kSimulatedOpsPerSecond);
+  }
+
   RefineOptions options(double share) const {
-    return {.work = static_cast<std::int64_t>(request_.budget * share * kWorkPerSecond),
+    return {.work = static_cast<std::int64_t>(budget_left() * share * kSimulatedOpsPerSecond),
             .seed = request_.place.seed,
             .threads = request_.threads,
             .deadline = deadline_,
@@ -197,6 +262,23 @@ class Portfolio {
     return search.repair(cut);
   }
 
+  // Small graphs: also from plans that have nothing in common with the best one.
+  void search_elsewhere(Attempt& refined) {
+    constexpr std::size_t kSmall = 64;  // operators
+    constexpr std::uint64_t kStarts = 8;
+    if (costs_.graph().num_ops() > kSmall) return;
+    const RefineOptions effort = options(0.4 / kStarts);
+    for (std::uint64_t i = 1; i <= kStarts && !must_stop(); ++i) {
+      const std::uint64_t seed = request_.place.seed + i;
+      const FitWalked start =
+          walk_to_fit(costs_, units_, {.simulated_ops = effort.work / 4, .seed = seed});
+      if (!start.placed.has_value()) continue;
+      RefineOptions varied = effort;
+      varied.seed = seed;
+      offer_placement(problem(), refine(costs_, units_, *start.placed, varied).placed, refined);
+    }
+  }
+
   struct Effort {
     double share;        // of the budget
     double work_per_op;  // what one run costs for each operator and edge, about
@@ -206,7 +288,8 @@ class Portfolio {
     const auto size =
         static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
     const auto runs = static_cast<std::uint64_t>(std::clamp(
-        request_.budget * effort.share * kWorkPerSecond / (effort.work_per_op * size), 0.0, 32.0));
+        budget_left() * effort.share * kSimulatedOpsPerSecond / (effort.work_per_op * size), 0.0,
+        32.0));
     std::vector<std::optional<PlacedGraph>> found(runs);
     parallel_for(runs, request_.threads, [&](std::size_t i) {
       if (!must_stop()) found[i] = run(request_.place.seed + 1 + i);
@@ -228,34 +311,25 @@ class Portfolio {
     offer_placement(problem(), found.placed, refined);
   }
 
-  Problem problem() const { return {costs_, units_, shrunk_.get()}; }
+  Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_}; }
 
   const CostModel& costs_;
   const Units& units_;
+  const Given given_;
   const PlanRequest& request_;
   std::unique_ptr<Shrunk> shrunk_;
+  LastResort last_resort_;
+  const std::int64_t work_at_first_;
   PortfolioResult result_;
+  std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::chrono::steady_clock::time_point deadline_;
   std::atomic<bool> stopped_early_{false};
 };
 
-}  // namespace
-
-std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
-
-PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
-                              const PlanRequest& request) {
-  check_budget(request.budget);
-  check_threads(request.threads);
-  check_lp_threshold(request.place.lp_threshold);
-  if (request.method == "expert" && request.place.expert == nullptr)
-    throw InputError("the method 'expert' needs a placement to follow");
-  Portfolio portfolio(costs, units, request);
+PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,
+                        const PlanRequest& request) {
+  Portfolio portfolio(costs, units, given, request);
   const std::string& method = request.method;
-  if (method != "auto" && method != "refine" && method != "all" && method != "exact") {
-    portfolio.place(find_placer(method));
-    return portfolio.take();
-  }
   for (const PlacerEntry& placer : all_placers())
     if (placer.name != "exact" &&
         (method == "all" || (placer.name != "random" && placer.name != "expert")))
@@ -265,6 +339,65 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     if (method == "exact") portfolio.prove(1.0);
   }
   return portfolio.take();
+}
+
+// What the methods place by their own choices in the order of the file: `auto` is no worse than
+// any.
+std::vector<Attempt> attempts_as_given(const CostModel& costs, const Units& units,
+                                       const PlanRequest& request) {
+  Portfolio portfolio(costs, units, {costs, units}, request);
+  portfolio.keep_no_fallbacks();
+  for (const PlacerEntry& placer : all_placers())
+    if (placer.name != "exact" && !placer.baseline) portfolio.place(placer);
+  return portfolio.take().attempts;
+}
+
+void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
+  for (Attempt& other : others)
+    for (Attempt& attempt : attempts)
+      if (attempt.method == other.method && other.placed.has_value() &&
+          (!attempt.placed.has_value() || other.makespan < attempt.makespan)) {
+        other.nanoseconds += attempt.nanoseconds;
+        attempt = std::move(other);
+        break;
+      }
+}
+
+}  // namespace
+
+std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
+
+PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
+                              const PlanRequest& request) {
+  check_threads(request.threads);
+  check_lp_threshold(request.place.lp_threshold);
+  if (request.method == "expert" && request.place.expert == nullptr)
+    throw InputError("the method 'expert' needs a placement to follow");
+  if (std::ranges::find(kSeveral, request.method) == kSeveral.end()) {
+    Portfolio portfolio(costs, units, {costs, units}, request);
+    portfolio.place(find_placer(request.method));
+    return portfolio.take();
+  }
+  if (costs.graph().num_ops() > kMostCanonicalOps)
+    return run_all(costs, units, {costs, units}, request);
+
+  const CanonicalCosts canonical(costs);
+  const Units canonical_units(canonical.costs());
+  PlanRequest renumbered = request;
+  std::optional<Placement> expert;
+  if (request.place.expert != nullptr) {
+    expert = canonical.from_given(*request.place.expert);
+    renumbered.place.expert = &*expert;
+  }
+  PortfolioResult result =
+      run_all(canonical.costs(), canonical_units, {costs, units, &canonical}, renumbered);
+  const bool fits = std::ranges::any_of(
+      result.attempts, [](const Attempt& attempt) { return attempt.placed.has_value(); });
+  const bool lost = std::ranges::any_of(
+      result.attempts, [](const Attempt& attempt) { return attempt.reason == kOtherNumbers; });
+  if (!fits && lost) return run_all(costs, units, {costs, units}, request);
+  if (fits) take_better(attempts_as_given(costs, units, request), result.attempts);
+  return result;
 }
 
 }  // namespace baechi

@@ -29,8 +29,8 @@ struct PortfolioResult {
   std::optional<NamedBound> bound;  // that a search over all plans has reached
 };
 
-// What the request's method stands for. Throws InputError for a name that nobody knows, or a budget
-// that is not positive and finite.
+// What the request's method stands for. Throws InputError for a name that nobody knows. Requires a
+// budget that is positive and finite.
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request);
 

@@ -41,6 +41,15 @@ TEST_CASE("bounds: star weighs sending an input against computing it in the same
   CHECK(bound(graph, cluster_of(4, 99), "star") == 50);  // all parents of the sink on its device
 }
 
+TEST_CASE("bounds: as many operators as devices are a window as well") {
+  OpGraphBuilder builder;
+  for (const std::int64_t time : {10, 20}) {
+    const OpId op = builder.add_operator({.name = "op" + std::to_string(time)});
+    builder.set_time(op, "gpu", Time(time));
+  }
+  CHECK(bound(std::move(builder).build(), cluster_of(2, 1), "window") == 15);
+}
+
 TEST_CASE("bounds: unequal devices share the work by their speeds") {
   OpGraphBuilder builder;
   for (int i = 0; i < 4; ++i) {
