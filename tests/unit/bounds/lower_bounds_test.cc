@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "baechi/bounds/one_machine.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
 
@@ -167,6 +168,14 @@ TEST_CASE("bounds: they stop when asked to") {
   CHECK_FALSE(lower_bounds(costs, &cancel).empty());
   cancel.request();
   CHECK_THROWS_AS(lower_bounds(costs, &cancel), Cancelled);
+}
+
+// Four jobs wait when a fifth interrupts the one with the longest tail, which goes on afterwards:
+// 0-4 tail 8, 4-8 tail 6, 8-12 tail 4, 12-16 tail 2, 16-17 tail 1.
+TEST_CASE("bounds: a job that is interrupted on one device is not over") {
+  using bounds::HeadTailJob;
+  CHECK(bounds::preemptive_one_machine(
+            {{0, 4, 8}, {0, 4, 6}, {0, 4, 4}, {0, 4, 2}, HeadTailJob{2, 1, 1}}) == 18);
 }
 
 }  // namespace

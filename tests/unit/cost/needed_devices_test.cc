@@ -140,5 +140,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("needed devices: what methods reached is told of the devices of the whole cluster") {
+  const OpGraph graph = testing::fork_join(6, Time(100), Bytes(8));
+  ClusterSpec spec = many(60);
+  for (std::size_t i = 0; i < 40; ++i) spec.devices[i].speed = Speed(1'000);  // the others win
+  const Cluster cluster(spec);
+  PlanRequest request;
+  request.method = "single";
+  const Plan plan = std::get<Plan>(make_plan(CostModel(graph, cluster), request));
+  REQUIRE(plan.methods.size() == 1);
+  CHECK(plan.schedule.slots[OpId(0)].device == DeviceId(40));
+  for (const DeviceId device : cluster.devices())
+    CHECK(plan.methods[0].peaks[device] == plan.devices[device].peak);
+}
+
 }  // namespace
 }  // namespace baechi

@@ -241,5 +241,26 @@ TEST_CASE("dot: operators, tensors, control edges and groups are drawn") {
   }
 }
 
+TEST_CASE("graph.json: every output of an operator with many comes back to its reader") {
+  OpGraphBuilder builder;
+  const OpId split = builder.add_operator({.name = "split"});
+  builder.set_time(split, "gpu", Time(1));
+  std::vector<TensorId> parts;
+  for (std::int64_t size = 1; size <= 6; ++size)
+    parts.push_back(builder.add_output(split, Bytes(size)));
+  for (const TensorId part : parts) {
+    const OpId reader = builder.add_operator({.name = "reader " + std::to_string(part.value())});
+    builder.set_time(reader, "gpu", Time(1));
+    builder.connect(part, reader);
+  }
+  const OpGraph graph = std::move(builder).build();
+  const OpGraph again = parse(graph_to_json(graph));
+  for (const OpId op : graph.ops())
+    for (const Edge& edge : graph.in_edges(op)) {
+      REQUIRE(again.in_edges(op).size() == 1);
+      CHECK(again.size(*again.in_edges(op)[0].tensor) == graph.size(*edge.tensor));
+    }
+}
+
 }  // namespace
 }  // namespace baechi

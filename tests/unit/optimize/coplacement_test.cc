@@ -9,6 +9,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/colocation.h"
 #include "baechi/optimize/grouping.h"
+#include "unit/graph_sketch.h"
 #include "unit/graphs.h"
 
 namespace baechi {
@@ -141,6 +142,22 @@ TEST_CASE("coplacement: operators that no device can run together stay apart") {
       find_coplacements(CostModel(graph, cluster), each_alone(graph), kUncapped);
   CHECK(found.by_consumer == 0);
   CHECK(found.capped == 2);
+}
+
+TEST_CASE("coplacement: who reads two outputs of an operator is one consumer") {
+  const OpGraph graph = testing::GraphSketch()
+                            .op("a", 1)
+                            .op("b", 1)
+                            .op("c", 9)
+                            .op("d", 9)
+                            .tensor("a", 4, {"b"})
+                            .tensor("a", 5, {"b"})
+                            .build();
+  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Coplacement found = find_coplacements(CostModel(graph, cluster), group_labels(graph),
+                                              {.rule = CoplacementRule::kNeighbours});
+  CHECK(found.by_consumer == 1);
+  CHECK(found.group[OpId(0)] == found.group[OpId(1)]);
 }
 
 }  // namespace

@@ -114,5 +114,24 @@ TEST_CASE("expert: a placement that breaks a rule is the user's error, with the 
   CHECK_THROWS_AS(place_expert(costs, {}), InputError);
 }
 
+TEST_CASE("single: a device that is faster by one nanosecond is faster") {
+  const OpGraph graph = testing::chain({Time(500)}, Bytes(1));
+  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)});
+  spec.devices[0].speed = Speed(999'000);
+  const Cluster cluster(spec);
+  const CostModel costs(graph, cluster);
+  REQUIRE(costs.compute_time(OpId(0), DeviceId(0)) == Time(501));
+  CHECK(std::get<PlacedGraph>(place_single(costs, {})).device[OpId(0)] == DeviceId(1));
+}
+
+TEST_CASE("balanced: a graph without weights is balanced by all that its operators need") {
+  const OpGraph graph = testing::chain(std::vector<Time>(4, Time(1)), Bytes(10));
+  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const PlaceResult placed = place_balanced(CostModel(graph, cluster), {});
+  const Placement& device = std::get<PlacedGraph>(placed).device;
+  CHECK(device[OpId(0)] == DeviceId(0));
+  CHECK(device[OpId(3)] == DeviceId(1));
+}
+
 }  // namespace
 }  // namespace baechi

@@ -74,5 +74,20 @@ TEST_CASE("m-topo: what reserving everything accepts can not overflow") {
         IdVector<DeviceId, Bytes>{Bytes(45), Bytes(25)});
 }
 
+// Cap = 120 / 2 + 60, not + 30: a group counts as one operator, and all of it fits under the cap.
+TEST_CASE("m-topo: a colocation group counts as one operator in the cap") {
+  OpGraphBuilder builder;
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    const bool grouped = *name == 'a' || *name == 'e';
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(grouped ? 30 : 20)});
+    builder.set_time(op, "gpu", Time(1));
+    if (grouped) builder.add_to_group(op, "weights");
+  }
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = devices_of({900, 900});
+  CHECK(placed_on(place_m_topo(CostModel(graph, cluster), {})) ==
+        std::vector<std::uint32_t>{0, 0, 0, 0, 0});
+}
+
 }  // namespace
 }  // namespace baechi

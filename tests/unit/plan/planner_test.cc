@@ -215,5 +215,14 @@ TEST_CASE("planner: an exact search that is cut short leaves a plan and a bound"
   CHECK(std::ranges::is_sorted(plan.bounds, std::greater<>(), &NamedBound::value));
 }
 
+TEST_CASE("planner: of equally good plans the first method's is kept") {
+  const OpGraph graph = chain({Time(5)}, Bytes(1));
+  const Cluster cluster = unit_latency_cluster(1, Bytes(100));
+  const CostModel costs(graph, cluster);
+  const Plan plan = std::get<Plan>(make_plan(costs, request_for("all")));
+  REQUIRE(plan.methods.size() > 5);
+  CHECK(plan.method == plan.methods.front().method);
+}
+
 }  // namespace
 }  // namespace baechi
