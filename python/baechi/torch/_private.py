@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import apis as transforms
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
@@ -159,12 +160,13 @@ class AutogradCalls:
 
     `torch.utils.checkpoint` keeps a function for the backward; what `resumed_later` returns is kept
     in its place, and is told by `begins` when the function is about to run in the forward. The call
-    of an autograd function, which no function mode sees, is handed to `applied`.
+    of an autograd function, which no function mode sees, is handed to `applied`, one of `vmap` to
+    `mapped`.
     """
 
     def __init__(self) -> None:
         self._who: dict[int, weakref.ref[Any]] = {}
-        self._before: tuple[Any, Any, Any] | None = None
+        self._before: tuple[Any, Any, Any, Any] | None = None
 
     def begin(self, who: Any) -> None:
         """Let `who`, a function mode, see them until `end` or the end of `who`."""
@@ -175,7 +177,17 @@ class AutogradCalls:
         module, function = checkpointing, checkpointing.CheckpointFunction
         generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"]
-        self._before = generator, forward, apply
+        self._before = generator, forward, apply, transforms.vmap_impl
+        run_vmap = transforms.vmap_impl
+
+        def with_vmap(
+            kept: Any, dims: Any, out: Any, randomness: Any, chunk: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return run_vmap(kept, dims, out, randomness, chunk, *args, **kwargs)
+
+            who = self._seeing()
+            return call(*args, **kwargs) if who is None else who.mapped(call, args, kwargs)
 
         def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
             resumed = self._resumed(kept, runs_now=False)
@@ -200,6 +212,7 @@ class AutogradCalls:
 
         setattr(module, _CHECKPOINT, with_generator)
         function.forward = staticmethod(with_forward)
+        transforms.vmap_impl = with_vmap
         torch.autograd.Function.apply = classmethod(with_apply)
 
     def _seeing(self) -> Any:
@@ -218,7 +231,7 @@ class AutogradCalls:
     def _forget(self, key: int) -> None:
         self._who.pop(key, None)
         if self._before is not None and not self._who:
-            generator, forward, apply = self._before
+            generator, forward, apply, transforms.vmap_impl = self._before
             setattr(checkpointing, _CHECKPOINT, generator)
             checkpointing.CheckpointFunction.forward = staticmethod(forward)
             torch.autograd.Function.apply = apply

@@ -10,6 +10,8 @@ import torch
 
 from baechi.torch.nested import tensors_in
 
+MAPPED = "vmap"  # reads what its function names, beside its arguments
+
 # What only looks at a tensor, or is a view by attribute: never an operator of its own.
 OBSERVERS = frozenset(
     [

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baechi._core import Graph, GraphBuilder, InputError
+from baechi.torch.function_rules import MAPPED
 from baechi.torch.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
 from baechi.torch.recorded_step import Capture
 
@@ -58,13 +59,17 @@ class _Assembly:
         for i in self._kept:
             for name in captured.ops[i].weights:
                 self._users.setdefault(name, []).append(i)
-        self._viewed: dict[int, list[str]] = {}  # groups of whose results are viewed together
-        for op in captured.ops:
-            read = [captured.tensors[t] for t in op.reads]
-            if op.only_views and len(read) > 1 and any(len(t.writers) > 1 for t in read):
-                for t in read:  # a view of a copy would not see the change
-                    if t.producer is not None:
-                        self._viewed.setdefault(t.producer, []).append(f"views:{op.key}")
+        self._viewed: dict[int, list[str]] = {}  # groups of whose results cannot be copied
+        for index, op in enumerate(captured.ops):
+            read = {captured.tensors[t].producer for t in op.reads}
+            changed = any(len(captured.tensors[t].writers) > 1 for t in op.reads)
+            if op.kind == MAPPED:  # what it reads beside its arguments does not come to it
+                named = op.reads.keys() - op.arrives.keys()
+                read = {index, *(captured.tensors[t].producer for t in named)}
+            elif not (op.only_views and len(op.reads) > 1 and changed):
+                continue  # a view of a copy would not see the change
+            for producer in read - {None}:
+                self._viewed.setdefault(producer, []).append(f"beside:{op.key}")  # type: ignore[arg-type]
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
             self._inputs = ">" + INPUTS  # no module is called so

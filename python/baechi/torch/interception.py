@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.function_rules import OBSERVERS
+from baechi.torch.function_rules import MAPPED, OBSERVERS
 from baechi.torch.scopes import Scope
 
 
@@ -341,6 +341,22 @@ class Interceptor(TorchFunctionMode):
 
     def applied(self, cls: type, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Hand the call of an autograd function to run_function: its inside is not looked at."""
+        return self._as_function(cls.__name__, call, args, kwargs)
+
+    def mapped(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Hand the call of a function under `vmap`, and all that it calls, to run_function."""
+        state = self._state
+
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            before, state.paused = state.paused, True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                state.paused = before
+
+        return self._as_function(MAPPED, paused, args, kwargs)
+
+    def _as_function(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state = self._state
         scope = state.scope
         if scope is None or state.paused:
@@ -349,7 +365,7 @@ class Interceptor(TorchFunctionMode):
         scope.functions = index + 1
         mode = _private.pop_function_mode()
         try:
-            return self.run_function(scope, index, cls.__name__, call, args, kwargs)
+            return self.run_function(scope, index, name, call, args, kwargs)
         finally:
             _private.push_function_mode(mode)
 

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of torch.func that a forward calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from same_training import trains_the_same
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+
+
+def rows(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.func.vmap(m.inner)(h) + other
+
+
+def pairs(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.func.vmap(lambda row, scale: (m.inner(row) * scale).cos())(h, other)
+
+
+def closed(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    first = other[0] * 2
+    return torch.func.vmap(lambda row: (m.inner(row) * first).cos())(h)
+
+
+class Mapping(nn.Module):
+    """Maps a part over the rows of what another part made."""
+
+    def __init__(self, how: Any) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = (nn.Linear(8, 8) for _ in range(3))
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return self.last(self.how(self, h, self.last(h).sin()))
+
+
+@pytest.mark.parametrize("how", [rows, pairs, closed])
+def test_vmap(how: Any) -> None:
+    torch.manual_seed(3)
+    trains_the_same(Mapping(how).double(), torch.randn(4, 8).double(), homes=("cpu",))
