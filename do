@@ -3,6 +3,7 @@
 # ./do demo           sets up .venv, builds baechi into it and shows what it does
 # ./do test [STAGE]   sets up .venv and runs every check and test (--list names the stages)
 # ./do experiments [NAME...|all]   regenerates the tables and figures in docs/results
+# ./do bank [NAME...] places every model of models/bank in all ways (docs/results/bank.md)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
 # ./do stub           regenerates python/baechi/_core.pyi and docs/paper_map.md from the sources
@@ -172,7 +173,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ $# == 0 || " $* " =~ \ (python|torch|mypy|stub)\  ]]; then
+  if [[ $# == 0 || " $* " =~ \ (python|torch|bank|mypy|stub)\  ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test
   fi
@@ -216,6 +217,13 @@ case $command in
     export PYTHONHASHSEED=0 # placers of others go through sets of names
     exec "$python" -m experiments "$@"
     ;;
+  bank)
+    setup
+    list=$(list_of torch)
+    (once need-torch "$(hash_of "$list")" install_need torch "$list") || true
+    export BAECHI_CACHE=${BAECHI_CACHE:-$PWD/build/torch}
+    exec "$python" -m experiments.bank "$@"
+    ;;
   format)
     setup_checks format
     exec "$python" tools/run_checks.py --fix format ruff
@@ -226,6 +234,6 @@ case $command in
     exec "$python" tools/check_paper_map.py --fix
     ;;
   clean) rm -rf .venv build ;;
-  help | -h | --help) sed -n '3,12p' "$0" | cut -c3- ;;
+  help | -h | --help) sed -n '3,13p' "$0" | cut -c3- ;;
   *) fail "unknown command '$command'; ./do help lists them" ;;
 esac

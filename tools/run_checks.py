@@ -32,6 +32,7 @@ TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "240"))
 TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
 ]
+BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "5")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
 
@@ -347,6 +348,21 @@ def check_torch(ctx: Context) -> None:
     run_pytest(ctx, "tests/python/torch", env={"BAECHI_CACHE": str(BUILD / "torch")})
 
 
+def check_bank(ctx: Context) -> None:
+    """A few minutes of the bank of models: other ones for every commit; ./do bank runs all."""
+    install_framework(ctx, "torch")
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    command = [sys.executable, "-m", "experiments.bank", "--sample", head or "no commit"]
+    try:
+        ctx.run(*command, "--minutes", BANK_MINUTES, env={"BAECHI_CACHE": str(BUILD / "torch")})
+    finally:
+        last = ctx.log.read_text().strip().splitlines()[-1]
+        for number, word in re.findall(r"(\d+) (passed|failed|skipped)", last):
+            setattr(ctx, word, int(number))
+
+
 def check_tensorflow(ctx: Context) -> None:
     """TensorFlow's CPU build is installed, and training steps run on four logical devices."""
     install_framework(ctx, "tensorflow")
@@ -367,6 +383,7 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "tidy": check_tidy,
     "python": check_python,
     "torch": check_torch,
+    "bank": check_bank,
     "tensorflow": check_tensorflow,
 }
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known to fail, and why: neither hidden nor in the way of finding more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Known:
+    """Trials of a model that do not come out right."""
+
+    where: str  # a part of the trials' names
+    result: str  # WRONG, FAILS, PEAK
+    why: str
+    said: str = ""  # a part of the line that the user sees
+    always: bool = True  # else by chance, or only for some models
+
+    def covers(self, trial: str, result: str, said: str = "") -> bool:
+        """Tell whether this is what came of a trial."""
+        return self.where in trial and self.result == result and self.said in said
+
+
+# Of any model.
+_OTHER_KERNELS = (
+    "the step was recorded on the CPU, as it fits on no device; its kernels need other memory"
+)
+EVERYWHERE = [
+    Known("planned", "PEAK", _OTHER_KERNELS, always=False),
+    Known("planned", "FAILS", _OTHER_KERNELS, "out of memory", always=False),
+]
+
+_DIFFERENTIATED = (
+    "`torch.autograd.grad` in a forward gets its tensors moved to one device in tier 1"
+)
+_BAG = "on asynchronous simulated devices EmbeddingBag's sizes are those of its meta kernel"
+_FORCES = [
+    Known("tier 1", "FAILS", _DIFFERENTIATED, "appears to not have been used", always=False),
+    Known("", "PEAK", "what a gradient of a gradient keeps is not foreseen", always=False),
+]
+_SHARED = "gradients that several devices add to one tensor race"
+_RACE = [Known("asynchronous", "WRONG", _SHARED, always=False)]
+_HELD = [
+    Known("", "PEAK", "temporaries of masked and quantised writes are not foreseen", always=False)
+]
+_NOTHING = [
+    Known(
+        "",
+        "PEAK",
+        "a device that runs no operator holds a copy that was not foreseen",
+        always=False,
+    )
+]
+_PARTS = [
+    Known(
+        "",
+        "FAILS",
+        "a part that is called alone gets what is elsewhere",
+        "two devices",
+        always=False,
+    )
+]
+
+KNOWN: dict[str, list[Known]] = {
+    "energy-forces": _FORCES,
+    "hamiltonian": _FORCES,
+    "sliced-scan": _RACE,
+    "wavenet": _RACE,
+    "masked-writes": _HELD,
+    "vq-vae": _HELD,
+    "moco": _HELD,
+    "einsum-attention": _NOTHING,
+    "lora-by-hand": _NOTHING,
+    "wgan-gp": _PARTS,
+    "ppo": _PARTS,
+    "checkpointed": [
+        Known(
+            "", "PEAK", "when a checkpoint lets go is foreseen too late or too early", always=False
+        )
+    ],
+    "old-spectral-norm": [
+        Known(
+            "tier 1",
+            "FAILS",
+            "a weight that a hook computes is no parameter, and stays where it was made",
+            "two devices",
+        )
+    ],
+    "dlrm": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
+    "two-tower-contrast": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
+    "ctc": [
+        Known(
+            "",
+            "FAILS",
+            "simulated devices take no lengths of `ctc_loss` that are on the host",
+            "ctc_loss",
+        )
+    ],
+    "dit": [
+        Known(
+            "",
+            "FAILS",
+            "a part that its parent calls and the model, too",
+            "duplicate operator name",
+            always=False,
+        )
+    ],
+}
