@@ -161,6 +161,7 @@ def _captured(
         PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
         type(model).__name__,
         recorder.values,
+        recorder.again.runs,
     )
 
 

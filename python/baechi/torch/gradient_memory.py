@@ -94,7 +94,9 @@ class Gradients:
             made = {
                 tensor: at
                 for at in range(begins, node.at)
-                if isinstance(event := events[at], Run) and event.backward and not event.sums
+                if isinstance(event := events[at], Run)
+                and event.backward
+                and not (event.sums or event.again)
                 for tensor in event.made
             }
             self._run(index, node, made)

@@ -18,6 +18,7 @@ from baechi.torch import _private
 from baechi.torch.autograd_graph import Node
 from baechi.torch.gradient_memory import TICKS, Gradients
 from baechi.torch.profiler import OPTIMIZERS, kept_ops
+from baechi.torch.recomputed_memory import Recomputed
 from baechi.torch.recorded_step import LOSS, Capture, Run, Seen, rounded
 
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
@@ -172,7 +173,10 @@ class Step:
             if isinstance(event, Run):
                 for tensor in event.made:
                     made.setdefault(tensor, (self._device[event.op], at))
-        self._hold_forward({t: where for t, where in made.items() if t not in gradients})
+        forward = {t: where for t, where in made.items() if t not in gradients}
+        self._hold_forward(forward)
+        if self._captured.again:
+            Recomputed(self._captured, self._device, self._hold_bytes).hold(forward)
 
     def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
         """Hold what the forward makes; `made`: the device and the event, by tensor."""

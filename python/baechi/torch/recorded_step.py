@@ -118,6 +118,19 @@ class Run:
     reads: tuple[tuple[int, int], ...]  # tensor and the bytes of it that were read
     made: tuple[int, ...]
     sums: bool = False  # two gradients, between the runs of two nodes
+    again: bool = False  # of the forward, in the backward: what it makes is where `op` runs
+
+
+@dataclass
+class Again:
+    """A run of an operator in the backward, for activations that were not kept."""
+
+    op: int
+    begin: int  # events of the trace before it
+    end: int = 0  # and before its end
+    until: int = 0  # and before the end of all that is computed again with it
+    takes: list[Seen] = field(default_factory=list)
+    makes: list[Seen] = field(default_factory=list)
 
 
 @dataclass
@@ -139,6 +152,7 @@ class Capture:
     name: str
     values: dict[int, list[tuple[int | None, int]]] = field(default_factory=dict)
     # of a graph: storage (None: a weight's) and bytes of each tensor that a node is
+    again: list[Again] = field(default_factory=list)
 
 
 PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

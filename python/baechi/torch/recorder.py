@@ -25,6 +25,7 @@ from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.function_rules import changed_arguments, with_host_arguments
 from baechi.torch.interception import Interceptor
 from baechi.torch.nested import tensors_in
+from baechi.torch.recomputed import RunAgain
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
 from baechi.torch.scopes import Scope
@@ -72,6 +73,7 @@ class Recorder(Interceptor):
             lambda: len(self.trace),
             self.node_begins,
         )
+        self.again = RunAgain(self._weight_name, self.tensor_of)
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
         self.seen: list[Seen] = []
@@ -120,8 +122,10 @@ class Recorder(Interceptor):
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Record a unit as an operator."""
-        self.units.add(scope.path)
         kind = type(module).__name__
+        if self._state.resumed:
+            return self.again.run(scope.key or kind, forward, args, kwargs)
+        self.units.add(scope.path)
         with self._running(Op(scope.key or kind, kind, scope.path), args, kwargs):
             return self._finish(forward(*args, **kwargs), args, kwargs)
 
@@ -129,6 +133,8 @@ class Recorder(Interceptor):
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Record a torch function as an operator."""
+        if self._state.resumed:
+            return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
         args = with_host_arguments(name, args)
         with self._running(op, args, kwargs):
@@ -142,23 +148,21 @@ class Recorder(Interceptor):
     def resume(
         self, scope: Scope, mark: Any, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Compute activations again: work of the backward, and no operators of its own."""
-        del mark
-        state = self._state
-        before = state.scope, state.paused
-        state.scope, state.paused = scope, True
-        try:
-            return function(*args, **kwargs)
-        finally:
-            state.scope, state.paused = before
+        """Compute activations again, for the backward, where they were computed."""
+        with self.again.computing(self.ops, self.trace):
+            return super().resume(scope, mark, function, args, kwargs)
 
     def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
         """Note what came in by arguments."""
+        if self._state.resumed:
+            return
         known = self.entries.setdefault(scope.path, set())
         known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
 
     def left(self, scope: Scope, out: Any) -> None:
         """Note whose outputs a module returns as they are."""
+        if self._state.resumed:
+            return
         found = []
         for tensor in tensors_in(out):
             origin = self._origins.get(id(tensor))
@@ -312,7 +316,7 @@ class Recorder(Interceptor):
             self._storages.open_segment(index)
         if not backward:
             self._read(op, args, kwargs)
-        if backward and func is torch.ops.aten.add.Tensor:
+        if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
         outs = list(tensors_in(out))
@@ -328,7 +332,9 @@ class Recorder(Interceptor):
         reads = self._storages.bytes_read(self._arguments(args, kwargs))
         known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
         sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
-        self.trace.append(Run(index, backward, known, made, sums))
+        again = self.again.op if backward else None
+        runs = index if again is None else again
+        self.trace.append(Run(runs, backward, known, made, sums, again is not None))
         work = op.backward if backward else op.forward
         if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
             return
@@ -371,6 +377,8 @@ class Recorder(Interceptor):
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note that the running operator keeps `tensor` for its backward."""
+        if self._op is None and not self._forwarded:
+            return tensor  # what goes into a checkpoint lives as long as that
         if self._op is not None and not self._forwarded:
             op = self.ops[self._op]
             if _private.storage_address(tensor) not in self._weight_of:

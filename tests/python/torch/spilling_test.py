@@ -163,7 +163,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     ("count", "percent", "name"),
     [
         *((2, 75, name) for name in MODELS),
-        *((4, 60, name) for name in MODELS if name != "checkpointed"),
+        *((4, 60, name) for name in MODELS),
     ],
 )
 def test_predicted_peaks_of_a_model_that_no_device_has_room_for(
@@ -186,6 +186,25 @@ def test_predicted_peaks_of_a_model_that_no_device_has_room_for(
     )
     check(placed, inputs, "adam")
     placed.restore()
+
+
+def test_predicted_peaks_when_what_is_computed_again_is_on_several_devices() -> None:
+    inputs = _words(64)
+    for seed in (1, 2):
+        torch.manual_seed(1)
+        placed = baechi.torch.place(
+            Checkpointed(),
+            inputs,
+            "3x1GiB",
+            devices=[f"sim:{i}" for i in range(3)],
+            loss=loss_like,
+            optimizer="sgd",
+            bounds=False,
+            method="random",
+            seed=seed,
+        )
+        check(placed, inputs, "sgd")
+        placed.restore()
 
 
 def test_the_batch_may_be_on_a_device_that_is_too_small_for_the_model() -> None:
