@@ -87,6 +87,7 @@ def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) ->
         inputs,
         capped(links, cap),
         devices=[device, cpu],
+        gradients="freed",
         costs=costs,
         loss=loss_of,
         optimizer="sgd",

@@ -22,7 +22,8 @@ from torch import nn
 
 from baechi.torch.replayed import Replayed
 
-_LIBRARIES = frozenset([*sys.stdlib_module_names, "torch", "numpy", "baechi"])
+_SIZES = ("sympy", "mpmath")  # what PyTorch computes with while it traces
+_LIBRARIES = frozenset([*sys.stdlib_module_names, "torch", "numpy", "baechi", *_SIZES])
 _VALUES = (bool, int, float, complex, str, list, tuple, set, dict, torch.Tensor, Replayed)
 _HOLDERS = ("numpy", "collections", "itertools", "random", "builtins", "queue")  # of data
 _MANY = 1000  # members of a container that are looked at

@@ -21,6 +21,7 @@ from baechi.torch.devices import detected_cluster
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.profiler import estimate, kept_ops
 from baechi.torch.recorded_step import Capture
+from baechi.torch.request import check_called_with, check_model
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -70,7 +71,8 @@ def _example(model: nn.Module) -> Any:
     example = getattr(model, "dummy_inputs", None)
     if example is None:
         raise InputError(
-            f"{type(model).__name__} has no dummy_inputs; give example_inputs to device_map"
+            f"{type(model).__name__} is called once, with shapes only, and has no dummy_inputs: "
+            "give example_inputs, what one call takes"
         )
     return dict(example)
 
@@ -100,13 +102,15 @@ def device_map(
         DoesNotFit: The memory does not suffice.
 
     """
+    check_model(model)
+    inputs = _example(model) if example_inputs is None else example_inputs
+    check_called_with(model, inputs)
     cluster, keys = _cluster_of(max_memory)
     whole = list(getattr(model, "_no_split_modules", None) or [])
     if isinstance(no_split_module_classes, str):
         whole.append(no_split_module_classes)
     else:
         whole += no_split_module_classes or []
-    inputs = _example(model) if example_inputs is None else example_inputs
     with torch.no_grad():
         captured = capture(model, inputs, training=False, units=whole, abstract=True)
     kinds = {"gpu": "rtx3090", "cpu": "cpu"}

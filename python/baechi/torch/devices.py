@@ -99,12 +99,23 @@ def _free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
 def default_devices(cluster: Cluster) -> list[torch.device]:
     """Return the CPU for devices of kind "cpu", an accelerator of its own for every other one.
 
-    Where there are too few accelerators, the CPU for all.
+    Where there is no accelerator, the CPU for all.
+
+    Raises:
+        InputError: There are too few.
+
     """
     cpu = torch.device("cpu")
     on_cpu = [device.kind == "cpu" for device in cluster.devices]
     there = accelerators()
-    if len(there) < on_cpu.count(False):
+    wanted = on_cpu.count(False)
+    if not there:
         return [cpu] * len(cluster)
+    if len(there) < wanted:
+        raise InputError(
+            f"the cluster has {wanted} accelerators and this machine {len(there)} ({there[0]} to "
+            f"{there[-1]}): name a smaller cluster, or with devices= where each is to be, several "
+            "on one or on 'cpu'"
+        )
     free = iter(there)
     return [cpu if here else next(free) for here in on_cpu]

@@ -50,8 +50,11 @@ class Gradients:
         device_of_node: Callable[[Node], str | None],
         hold: Hold,
         sent_behind: Mapping[tuple[int, int], int],
+        *,
+        added_to_held: bool = False,
     ) -> None:
         self._captured = captured
+        self._added_to_held = added_to_held  # a weight has a gradient, which its new one joins
         self._sent_behind = sent_behind  # the operator, by what went to other devices
         self._device_of_node = device_of_node
         self._hold = hold
@@ -106,6 +109,8 @@ class Gradients:
     def _run(self, index: int, node: Node, made: Mapping[int, int]) -> None:
         self._collect(index, node)
         device, end = self._devices[index], node.at * TICKS
+        if node.weight is not None and self._added_to_held:
+            made = {}
         self._now = max(self._now, end)
         inputs = {
             slot: held
@@ -123,7 +128,8 @@ class Gradients:
                 until = self._freed.get(tensor, len(self._captured.trace))
                 self._hold(device, known[tensor].bytes, _made_at(at), until * TICKS)
         for held in inputs.values():
-            if node.weight is not None and not made:  # it is the weight's gradient from now on
+            becomes = node.weight is not None and not made and not self._added_to_held
+            if becomes:  # it is the weight's gradient from now on
                 self._hold(device, held.storage.bytes, held.storage.since, self._end)
             else:
                 self._drop(held.storage, end)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from baechi._core import Graph, GraphBuilder, InputError
 from baechi.torch.function_rules import MAPPED
 from baechi.torch.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
 from baechi.torch.recorded_step import Capture
+from baechi.torch.request import optimizer_name
 
 INPUTS = "inputs"
 BACKWARD = ":backward"
@@ -34,8 +36,14 @@ class _Assembly:
     """The graph while it is put together."""
 
     def __init__(
-        self, captured: Capture, costs: Costs, state: int, together: Sequence[Sequence[str]]
+        self,
+        captured: Capture,
+        costs: Costs,
+        state: int,
+        together: Sequence[Sequence[str]],
+        held_gradients: bool,
     ) -> None:
+        self._held_gradients = held_gradients
         self._together: dict[str, list[str]] = {}
         for number, keys in enumerate(together):
             for key in keys:
@@ -151,11 +159,12 @@ class _Assembly:
             ):
                 after.append(self._name(stand))
         trained = cost.parameters if self._captured.training else 0
+        held = cost.gradients if self._held_gradients else 0
         self._builder.add(
             op.key,
             cost.forward,
             kind=op.kind,
-            permanent=cost.parameters + cost.buffers + self._state * trained,
+            permanent=cost.parameters + cost.buffers + self._state * trained + held,
             temporary=cost.forward_temporary,
             outputs=outputs,
             inputs=inputs,
@@ -188,13 +197,13 @@ class _Assembly:
         for target, size in targets:
             self._incoming.setdefault(target, []).append((name, len(outputs)))
             outputs.append(size)
-        if cost.gradients:
+        if cost.gradients and not self._held_gradients:
             outputs.append(cost.gradients)
         self._builder.add(
             name,
             cost.backward,
             kind=op.kind,
-            temporary=cost.backward_temporary,
+            temporary=cost.backward_temporary + (cost.gradients if self._held_gradients else 0),
             outputs=outputs,
             inputs=sorted(set(inputs)),
             after=[op.key],
@@ -208,22 +217,23 @@ def graph_of(
     captured: Capture,
     costs: Costs,
     *,
-    optimizer: str = "adam",
+    optimizer: Any = "adam",
     together: Sequence[Sequence[str]] = (),
+    held_gradients: bool = False,
 ) -> ModelGraph:
     """Return the graph of a recorded step.
 
     Args:
         captured: The recorded step.
         costs: What its operators cost.
-        optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS.
+        optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS, a
+            class or an instance.
         together: More operators that must share a device, by key.
+        held_gradients: Those of the step before are there while the forward runs, and added to.
 
     """
-    if optimizer not in OPTIMIZERS:
-        raise InputError(f"unknown optimizer {optimizer!r}: one of {', '.join(OPTIMIZERS)}")
-    state = OPTIMIZERS[optimizer] if captured.training else 0
-    graph = _Assembly(captured, costs, state, together).build()
+    state = OPTIMIZERS[optimizer_name(optimizer)] if captured.training else 0
+    graph = _Assembly(captured, costs, state, together, held_gradients).build()
     stands = kept_ops(captured)
     kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
     modules = {op.key: op.module for op in kept if op.module is not None}

@@ -47,6 +47,7 @@ class Around:
     home: str | None = None  # the device where the model is called; None: not one of them
     given: int = 0  # bytes of the arguments that the caller holds there
     host: Collection[str] = ()  # those of the devices that are the CPU
+    held_gradients: bool = False  # those of the step before are there while the forward runs
     # The memory that a device has a share of, as logical devices of one physical device do; the
     # peaks are then those of the memories.
     memory_of: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +107,8 @@ class Step:
         around, weights = self._around, self._weight_device
         permanent = dict.fromkeys(devices, 0)
         always = [permanent_memory(self._captured, weights, around.optimizer), self.constants()]
+        if around.held_gradients:
+            always.append(gradient_memory(self._captured, weights))
         if around.home is not None:
             always.append({around.home: around.given})
         for held in always:
@@ -166,7 +169,11 @@ class Step:
 
     def _hold_tensors(self) -> None:
         gradients = Gradients(
-            self._captured, self._device_of_node, self._hold_bytes, self._sent_behind()
+            self._captured,
+            self._device_of_node,
+            self._hold_bytes,
+            self._sent_behind(),
+            added_to_held=self._around.held_gradients,
         ).replay()
         made: dict[int, tuple[str | None, int]] = {}
         for at, event in enumerate(self._captured.trace):
@@ -275,12 +282,25 @@ def permanent_memory(
     return result
 
 
+def _trained(captured: Capture) -> set[str]:
+    """Return the weights that got a gradient."""
+    return {node.weight for node in captured.nodes if node.weight is not None}
+
+
+def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes of all weights' gradients on each device that has any."""
+    result: dict[str, int] = {}
+    for name in _trained(captured):
+        device = weights[name]
+        result[device] = result.get(device, 0) + captured.weights[name].bytes
+    return result
+
+
 def update_memory(
     captured: Capture, weights: Mapping[str, str], optimizer: str, host: Collection[str] = ()
 ) -> dict[str, int]:
     """Return the bytes that the optimizer needs on each device while it updates the weights."""
-    trained = {node.weight for node in captured.nodes if node.weight is not None}
-    sizes = [(weights[name], captured.weights[name].bytes) for name in trained]
+    sizes = [(weights[name], captured.weights[name].bytes) for name in _trained(captured)]
     update: dict[str, int] = {}
     one_by_one = any(device in host for device, _ in sizes)
     for device, size in sizes:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -110,6 +112,41 @@ class GraphStep:
         if self.captured is None:
             self.captured = self.record(self.exported)
         return self.captured
+
+
+GRADIENTS = {"auto": (True, False), "held": (True,), "freed": (False,)}  # held or not, in turn
+
+
+def planned_for_gradients(
+    graph: Callable[[bool], Graph], cluster: Cluster, memory: Memory, gradients: str, options: Any
+) -> tuple[Plan, dict[int, dict[str, int]], str]:
+    """Return a plan within memory, the peaks, and whether gradients are "held" or "freed".
+
+    Args:
+        graph: What to place, with the gradients of the step before or without.
+        cluster: The devices.
+        memory: What else decides the memory.
+        gradients: One of GRADIENTS; "auto" has them held if any plan fits so.
+        options: For `place_graph`.
+
+    """
+    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
+    for held in turns[:-1]:
+        memory.around = replace(memory.around, held_gradients=held)
+        with contextlib.suppress(DoesNotFit):
+            plan, peaks = planned_within(graph(held), cluster, memory, options)
+            return plan, peaks, "held"
+    held = turns[-1]
+    memory.around = replace(memory.around, held_gradients=held)
+    plan, peaks = planned_within(graph(held), cluster, memory, options)
+    if len(turns) > 1:
+        warnings.warn(
+            "no plan is found that leaves room for gradients while a forward runs: with this one, "
+            "call zero_grad() before each forward and do not accumulate gradients "
+            "(gradients='freed' says that you do so)",
+            stacklevel=3,
+        )
+    return plan, peaks, "held" if held else "freed"
 
 
 def planned_within(

@@ -33,6 +33,7 @@ class Placed:
         self.model = model
         self.plan = plan
         self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
+        self.gradients = "freed"  # or "held": what the peaks assume of them when a forward begins
         self._assigner = assigner
         assigner.install()
         self._active = True

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from baechi._core import Cluster, InputError, Plan
+from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.torch import _private
 from baechi.torch.assigner import Assigner
 from baechi.torch.capture import RecordingPlace, call_arguments
@@ -21,12 +22,21 @@ from baechi.torch.exported import Exported
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.graph_placement import operators_of
 from baechi.torch.memory import Around, held_bytes
-from baechi.torch.memory_plan import GraphStep, Memory, planned_within
+from baechi.torch.memory_plan import GRADIENTS, GraphStep, Memory, planned_for_gradients
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import kept_together
 from baechi.torch.placed import Placed
 from baechi.torch.profiler import Costs, estimate, measure_on
 from baechi.torch.recorded_step import Capture
+from baechi.torch.request import (
+    check_loss,
+    check_model,
+    check_options,
+    check_search,
+    check_values,
+    devices_too_small,
+    optimizer_name,
+)
 from baechi.torch.surroundings import ExampleGraph, graph_of_example
 from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
 
@@ -128,12 +138,13 @@ def place(
     method: str = "auto",
     devices: Sequence[str | torch.device] | None = None,
     costs: str | Costs = "estimate",
-    optimizer: str = "adam",
+    optimizer: str | type | torch.optim.Optimizer | None = "adam",
     units: Any = "leaf",
     mode: str = "streams",
     tier: str | int = "auto",
     level: str = "module",
     exported: Sequence[Exported] = (),
+    gradients: str = "auto",
     **options: Any,
 ) -> Placed:
     """Plan where each operator of a model runs, and make the model run so.
@@ -149,7 +160,7 @@ def place(
             default the CPU for those of kind "cpu", and an accelerator for each other one.
         costs: "estimate" by a roofline, "measure" on a device of each kind, or costs loaded from a
             file.
-        optimizer: Whose state needs room beside the weights.
+        optimizer: Whose state needs room beside the weights: a name, a class or an instance.
         units: Modules that become one operator: "leaf", classes, names or a predicate.
         mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
             operators in the order of the plan, in tier 2.
@@ -158,13 +169,24 @@ def place(
         level: "module" plans module calls and the functions between them, "operator" the calls
             of the exported graph; where there is no such graph, modules.
         exported: Graphs of the model that are there already; others are made when wanted.
+        gradients: "held" leaves room for those of the step before while a forward runs, as where
+            they are accumulated or `zero_grad()` comes behind the forward; "freed" has them gone
+            by then. "auto" is "held" if any plan fits so, else "freed" with a warning.
         options: More for `baechi.place_graph`.
 
     Raises:
         DoesNotFit: No plan fits the cluster.
 
     """
+    check_model(model)
     model = _private.uncompiled(model)
+    check_values(model)
+    check_options(options, inspect.signature(place).parameters)
+    check_search(method, budget, costs)
+    check_loss(loss)
+    optimizer = optimizer_name(optimizer)
+    if gradients not in GRADIENTS:
+        raise InputError(f"gradients is one of {', '.join(GRADIENTS)}, not {gradients!r}")
     if level not in LEVELS:
         raise InputError(f"level is one of {', '.join(LEVELS)}, not {level!r}")
     _check_how(mode, tier)
@@ -203,9 +225,14 @@ def place(
     found_costs = costs_of(
         model, example_inputs, planned, found, costs, devices=chosen, loss=loss, units=what
     )
-    graph = graph_of(planned, found_costs, optimizer=optimizer, together=together)
+
+    def graph(held: bool) -> Graph:
+        return graph_of(
+            planned, found_costs, optimizer=optimizer, together=together, held_gradients=held
+        ).graph
+
     how = {"method": method, "budget": budget, **options}
-    plan, peaks = planned_within(graph.graph, found, memory, how)
+    plan, peaks, kept = planned_for_gradients(graph, found, memory, gradients, how)
     placed = assign(
         model,
         captured,
@@ -218,7 +245,7 @@ def place(
         units=units,
         early=early,
     )
-    placed.tier_peaks = peaks
+    placed.tier_peaks, placed.gradients = peaks, kept
     return placed
 
 
@@ -238,7 +265,17 @@ def _cluster_on(
     names = [device.name for device in found.devices]
     if len(chosen) != len(names):
         raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
-    return found, dict(zip(names, chosen, strict=True))
+    physical_of = dict(zip(names, chosen, strict=True))
+    capacities = {device.name: device.capacity for device in found.devices}
+    small = {} if devices else devices_too_small(capacities, physical_of)
+    for device, (planned, there) in list(small.items())[:1]:
+        more = f" (and too much for {len(small) - 1} more)" if len(small) > 1 else ""
+        warnings.warn(
+            f"the cluster has {planned:,} bytes for {device}, which has {there:,}{more}: a plan "
+            "may run out of memory; name what there is, or cluster='auto'",
+            stacklevel=3,
+        )
+    return found, physical_of
 
 
 def _around(example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str) -> Around:

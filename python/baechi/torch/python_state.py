@@ -38,6 +38,8 @@ def looked_into(value: Any) -> Any:
     """Return the container whose members belong to a setting; None where it is one thing."""
     if isinstance(value, (*_PLAIN, *_ONE_THING)):
         return None
+    if type(value) is dict and ("__builtins__" in value or "__spec__" in value):
+        return None  # the globals of a module
     if isinstance(value, _CONTAINERS):
         return value if len(value) <= _MANY else None
     if callable(value) and of_library(type(value).__module__):
@@ -116,7 +118,8 @@ _Kept = tuple[Callable[[], str], Callable[[], bool], Callable[[], None]]
 
 def _is_iterator(value: Any) -> bool:
     """Whether a value gives what it has only once, and has nothing else to it."""
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(value, "__next__")
+    of = type(value)
+    return of.__module__ in ("builtins", "itertools") and hasattr(of, "__next__")
 
 
 def _kind(container: dict[Any, Any]) -> Any:
@@ -278,7 +281,8 @@ class PythonState:
         if self._restorable or not isinstance(value, torch.Generator):
             self._generator(what, value)
         inside = looked_into(value) if depth > 0 else None
-        if isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module):
+        namespace = type(value) is dict and inside is None and len(value) <= _MANY and depth > 0
+        if isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module) and not namespace:
             self._container(what, value)
         elif inside is not None:
             self._container(what, inside)

@@ -52,6 +52,7 @@ def placed_on(count: int, model: Any, inputs: Any, capacity: int | str = "1GiB",
         "budget": "50ms",
         "loss": loss_like,
         "optimizer": "sgd",
+        "gradients": "freed",
         "tier": 1,
         **how,
     }
@@ -76,6 +77,18 @@ def measured_peaks(
         step.step()
         peaks = [sim.max_memory_allocated(device) for device in range(count)]
     return peaks
+
+
+def accumulating_peaks(model: Any, inputs: Any, optimizer: str, count: int) -> list[int]:
+    """Return what each device holds at most in a step that adds to the gradients of another."""
+    step = OPTIMIZERS[optimizer](model.parameters(), 1e-3)
+    loss_of(model, inputs).backward()
+    step.step()
+    for device in range(count):
+        sim.reset_peak_memory_stats(device)
+    loss_of(model, inputs).backward()
+    step.step()
+    return [sim.max_memory_allocated(device) for device in range(count)]
 
 
 def check_close(predicted: dict[str, int], measured: list[int]) -> None:
@@ -276,3 +289,34 @@ def test_the_example_fails_on_one_device_and_trains_on_four(
     out = capsys.readouterr().out
     assert "OutOfMemoryError: sim:0 is out of memory" in out
     assert out.index("OutOfMemoryError") < out.index("step 0") < out.index("step 1")
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+@pytest.mark.parametrize("name", ["resnet", "transformer", "lstm"])
+def test_gradients_that_are_held_through_the_forward_are_in_the_peaks(name: str, tier: int) -> None:
+    inputs = ALL[name].inputs(4)
+    for count, method, optimizer in ((1, "single", "sgd"), (3, "random", "adam")):
+        model = built(ALL[name])
+        how: dict[str, Any] = {"optimizer": optimizer, "tier": tier, "gradients": "auto"}
+        placed = placed_on(count, model, inputs, method=method, seed=2, **how)
+        assert placed.gradients == "held"
+        check_close(placed.peaks, accumulating_peaks(model, inputs, optimizer, count))
+        placed.restore()
+
+
+def test_a_plan_that_fits_only_without_gradients_says_so() -> None:
+    inputs = ALL["deep"].inputs(2) if "deep" in ALL else torch.randn(4, 256)
+    peaks = {}
+    for gradients in ("held", "freed"):
+        placed = placed_on(1, deep(), inputs, method="single", gradients=gradients)
+        peaks[gradients] = placed.peaks["gpu:0"]
+        placed.restore()
+    assert peaks["held"] > peaks["freed"]
+    between = (peaks["held"] + peaks["freed"]) // 2
+    with pytest.raises(baechi.DoesNotFit):
+        placed_on(1, deep(), inputs, between, method="single", gradients="held")
+    with pytest.warns(UserWarning, match=r"call zero_grad\(\) before each forward"):
+        placed = placed_on(1, deep(), inputs, between, method="single", gradients="auto")
+    assert placed.gradients == "freed"
+    assert placed.peaks["gpu:0"] <= between
+    placed.restore()

@@ -334,6 +334,24 @@ def test_what_a_model_only_logs_and_prints_does_not_stand_in_the_way(
     assert "shape" in capsys.readouterr().out
 
 
+def test_classes_and_namespaces_that_a_model_holds_are_not_iterators() -> None:
+    model = holding(lambda _, x: x)
+    model.kinds, model.names = [map, reversed], vars(types)
+    held = [dict(vars(types)), list(model.kinds)]
+    state = baechi.torch.python_state.PythonState(model)
+    assert [dict(vars(types)), model.kinds] == held
+    state.put_back()
+    assert [dict(vars(types)), model.kinds] == held
+
+
+def test_what_pytorch_draws_to_compute_with_sizes_is_not_the_models() -> None:
+    sizes: dict[str, Any] = {"__name__": "sympy.core.random", "own": random.Random(1)}
+    exec("def shuffled(): return own.random()", sizes)
+    tracing = {"__name__": "torch.fx.experimental.sizes", "shuffled": sizes["shuffled"]}
+    exec("def size(): return shuffled()", tracing)
+    baechi.torch.export(holding(lambda _, x: x if tracing["size"]() else -x), X)
+
+
 # What each way to record a model leaves
 
 

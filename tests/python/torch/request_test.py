@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked for wrongly is said before anything is recorded, in one sentence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch.request import optimizer_name
+from torch import nn
+
+import baechi
+
+sim: Any = pytest.importorskip("baechi.torch.sim")
+
+X = torch.ones(2, 4)
+
+
+class Unrecorded(nn.Module):
+    """A model that must not be called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Fail."""
+        raise AssertionError(x)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
+        ({"method": "foo"}, "unknown method 'foo'; there are "),
+        ({"optimizer": "Lion"}, "unknown optimizer 'Lion': one of none, sgd"),
+        ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS is unknown: name the one of"),
+        ({"loss": nn.MSELoss()}, "MSELoss does not take .*target.*: give e.g. loss=lambda output"),
+        ({"gradients": "kept"}, "gradients is one of auto, held, freed, not 'kept'"),
+        ({"costs": "guess"}, "costs is 'estimate', 'measure' or Costs"),
+        ({"budget": float("nan")}, "budget must be a finite number"),
+        ({"cluster": "2x8G"}, "memory '8G' needs a unit: .*GiB"),
+    ],
+)
+def test_options_are_checked_before_a_step_is_recorded(
+    options: dict[str, Any], sentence: str
+) -> None:
+    how: dict[str, Any] = {"cluster": "2x8GiB", "devices": ["cpu"] * 2, **options}
+    with pytest.raises(baechi.InputError, match=sentence):
+        baechi.torch.place(Unrecorded(), X, **how)
+
+
+def test_a_model_that_is_none_or_has_no_values_is_refused() -> None:
+    for wrong in (lambda x: x, Unrecorded):
+        with pytest.raises(baechi.InputError, match=r"not a torch\.nn\.Module: give the module"):
+            baechi.torch.place(wrong, X, "2x8GiB", devices=["cpu"] * 2)
+        with pytest.raises(baechi.InputError, match=r"not a torch\.nn\.Module"):
+            baechi.torch.device_map(wrong, {0: "1GiB"}, example_inputs=X)
+    with pytest.raises(baechi.InputError, match=r"'layer\.weight' is on the meta device, so"):
+        baechi.torch.place(Unrecorded().to("meta"), X, "2x8GiB", devices=["cpu"] * 2)
+
+
+def test_a_device_map_says_what_the_model_is_to_be_called_with() -> None:
+    model: Any = Unrecorded()
+    with pytest.raises(baechi.InputError, match="has no dummy_inputs: give example_inputs"):
+        baechi.torch.device_map(model, {0: "1GiB"})
+    model.dummy_inputs = {"input_ids": X}
+    with pytest.raises(baechi.InputError, match="takes no 'input_ids' but x: give example_inputs"):
+        baechi.torch.device_map(model, {0: "1GiB"})
+
+
+def test_optimizers_are_named_or_given() -> None:
+    weights = [nn.Parameter(torch.ones(1))]
+    for given, name in (
+        ("AdamW", "adamw"),
+        (torch.optim.Adam, "adam"),
+        (torch.optim.AdamW(weights), "adamw"),
+        (torch.optim.SGD(weights, 0.1), "sgd"),
+        (torch.optim.SGD(weights, 0.1, momentum=0.9), "momentum"),
+        (None, "none"),
+    ):
+        assert optimizer_name(given) == name
+    placed = baechi.torch.place(
+        nn.Linear(4, 4), X, "2x1GiB", devices=["cpu"] * 2, optimizer=torch.optim.SGD
+    )
+    placed.restore()
+
+
+@pytest.fixture
+def four() -> Iterator[None]:
+    """Return a machine of four small devices."""
+    with sim.configured(devices=4, asynchronous=False, memory="64MiB"):
+        yield
+
+
+@pytest.mark.usefixtures("four")
+def test_a_cluster_that_the_machine_is_not_is_refused_or_said() -> None:
+    model = nn.Linear(4, 4)
+    with pytest.raises(baechi.InputError, match=r"has 8 accelerators and this machine 4 \(sim:0"):
+        baechi.torch.place(model, X, "8x64MiB")
+    with pytest.warns(
+        UserWarning, match=r"for sim:0, which has 67,108,864 .and too much for 3 more"
+    ):
+        baechi.torch.place(model, X, "4x80GiB").restore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        baechi.torch.place(model, X, "4x64MiB").restore()
+        baechi.torch.place(model, X, "8x1GiB", devices=["cpu"] * 8).restore()
