@@ -275,6 +275,20 @@ def only_autograd_holds(tensor: torch.Tensor) -> bool:
     return tensor._base is None and tensor._use_count() <= 4 and storage <= 2
 
 
+def references(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how many refer to a tensor, and to its storage; all of Python's count as one."""
+    storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return tensor._use_count(), storage - 1  # which Python has just been given
+
+
+current_backward = torch._C._current_graph_task_id  # its number; negative where none runs
+
+
+def call_after_backward(call: Callable[[], None]) -> None:
+    """Have `call` run when the backward that runs is over, if it does not fail."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
 def without_python(call: Any) -> Any:
     """Return an aten operator without the Python around it, anything else as it is."""
     return getattr(call, "_op", call) if isinstance(call, torch._ops.OpOverload) else call

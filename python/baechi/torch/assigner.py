@@ -110,6 +110,7 @@ class Assigner(SentTensors):
         _private.one_backward_thread.begin(self)
         goes = homes_of_weights(self.model, self.captured, self._device_of)
         self._moved = [(tensor, tensor.device) for tensor, _ in goes]
+        self._weight_ids = {id(tensor) for tensor, _ in goes}
         names = [name for name, _ in named_weights(self.model)]
         self.weight_devices = {n: d.name for n, (_, d) in zip(names, goes, strict=True)}
         move_weights([(tensor, device.torch_device) for tensor, device in goes])
@@ -139,6 +140,7 @@ class Assigner(SentTensors):
             if hasattr(tensor, TAG):
                 delattr(tensor, TAG)
         self._moved = []
+        self._weight_ids.clear()
 
     def _made_since(self) -> list[tuple[torch.Tensor, torch.device]]:
         """Return the weights made on our devices since, and where the others came from."""
@@ -187,7 +189,7 @@ class Assigner(SentTensors):
                 return super().resume(*args)
             finally:
                 if self._state.scope is None:  # no forward goes on, which would forget them
-                    self._forget_sent()
+                    self._call_is_over()
 
     def _explain(self, error: RuntimeError) -> None:
         """Raise a clearer error if weights are not where they should be."""
@@ -202,11 +204,12 @@ class Assigner(SentTensors):
 
         def called(*args: Any, **kwargs: Any) -> Any:
             home = next((t.device for t in tensors_in((args, kwargs))), None)
+            out = None
             try:
-                return self._all_sent_home(run(*args, **kwargs), home)
+                out = self._all_sent_home(run(*args, **kwargs), home)
+                return out
             finally:
-                self._settle((args, kwargs))
-                self._forget_sent()
+                self._call_is_over(args, kwargs, out)
 
         return called
 
@@ -234,6 +237,7 @@ class Assigner(SentTensors):
             home = self._moved[0][1]
         self._home = home
         self._called()
+        out = None
         try:
             out = forward(*args, **kwargs)
             self._join(from_caller=False)
@@ -241,12 +245,10 @@ class Assigner(SentTensors):
                 for tensor in held_tensors((args, kwargs, out)):
                     self._read_by_caller(tensor)
             out = self._all_sent_home(out, home)
-            self._settle(out)
             return out
         finally:
             self._join(from_caller=False)
-            self._settle((args, kwargs))
-            self._forget_sent()
+            self._call_is_over(args, kwargs, out)
 
     def _keep_for_caller(self, weight: torch.Tensor) -> None:
         """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
@@ -293,7 +295,7 @@ class Assigner(SentTensors):
                 args = map_tensors(lambda t: self.moved(t, device), args)
                 kwargs = map_tensors(lambda t: self.moved(t, device), kwargs)
                 args, kwargs = self._told_device(args, kwargs, device)
-        if changes and (self._sent or self._made_at):
+        if changes and (self._sent or self._made_at or self.links.reads):
             for tensor in tensors_in((args, kwargs)):
                 self._about_to_change(tensor, device)
         if device is None or device.own_stream is None:
@@ -362,7 +364,7 @@ class Assigner(SentTensors):
             device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
             args, kwargs = self._taken(name, args, kwargs, device)
         out = kwargs.get("out")
-        if (self._sent or self._made_at) and (
+        if (self._sent or self._made_at or self.links.reads) and (
             changes or out is not None or known[1] in self._changing
         ):
             for tensor in tensors_in(first if changes else tensors if out is None else out):

@@ -25,7 +25,9 @@ import torch
 from baechi._core import InputError
 from baechi.torch import _private, native_build
 from baechi.torch.devices import usable
+from baechi.torch.reads import Reads
 from baechi.torch.repeats import without_repeats
+from baechi.torch.sent_gradients import SentGradients
 
 MODES = ("plain", "streams")
 
@@ -78,16 +80,21 @@ def logical_devices(
 
 @functools.cache
 def native_transfer() -> Any:
-    """Return the compiled transfer, or None where there is no compiler; says so once."""
-    source = Path(__file__).parent / "csrc" / "transfer.cc"
+    """Return what is compiled of the below, or None where there is no compiler; says so once."""
+    folder = Path(__file__).parent / "csrc"
+    sources = [folder / "transfer.cc", folder / "sent_gradients.cc"]
     try:
-        torch.ops.load_library(str(native_build.build("transfer", [source])))
+        torch.ops.load_library(str(native_build.build("transfer", sources)))
     except (native_build.BuildError, OSError) as error:
         warnings.warn(
             f"baechi.torch: transfers run in Python, which is slower: {error}", stacklevel=2
         )
         return None
-    return torch.ops.baechi.transfer
+    return torch.ops.baechi
+
+
+def _numbers(stream: Any) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, stream.device_type
 
 
 def _hop(tensor: torch.Tensor, producer: Any, send: Any, receive: Any, consumer: Any) -> Any:
@@ -116,10 +123,22 @@ class _Transfer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, producer, _, receive, _, gradient_send, gradient_receive = ctx.route
-        gradient = _hop(gradients[0], receive, gradient_send, gradient_receive, producer)
+        _, producer, send, receive, consumer, gradient_send, gradient_receive = ctx.route
+        back = (receive, consumer, gradient_send, gradient_receive, producer, send, receive)
+        gradient = _transfer(gradients[0], back)
+        SentGradients.sent(gradients[0], gradient_send, consumer)
         receive.wait_event(gradient_receive.record_event())
         return gradient, None
+
+
+def _transfer(tensor: torch.Tensor, route: Any) -> Any:
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        behind, _, send, receive, consumer, _, _ = route
+        return _hop(tensor, behind, send, receive, consumer)
+    with _private.on_stream(route[3]):
+        copy = _Transfer.apply(tensor, route)
+    _private.run_first(copy.grad_fn)
+    return copy
 
 
 class _Collection(torch.autograd.Function):
@@ -209,6 +228,7 @@ class Links:
         self._native = native_transfer() if streams else None
         self._collecting: dict[int, Any] = {}  # streams, by device
         self._collected: dict[int, tuple[Any, int, torch.Tensor]] = {}  # by tensor
+        self.reads = Reads()
         self.transfers = 0  # how many tensors were sent so far
         self.bytes = 0
 
@@ -233,8 +253,11 @@ class Links:
         def forget(_: Any) -> None:
             collected.pop(key, None)
 
-        with _private.on_stream(stream):
-            sent: torch.Tensor = _Collection.apply(tensor)
+        if self._native is not None:
+            sent: torch.Tensor = self._native.collection(tensor, _numbers(stream))
+        else:
+            with _private.on_stream(stream):
+                sent = _Collection.apply(tensor)
         collected[key] = weakref.ref(tensor, forget), version, sent
         return sent
 
@@ -262,6 +285,8 @@ class Links:
         self.transfers += 1
         self.bytes += sent.numel() * sent.element_size()
         arrival = self._started(sent, source, target, ready)
+        if arrival.sent is not None:
+            self.reads.add(tensor, arrival.sent)
         if sent is not tensor:
             arrival.tensor = arrival.tensor.expand(tensor.shape)
         return arrival
@@ -287,14 +312,9 @@ class Links:
         back = self._pair(target, source)
         route = (behind, producer, send, receive, consumer, *back)
         if self._native is not None:
-            numbers = [n for s in route for n in (s.stream_id, s.device_index, s.device_type)]
-            copy = self._native(tensor, numbers)
-        elif tensor.requires_grad and torch.is_grad_enabled():
-            with _private.on_stream(receive):
-                copy = _Transfer.apply(tensor, route)
-            _private.run_first(copy.grad_fn)
+            copy = self._native.transfer(tensor, [n for s in route for n in _numbers(s)])
         else:
-            copy = _hop(tensor, behind, send, receive, consumer)
+            copy = _transfer(tensor, route)
         return Arrival(copy, receive.record_event(), consumer, send.record_event())
 
     def _copied(

@@ -4,9 +4,10 @@
 The engine of autograd is followed node by node. A gradient waits in a buffer of the node that wants
 it; further ones are added to it, in place where nothing else holds its memory. A gradient that
 another device wants waits where it was made until all of that device's readers have added theirs,
-and then goes over at once: transfers run before everything else. Those that came over for one
-tensor meet in a buffer of their own. It is added to the node's when the engine has nothing to do
-that the forward did after the tensor was sent.
+and then goes over at once: transfers run before everything else. While something else holds it,
+too, it is held on, and so not added to in place. Those that came over for one tensor meet in a
+buffer of their own. It is added to the node's when the engine has nothing to do that the forward
+did after the tensor was sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TICKS = 64  # of the clock per event of the trace: what is freed, made and freed
 Hold = Callable[[str | None, int, int, int], None]  # device, bytes, from, until
 
 
-@dataclass
+@dataclass(eq=False)
 class _Storage:
     """Memory on a device, and how many hold it."""
 
@@ -83,6 +84,7 @@ class Gradients:
         self._buffers: dict[tuple[int, int], _Held] = {}
         self._departing: dict[tuple[int, int, str | None], _Held] = {}
         self._arrived: dict[tuple[int, int], _Held] = {}
+        self._sent: list[_Storage] = []  # that something else held when they were sent
         self._now = 0
 
     def _collects(self, target: int, source: str | None) -> bool:
@@ -104,6 +106,8 @@ class Gradients:
             }
             self._run(index, node, made)
             begins = node.at
+        for storage in self._sent:
+            self._drop(storage, self._next())
         return set(self._made)
 
     def _run(self, index: int, node: Node, made: Mapping[int, int]) -> None:
@@ -129,7 +133,10 @@ class Gradients:
                 self._hold(device, known[tensor].bytes, _made_at(at), until * TICKS)
         for held in inputs.values():
             becomes = node.weight is not None and not made and not self._added_to_held
-            if becomes:  # it is the weight's gradient from now on
+            if becomes and held.storage in self._sent and held.addable:  # the weight gets a copy
+                self._hold(device, held.storage.bytes, self._next(), self._end)
+                self._drop(held.storage, self._next())
+            elif becomes:  # it is the weight's gradient from now on
                 self._hold(device, held.storage.bytes, held.storage.since, self._end)
             else:
                 self._drop(held.storage, end)
@@ -174,9 +181,19 @@ class Gradients:
             return
         size = rounded(gradient.bytes)
         copy = _Storage(self._devices[gradient.target], size, self._next(), 1)
-        self._drop(leaves.storage, self._next())
+        self._let_go(leaves.storage)
         into = self._arrived if meets else self._buffers
         self._add(into, gradient.place, _Held(copy, True), size)
+
+    def _let_go(self, storage: _Storage) -> None:
+        """Hold what was sent only if others do, and nothing of before that none does any more."""
+        for alone in [s for s in self._sent if s.holders == 1]:
+            self._sent.remove(alone)
+            self._drop(alone, self._next())
+        if storage.holders == 1 or storage in self._sent:
+            self._drop(storage, self._next())
+        else:
+            self._sent.append(storage)
 
     def _collect(self, index: int, node: Node) -> None:
         """Add what came over to the buffers, as far as the engine does so before a node."""

@@ -68,7 +68,8 @@ class SentTensors(Interceptor):
         self._any_streams = any(d.has_streams for d in devices)
         self._own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
-        self._sent: dict[int, list[tuple[tuple[int, int], Any]]] = {}  # by storage: who reads when
+        self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
+        self._weight_ids: set[int] = set()  # the ids of parameters and buffers
         self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
         self._home: torch.device | None = None  # where the model was called
@@ -148,7 +149,9 @@ class SentTensors(Interceptor):
             arrival = self.links.send(tensor, source, target, self._ready(tensor))
         if target.shared:
             setattr(arrival.tensor, TAG, target)
-        self._sent.setdefault(_private.storage_address(tensor), []).append((key, arrival.sent))
+        self._sent.setdefault(_private.storage_address(tensor), []).append(key)
+        if source is not None and self._weight_ids.intersection((id(tensor), id(tensor._base))):
+            arrival.settle(source)  # a unit may change its own without our notice
         copies = self._copies
 
         def forget(_: Any, key: tuple[int, int] = key) -> None:
@@ -181,10 +184,9 @@ class SentTensors(Interceptor):
         """
         address = _private.storage_address(tensor)
         self._made_at.pop(address, None)
-        for key, sent in self._sent.pop(address, ()):
+        for key in self._sent.pop(address, ()):
             self._copies.pop(key, None)
-            if sent is not None and device is not None and device.stream is not None:
-                device.stream.wait_event(sent)
+        self.links.reads.before_change(tensor, None if device is None else device.stream)
 
     def _changed_back(self, given: Any, taken: Any) -> None:
         """Change what was given as copies of it were changed in place, where they were taken."""
@@ -194,20 +196,21 @@ class SentTensors(Interceptor):
 
     def _change_back(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         device = self.owner(tensor)
+        self._about_to_change(tensor, device)
         if device is None:
             tensor.copy_(self._sent_home(copy, tensor.device))
         else:
             sent = self.moved(copy, device)
             with device.computing():
                 tensor.copy_(sent)
-        self._about_to_change(tensor, device)
 
-    def _forget_sent(self) -> None:
-        """Let go of what was sent: the caller may change the tensors without our notice."""
+    def _call_is_over(self, *held: Any) -> None:
+        """Let go of what was sent: what is `held` may change from now on without our notice."""
+        self.links.forget()
+        self.links.reads.settle(held_tensors(held))
         self._copies.clear()
         self._sent.clear()
         self._made_at.clear()
-        self.links.forget()
 
     def _taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
         """Return the arguments of a function where it runs."""
@@ -277,17 +280,6 @@ class SentTensors(Interceptor):
                 own.wait_event(callers.record_event())
             else:
                 callers.wait_event(own.record_event())
-
-    def _settle(self, value: Any) -> None:
-        """Order what the caller does next behind the reading of the tensors that it holds."""
-        if not self._sent:
-            return
-        for tensor in held_tensors(value):
-            if tensor.is_cpu or tensor.is_meta:
-                continue  # read already; an address may be that of a storage that is gone
-            for _, sent in self._sent.get(_private.storage_address(tensor), ()):
-                if sent is not None:
-                    torch.accelerator.current_stream(tensor.device).wait_event(sent)
 
     def _await(self, tensors: list[torch.Tensor]) -> None:
         """Order the caller's streams behind what made the tensors of ours that they read."""

@@ -218,16 +218,23 @@ class TieredAssigner(Assigner):
         if home is None and self._moved:
             home = self._moved[0][1]
         self._called()
+        sent: list[torch.Tensor] = []
         try:
             outputs = program.run(tensors)
             self._join(from_caller=False)
-            sent = []
-            for tensor, device in zip(outputs, program.homes, strict=True):
-                if device is not None:
-                    self._mark(tensor, self.devices[device])
-                sent.append(self._sent_home(tensor, home))
+            sent = self._outputs_sent_home(outputs, program.homes, home)
+            del outputs  # what nobody has any more cannot be changed
             return program.exported.rebuild(sent)
         finally:
             self._join(from_caller=False)
-            self._settle(tensors)
-            self._forget_sent()
+            self._call_is_over(tensors, sent)
+
+    def _outputs_sent_home(
+        self, outputs: tuple[torch.Tensor, ...], homes: list[int | None], home: torch.device | None
+    ) -> list[torch.Tensor]:
+        sent = []
+        for tensor, device in zip(outputs, homes, strict=True):
+            if device is not None:
+                self._mark(tensor, self.devices[device])
+            sent.append(self._sent_home(tensor, home))
+        return sent

@@ -88,6 +88,30 @@ def _wrong_in_tracing() -> list[str]:
     return [*wrong, "functions with a backward of their own are not noticed"]
 
 
+def _wrong_in_backwards() -> list[str]:
+    found: list[Any] = []
+    kept: list[torch.Tensor] = []
+
+    class Seeing(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            found.append(_private.current_backward() >= 0)
+            _private.call_after_backward(lambda: found.append(_private.references(kept[0])))
+            kept.append(gradients[0])
+            return gradients[0] * 2
+
+    x = torch.ones(2, requires_grad=True)
+    (Seeing.apply(x * 1) * 3).sum().backward()
+    found += [_private.current_backward() >= 0, _private.references(kept[0].detach())]
+    if found != [True, (1, 1), False, (1, 2)]:
+        return ["gradients that nobody else holds are not known as such"]
+    return []
+
+
 def _wrong_in_autograd_calls() -> list[str]:
     class Who(TorchFunctionMode):
         seen = 0
@@ -188,6 +212,7 @@ def self_test() -> list[str]:
         wrong.append("recurrent modules keep their weights elsewhere")
     wrong += _wrong_in_tracing()
     wrong += _wrong_in_autograd_calls()
+    wrong += _wrong_in_backwards()
     if not _private.moves_in_place(weight, torch.device("cpu")):
         wrong.append("parameters cannot be moved in place")
     return wrong

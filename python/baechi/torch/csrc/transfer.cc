@@ -12,6 +12,9 @@
 #include <torch/library.h>
 
 #include <cstdint>
+#include <utility>
+
+#include "sent_gradients.h"
 
 namespace {
 
@@ -38,6 +41,14 @@ Route unpack(const std::vector<std::int64_t>& parts) {
   TORCH_CHECK_VALUE(parts.size() == 21, "a route is seven streams of three numbers");
   return {unpack(parts, 0),  unpack(parts, 3),  unpack(parts, 6), unpack(parts, 9),
           unpack(parts, 12), unpack(parts, 15), unpack(parts, 18)};
+}
+
+// The way of what is computed from a gradient, in the backward of a backward.
+std::vector<std::int64_t> reversed(const std::vector<std::int64_t>& parts) {
+  std::vector<std::int64_t> result;
+  for (const std::size_t stream : {3, 4, 5, 6, 1, 2, 3})
+    result.insert(result.end(), parts.begin() + 3 * stream, parts.begin() + 3 * stream + 3);
+  return result;
 }
 
 struct Hop {
@@ -71,6 +82,8 @@ at::Tensor hop(const at::Tensor& tensor, const Hop& streams) {
   return copy;
 }
 
+at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts);
+
 class Transfer : public torch::autograd::Function<Transfer> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor,
@@ -81,10 +94,11 @@ class Transfer : public torch::autograd::Function<Transfer> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const Route route = unpack(context->saved_data["route"].toIntVector());
+    const auto parts = context->saved_data["route"].toIntVector();
+    const Route route = unpack(parts);
     // The engine ordered the gradient before the current stream, which is `receive`.
-    at::Tensor gradient = hop(
-        gradients[0], {route.receive, route.gradient_send, route.gradient_receive, route.producer});
+    at::Tensor gradient = transfer(gradients[0], reversed(parts));
+    baechi::SentGradients::sent(gradients[0], route.gradient_send, route.consumer);
     // The engine orders who reads the result behind the current stream.
     c10::Event done(route.gradient_receive.device_type());
     done.record(route.gradient_receive);
@@ -106,9 +120,28 @@ at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
   return copy;
 }
 
+// Where the gradients of what is sent to several devices meet on their way back.
+class Collection : public torch::autograd::Function<Collection> {
+ public:
+  static at::Tensor forward(AutogradContext*, const at::Tensor& tensor) {
+    return tensor.variable_data();  // no view: it would keep `tensor` alive
+  }
+
+  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+    return {gradients[0]};
+  }
+};
+
+at::Tensor collection(const at::Tensor& tensor, at::IntArrayRef stream) {
+  const c10::StreamGuard guard(unpack(stream.vec(), 0));
+  return Collection::apply(tensor);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(baechi, m) {
+  m.def("collection(Tensor tensor, int[] stream) -> Tensor");
+  m.impl("collection", c10::DispatchKey::CompositeImplicitAutograd, &collection);
   m.def("transfer(Tensor tensor, int[] route) -> Tensor");
   m.impl("transfer", c10::DispatchKey::CompositeImplicitAutograd, &transfer);
 }
