@@ -82,3 +82,36 @@ def test_every_command_about_a_plan_takes_a_graph_def(run: Run, tmp_path: Path) 
     ):
         done = run(*command, *COSTS)
         assert done.returncode == 0, done.stderr
+
+
+FROZEN = STEP.parent / "frozen_lstm.pb"  # its loop is Enter, Merge, Switch, NextIteration and Exit
+
+
+def test_a_frozen_loop_is_one_operator_and_says_so_every_time(run: Run, tmp_path: Path) -> None:
+    placed = tmp_path / "placed.pb"
+    for _ in range(2):
+        done = run("place", FROZEN, "--costs", "gpu=rtx2080", "-c", "2x1GiB", "-o", placed)
+        assert done.returncode == 0, done.stderr
+        assert "LoopCond/_20' is a loop, which counts as one operator without the" in done.stderr
+    again = run("info", placed, "--costs", "gpu=rtx2080")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_graph_is_checked_without_costs(run: Run) -> None:
+    done = run("check", STEP, FROZEN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("graph, ") == 2
+    assert "frozen_lstm.pb: graph, 59 operators" in done.stdout
+
+
+def test_a_saved_model_says_how_to_get_its_graph(run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "saved_model.pb"
+    graph = FROZEN.read_bytes()[:1000]
+    meta_graph = b"\x0a\x07\x2a\x05serve" + b"\x12\xe8\x07" + graph
+    assert len(meta_graph) == 1012
+    saved.write_bytes(b"\x08\x01\x12\xf4\x07" + meta_graph)
+    for command in (("check", saved), ("info", saved, "--costs", "gpu=rtx2080")):
+        done = run(*command)
+        assert done.returncode == 2
+        assert "is a TensorFlow SavedModel" in done.stderr
+        assert "baechi.tensorflow.capture(FOLDER" in done.stderr

@@ -86,11 +86,16 @@ def finished(captured: Captured) -> Captured:
     operations = captured.graph.get_operations()
     captured.loops = [o.name for o in operations if o.type in _LOOPS]
     if captured.loops:
-        warnings.warn(
-            f"{_some(captured.loops)} placed as one operator each: unroll loops to place their "
-            "steps, with LSTM(unroll=True) or GRU(unroll=True) in Keras, or a Python loop over "
-            "range() instead of tf.range() or tf.while_loop",
-            stacklevel=3,
+        # A registry of its own: Python would show a model that is captured again no warning.
+        warnings.warn_explicit(
+            f"{_some(captured.loops)} placed as one operator each, and estimates do not count the "
+            "work of their steps: measure it, or unroll loops to place their steps, with "
+            "LSTM(unroll=True) or GRU(unroll=True) in Keras, or a Python loop over range() instead "
+            "of tf.range() or tf.while_loop",
+            UserWarning,
+            __file__,
+            1,
+            registry={},
         )
     captured.asked = asked_devices(captured.graph)
     definition = captured.graph.as_graph_def(add_shapes=True)

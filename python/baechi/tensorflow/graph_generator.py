@@ -186,7 +186,9 @@ def graph_of(
     if captured.function is not None and any(_is_open(t) for t in captured.graph.inputs):
         shapes = _argument_shapes(captured, size)
         definition = _private.with_sizes(captured.graph, shapes).SerializeToString()
-    return Graph.from_graph_def(definition, costs=costs, batch=size)
+    with warnings.catch_warnings():  # of loops, which capturing has told
+        warnings.filterwarnings("ignore", r".* (is a loop, which counts|are loops, which count) ")
+        return Graph.from_graph_def(definition, costs=costs, batch=size)
 
 
 def _is_open(tensor: Any) -> bool:

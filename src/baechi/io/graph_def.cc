@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/union_find.h"
 #include "baechi/io/graph_def_gradients.h"
+#include "baechi/io/graph_def_loops.h"
 #include "baechi/io/graph_def_nodes.h"
 #include "baechi/io/graph_def_operators.h"
 #include "baechi/io/source_place.h"
@@ -74,7 +76,7 @@ class GraphDefReader {
   void set_costs(OpId op);
   Shape known(const GraphDefShape& shape) const;
   std::optional<Shape> measured_shape(const GraphDefNode& node, std::size_t port) const;
-  void find_shapes(Operator& op) const;
+  void find_shapes(OpId op);
   Bytes output_size(const Operator& op, std::size_t port) const;
   Bytes variable_size(OpId op) const;
   void connect(OpId op);
@@ -85,6 +87,7 @@ class GraphDefReader {
   const ModelCosts& costs_;
   OpGraphBuilder builder_;
   GraphDefOperators operators_;
+  std::set<std::pair<OpId, std::uint32_t>> read_;  // outputs
   IdVector<OpId, Bytes> variable_;  // what readers and writers say of a captured variable
   std::optional<std::int64_t> batch_;
   std::unordered_map<std::string_view, const OperatorProfile*> measured_;
@@ -135,8 +138,11 @@ void GraphDefReader::resolve_inputs() {
     at_node(op, [&] {
       for (const std::string_view input : operators_[op].node.inputs)
         operators_[op].inputs.push_back(resolve(input));
-      find_shapes(operators_[op]);
     });
+  for (const OpId op : ops())
+    for (const Input& input : operators_[op].inputs)
+      if (!input.control) read_.insert({input.from, input.port});
+  for (const OpId op : ops()) at_node(op, [&] { find_shapes(op); });
   variable_.assign(operators_.size(), Bytes(0));
   for (const OpId op : ops()) {
     const Operator& user = operators_[op];
@@ -173,7 +179,8 @@ std::optional<GraphDefSizes> GraphDefReader::measured_shape(const GraphDefNode& 
   return Shape{size->count() / element + (size->count() % element != 0 ? 1 : 0)};
 }
 
-void GraphDefReader::find_shapes(Operator& op) const {
+void GraphDefReader::find_shapes(OpId id) {
+  Operator& op = operators_[id];
   const GraphDefAttributes& attributes = op.node.attributes;
   for (std::size_t port = 0; port < attributes.output_shapes.size(); ++port) {
     const GraphDefShape& shape = attributes.output_shapes[port];
@@ -184,6 +191,9 @@ void GraphDefReader::find_shapes(Operator& op) const {
       sizes = Shape{};  // a handle: nothing is moved, whatever the shape
     else if (is_open)
       sizes = measured_shape(op.node, port);
+    if (!sizes.has_value() && shape.unknown_rank &&
+        !read_.contains({id, static_cast<std::uint32_t>(port)}))
+      sizes = Shape{0};  // nobody reads it
     op.shapes.push_back(sizes.has_value() ? *std::move(sizes) : known(shape));
   }
   if (op.shapes.empty() && attributes.shape.has_value())
@@ -265,6 +275,21 @@ void GraphDefReader::colocate() {
 
 }  // namespace
 
+bool looks_like_saved_model(std::string_view bytes) {
+  const std::string place;
+  try {
+    WireReader model(bytes, bytes, place);
+    if (!model.next() || model.field() != 1 || model.type() != WireReader::Type::kVarint ||
+        model.integer() != 1 || !model.next() || model.field() != 2)
+      return false;
+    WireReader meta_graph = model.message();  // its meta_info_def, then its graph_def
+    return meta_graph.next() && meta_graph.field() == 1 && meta_graph.message().next() &&
+           meta_graph.next() && meta_graph.field() == 2;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 bool looks_like_graph_def(std::string_view bytes) {
   const std::string place;
   try {
@@ -284,7 +309,10 @@ OpGraph parse_graph_def(std::string_view bytes, const std::string& place,
     throw InputError(place,
                      "a TensorFlow graph has no costs: name devices to estimate them for, as in "
                      "--costs gpu=rtx3090, or a profile, as in --costs profile.json");
-  return GraphDefReader(bytes, place, graph_name, costs).read();
+  const GraphDefLoops loops = loops_of_graph_def(bytes, place);
+  if (loops.empty()) return GraphDefReader(bytes, place, graph_name, costs).read();
+  const std::string folded = fold_loops(bytes, place, loops);
+  return GraphDefReader(folded, place, graph_name, costs).read();
 }
 
 std::string set_graph_def_devices(

@@ -13,14 +13,17 @@
 
 namespace baechi {
 
+// A saved_model.pb, which holds a graph of calls and no weights.
+bool looks_like_saved_model(std::string_view bytes);
+
 // The first field is a node with a name and an operation.
 bool looks_like_graph_def(std::string_view bytes);
 
-// One operator per node, in the order of the file. Sizes come from `_output_shapes`, which
-// as_graph_def(add_shapes=True) writes. Colocated are what `_class` says and everything that
-// touches one variable. An operator is backward if TensorFlow's name for gradients says so, or if
-// it uses the outputs of one that is. Throws InputError "file: node 'NAME': reason", or
-// "file: byte N: reason" for what is no GraphDef.
+// One operator per node, in the order of the file, and one per loop of Enter, Merge and Switch,
+// named after its LoopCond. Sizes come from `_output_shapes`, which as_graph_def(add_shapes=True)
+// writes. Colocated are what `_class` says and everything that touches one variable. An operator is
+// backward if TensorFlow's name for gradients says so, or if it uses the outputs of one that is.
+// Throws InputError "file: node 'NAME': reason", or "file: byte N: reason" for what is no GraphDef.
 OpGraph parse_graph_def(std::string_view bytes, const std::string& place,
                         std::string_view graph_name, const ModelCosts& costs);
 

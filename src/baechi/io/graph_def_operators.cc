@@ -65,10 +65,13 @@ const GraphDefSizes* input_sizes(const GraphDefOperators& operators, const Graph
 }
 
 bool runs_a_kernel(std::string_view operation) {
-  static constexpr std::array<std::string_view, 17> kOps{"Const",
+  static constexpr std::array<std::string_view, 21> kOps{"Const",
+                                                         "Enter",
+                                                         "Exit",
                                                          "ExpandDims",
                                                          "Identity",
                                                          "IdentityN",
+                                                         "Merge",
                                                          "NoOp",
                                                          "Placeholder",
                                                          "PlaceholderWithDefault",
@@ -80,6 +83,7 @@ bool runs_a_kernel(std::string_view operation) {
                                                          "Size",
                                                          "Squeeze",
                                                          "StopGradient",
+                                                         "Switch",
                                                          "VarHandleOp",
                                                          "VariableV2"};
   return std::find(kOps.begin(), kOps.end(), operation) == kOps.end();

@@ -83,8 +83,35 @@ void check_coverage(const std::vector<std::string_view>& operators, const std::s
                                 ": estimate the others, as with --costs gpu=rtx3090");
 }
 
+namespace {
+
+// Loops whose work nobody knows: estimates see what goes in and out of one only.
+void add_loop_note(const OpGraph& graph, const ModelCosts& costs, std::vector<std::string>& notes) {
+  if (costs.kinds.empty()) return;
+  std::unordered_set<std::string_view> measured;
+  for (const ProfileSource& source : costs.profiles)
+    for (const OperatorProfile& op : source.profile.operators) measured.insert(op.name);
+  std::size_t count = 0;
+  std::string_view first;
+  for (const OpId op : graph.ops()) {
+    const std::string_view kind = graph[op].kind;
+    if ((kind != "While" && kind != "StatelessWhile") || measured.contains(graph[op].name))
+      continue;
+    if (count++ == 0) first = graph[op].name;
+  }
+  if (count > 0)
+    notes.push_back(printable(in_quotes(first), 120) +
+                    (count == 1
+                         ? " is a loop, which counts"
+                         : " and " + std::to_string(count - 1) + " more are loops, which count") +
+                    " as one operator without the work of its steps: measure the costs, or unroll");
+}
+
+}  // namespace
+
 std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs) {
   std::vector<std::string> notes, measured;
+  add_loop_note(graph, costs, notes);
   if (costs.profiles.empty()) return notes;
   for (const ProfileSource& source : costs.profiles) {
     for (const std::string& note : coverage_notes(graph, source.profile))

@@ -27,6 +27,12 @@ constexpr const char* kKnownFormats =
 GraphFormat detect_graph_format(std::string_view text, const std::string& place) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (looks_like_graph_def(text)) return GraphFormat::kGraphDef;
+  if (looks_like_saved_model(text))
+    throw InputError(
+        place,
+        "this is a TensorFlow SavedModel, whose functions are not inlined: in Python, "
+        "baechi.tensorflow.capture(FOLDER, signature=...).save(\"step.pb\") writes the "
+        "graph to place");
   if (looks_like_onnx(text)) return GraphFormat::kOnnx;
   if (looks_like_chakra(text)) return GraphFormat::kChakra;
   if (begin == text.npos) throw InputError(place, "the file is empty");

@@ -7,6 +7,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/graph_def.h"
+#include "baechi/io/graph_def_loops.h"
 #include "baechi/io/source_place.h"
 
 namespace baechi {
@@ -39,8 +40,10 @@ std::string placed_graph_def(std::string_view bytes, const std::string& place, c
                              const Plan& plan) {
   check_graph_def(bytes, place);
   const IdVector<DeviceId, std::string> devices = tensorflow_devices(plan.cluster);
+  const GraphDefLoops loops = loops_of_graph_def(bytes, place);
   return set_graph_def_devices(bytes, place, [&](std::string_view node) {
-    const std::optional<OpId> op = graph.find(node);
+    const auto loop = loops.find(node);
+    const std::optional<OpId> op = graph.find(loop == loops.end() ? node : loop->second);
     if (!op.has_value())
       throw InputError(place, "node '" + printable(node, 120) + "' is not in the planned graph");
     return devices[plan.schedule.slots[*op].device];

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -185,11 +186,26 @@ def test_loops_stay_whole_on_their_device() -> None:
     traced = trace(step, SPEC)
     kinds = {o.type for o in traced.graph.get_operations()}
     assert kinds & {"While", "StatelessWhile"}
-    with pytest.warns(UserWarning, match="placed as one operator each: unroll"):
+    with pytest.warns(UserWarning, match="placed as one operator each"):
         device_of = scattered(traced, 2)
     placed = assign(traced, device_of, DEVICES)
     assert placed(X).numpy() == pytest.approx(X.numpy().sum())
     assert placed.check()
+
+
+def test_loops_are_told_every_time_they_are_captured() -> None:
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = x + 1.0
+        return x
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            baechi.tensorflow.plan(step, X, cluster="4x1GiB", method="m-etf")
+    assert ["do not count the work of their steps" in str(one.message) for one in told] == [
+        True
+    ] * 2
 
 
 def test_a_table_stays_where_it_is() -> None:

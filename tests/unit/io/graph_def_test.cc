@@ -211,6 +211,69 @@ TEST_CASE("graph_def: gradients find their forward operators, sums of them those
   CHECK(graph.times(KindId(0))[*graph.find("sink")] == Time(0));
 }
 
+// x -> Enter -> Merge -> Switch -> Exit -> y;  Switch -> body -> NextIteration -> Merge: a loop as
+// TensorFlow 1 has it. `w` enters it too, and is read outside as well.
+std::string looped() {
+  return floats("x", "Placeholder", {}, {4}) + floats("w", "Const", {}, {4}) +
+         floats("loop/enter", "Enter", {"x"}, {4}) + floats("loop/w", "Enter", {"w"}, {4}) +
+         floats("loop/merge", "Merge", {"loop/enter", "loop/next"}, {4}) +
+         floats("loop/less", "Less", {"loop/merge", "loop/w"}, {}) +
+         floats("loop/cond", "LoopCond", {"loop/less"}, {}) +
+         node("loop/switch", "Switch", {"loop/merge", "loop/cond"},
+              attribute("T", type(1)) + output_shapes({{4}, {4}})) +
+         floats("loop/body", "Mul", {"loop/switch:1", "loop/w"}, {4}) +
+         floats("loop/next", "NextIteration", {"loop/body"}, {4}) +
+         floats("loop/exit", "Exit", {"loop/switch"}, {4}) +
+         floats("y", "Relu", {"loop/exit", "^loop/body"}, {4}) +
+         floats("z", "Add", {"y", "w"}, {4});
+}
+
+TEST_CASE("graph_def: a loop of Merge and Switch is one operator, and placed as one") {
+  const std::string bytes = looped();
+  const OpGraph graph = read(bytes);
+  std::vector<std::string_view> names;
+  for (const OpId op : graph.ops()) names.push_back(graph[op].name);
+  CHECK(names == std::vector<std::string_view>{"x", "w", "loop/cond", "y", "z"});
+  const OpId loop = *graph.find("loop/cond");
+  CHECK(graph[loop].kind == "While");
+  CHECK(graph.size(output(graph, loop, 0)) == Bytes(16));
+  CHECK(graph.in_edges(loop).size() == 2);
+  CHECK(graph.in_edges(*graph.find("y")).size() == 2);  // the result, and to wait for it
+  CHECK(profile_notes(graph, on("gpu=rtx2080")) ==
+        std::vector<std::string>{"'loop/cond' is a loop, which counts as one operator without the "
+                                 "work of its steps: measure the costs, or unroll"});
+
+  const Cluster cluster(parse_cluster_line("2xgpu:1GiB"));
+  const CostModel costs(graph, cluster);
+  PlanRequest request;
+  request.method = "balanced";
+  const PlanResult result = make_plan(costs, request);
+  REQUIRE(std::holds_alternative<Plan>(result));
+  const std::string placed = placed_graph_def(bytes, "m.pb", graph, std::get<Plan>(result));
+  const DeviceId planned = std::get<Plan>(result).schedule.slots[loop].device;
+  std::size_t seen = 0;
+  for (WireReader all(placed, placed, "placed"); all.next();) {
+    std::string_view name, device;
+    for (WireReader message = all.message(); message.next();) {
+      if (message.field() == 1) name = message.bytes();
+      if (message.field() == 4) device = message.bytes();
+    }
+    if (!name.starts_with("loop/")) continue;
+    CHECK(device.ends_with("GPU:" + std::to_string(planned.value())));
+    ++seen;
+  }
+  CHECK(seen == 9);
+  CHECK(graph_to_json(read(placed)) == graph_to_json(graph));
+}
+
+TEST_CASE("graph_def: a SavedModel is told from an ONNX model, and says what to do") {
+  const std::string meta_graph = field(1, field(5, "serve")) + field(2, looped());
+  const std::string saved = number(1, 1) + field(2, meta_graph);
+  CHECK_THROWS_WITH_AS(detect_graph_format(saved, "saved_model.pb"),
+                       doctest::Contains("capture(FOLDER, signature=...)"), InputError);
+  CHECK(detect_graph_format(number(1, 8) + field(2, "producer"), "m") == GraphFormat::kOnnx);
+}
+
 TEST_CASE("graph_def: what cannot be right is refused by node and reason") {
   const std::string x = floats("x", "Placeholder", {}, {4});
   CHECK(complaint("") == "m.pb: the GraphDef has no nodes");
