@@ -41,13 +41,18 @@ _FORCES = [
 _SHARED = "gradients that several devices add to one tensor race"
 _RACE = [Known("asynchronous", "WRONG", _SHARED, always=False)]
 _HELD = [
-    Known("", "PEAK", "temporaries of masked and quantised writes are not foreseen", always=False)
-]
-_NOTHING = [
     Known(
         "",
         "PEAK",
-        "a device that runs no operator holds a copy that was not foreseen",
+        "temporaries of masked and quantised writes, and of counts, are not foreseen",
+        always=False,
+    )
+]
+_SENT_FOR_THE_LOSS = [
+    Known(
+        "",
+        "PEAK",
+        "the output is also sent to where the plan has the loss, which runs outside of the model",
         always=False,
     )
 ]
@@ -69,8 +74,9 @@ KNOWN: dict[str, list[Known]] = {
     "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
-    "einsum-attention": _NOTHING,
-    "lora-by-hand": _NOTHING,
+    "counted-positions": [*_SENT_FOR_THE_LOSS, *_HELD],
+    "einsum-attention": _SENT_FOR_THE_LOSS,
+    "lora-by-hand": _SENT_FOR_THE_LOSS,
     "wgan-gp": _PARTS,
     "ppo": _PARTS,
     "checkpointed": [
@@ -88,6 +94,15 @@ KNOWN: dict[str, list[Known]] = {
     ],
     "dlrm": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
     "two-tower-contrast": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
+    "segformer": [
+        Known(
+            "",
+            "FAILS",
+            "not understood yet: also on one device",
+            "cannot be multiplied",
+            always=False,
+        )
+    ],
     "ctc": [
         Known(
             "",

@@ -136,13 +136,16 @@ def test_rows_of_other_models_stay_in_the_page(
     table = json.loads((tmp_path / "bank.json").read_text())["tables"][0]
     assert [row["model"] for row in table["rows"]] == ["memory-list", "views"]  # as in the bank
     text = (tmp_path / "bank.md").read_text()
-    assert "2 models" in text
+    assert f"2 of {len(ENTRIES)} models" in text
     assert "1 PEAK" in text
     before = (tmp_path / "bank.json").read_bytes()
-    sample = ["--sample", "word", "--minutes", "0", "--output", str(tmp_path)]
+    sample = ["--sample", "word", "--minutes", "1", "--output", str(tmp_path)]
     monkeypatch.setattr(bank, "run_row", lambda name, _: ended(name, ("planned", "ok")))
-    bank.main(sample)
+    assert bank.main(sample) == 0
+    assert "2 passed, 0 failed, 0 skipped of 2 models" in capsys.readouterr().out
     assert (tmp_path / "bank.json").read_bytes() == before
+    assert bank.main([*sample[:2], "--minutes", "0", *sample[4:]]) == 0  # begins none
+    assert "0 passed" in capsys.readouterr().out
 
 
 def test_a_sample_rotates() -> None:
