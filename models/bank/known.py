@@ -94,6 +94,15 @@ KNOWN: dict[str, list[Known]] = {
     ],
     "dlrm": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
     "two-tower-contrast": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
+    "peft-dora": [
+        Known(
+            "",
+            "FAILS",
+            "not understood yet: also on one device",
+            "cannot be recorded",
+            always=False,
+        )
+    ],
     "segformer": [
         Known(
             "",
