@@ -29,7 +29,7 @@ import torch
 from experiments import bank_packages
 from experiments.page import RESULTS, ROOT, Column, Page, Table
 from models.bank import ENTRIES, FAMILIES
-from models.bank.known import EVERYWHERE, KNOWN, Known
+from models.bank.known import KNOWN, Known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class Row:
     @property
     def known(self) -> list[Known]:
         """What is known to fail."""
-        return [*KNOWN.get(self.name, []), *EVERYWHERE]
+        return KNOWN.get(self.name, [])
 
     def bad(self) -> list[dict[str, Any]]:
         """The trials that failed, for whatever reason."""

@@ -21,25 +21,9 @@ class Known:
         return self.where in trial and self.result == result and self.said in said
 
 
-# Of any model.
-_OTHER_KERNELS = (
-    "the step was recorded on the CPU, as it fits on no device; its kernels need other memory"
-)
-EVERYWHERE = [
-    Known("planned", "PEAK", _OTHER_KERNELS, always=False),
-    Known("planned", "FAILS", _OTHER_KERNELS, "out of memory", always=False),
-]
-
-_DIFFERENTIATED = (
-    "`torch.autograd.grad` in a forward gets its tensors moved to one device in tier 1"
-)
-_BAG = "on asynchronous simulated devices EmbeddingBag's sizes are those of its meta kernel"
 _FORCES = [
-    Known("tier 1", "FAILS", _DIFFERENTIATED, "appears to not have been used", always=False),
     Known("", "PEAK", "what a gradient of a gradient keeps is not foreseen", always=False),
 ]
-_SHARED = "gradients that several devices add to one tensor race"
-_RACE = [Known("asynchronous", "WRONG", _SHARED, always=False)]
 _HELD = [
     Known(
         "",
@@ -69,8 +53,6 @@ _PARTS = [
 KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
-    "sliced-scan": _RACE,
-    "wavenet": _RACE,
     "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
@@ -92,8 +74,6 @@ KNOWN: dict[str, list[Known]] = {
             "two devices",
         )
     ],
-    "dlrm": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
-    "two-tower-contrast": [Known("asynchronous", "FAILS", _BAG, "_embedding_bag")],
     "peft-dora": [
         Known(
             "",

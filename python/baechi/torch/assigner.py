@@ -25,6 +25,7 @@ from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.communication import MODES, LogicalDevice
 from baechi.torch.function_rules import (
+    DIFFERENTIATES,
     STAY,
     asked_device,
     changes_argument,
@@ -360,6 +361,8 @@ class Assigner(SentTensors):
         on_host = on_host_by_intent(asked, self._home)
         if self._host and self._stays_on_host(tensors):
             device, on_host = self._exclusive.get(_CPU), True
+        elif name == DIFFERENTIATES:
+            device = None
         else:
             device = self._device_of_function(tensors, known[2], changes or name in STAY, kwargs)
             args, kwargs = self._taken(name, args, kwargs, device)

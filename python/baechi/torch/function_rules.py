@@ -79,6 +79,8 @@ STAY = frozenset(
         "_to_copy",
     ]
 )
+# `torch.autograd.grad`: a copy of what it differentiates by is not what was computed from.
+DIFFERENTIATES = "grad"
 # Functions with arguments that may be on the host whatever the device.
 HOST_ARGUMENTS = frozenset(
     [

@@ -124,6 +124,15 @@ def test_packed_sequences() -> None:
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("how", ["sum", "mean", "max"])
+def test_bags_of_embeddings(how: str) -> None:
+    torch.manual_seed(0)
+    items, offsets = torch.tensor([1, 2, 4, 5, 4, 3, 2]), torch.tensor([0, 3, 3])
+    model = nn.EmbeddingBag(10, 4, mode=how)
+    compare(model, lambda m, d: m(items.to(d), offsets.to(d)), 1e-6)
+
+
+@pytest.mark.usefixtures("mode")
 def test_a_transformer() -> None:
     torch.manual_seed(0)
     model = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)

@@ -87,7 +87,7 @@ class Call {
       enqueue({});
       return finish({});
     }
-    if (settings().asynchronous && returns_only_tensors())
+    if (settings().asynchronous && returns_only_tensors() && meta_tells_sizes())
       if (const auto expected = infer()) return run_later(*expected);
     run_here();
   }
@@ -96,6 +96,13 @@ class Call {
   const c10::IValue& argument(std::size_t i) const { return (*stack_)[first_ + i]; }
   std::size_t num_arguments() const { return schema_.arguments().size(); }
   const char* name() const { return schema_.name().c_str(); }
+
+  // The CPU's kernels of bags of embeddings return other helpers for their backward than the meta
+  // kernels, which are those of a GPU.
+  bool meta_tells_sizes() const {
+    return schema_.name() != "aten::_embedding_bag" &&
+           schema_.name() != "aten::_embedding_bag_forward_only";
+  }
 
   // The device of all tensors, or an error. A CPU scalar may take part in anything; indices and
   // lengths may stay on the host, as on any accelerator.
