@@ -46,7 +46,9 @@ def _asked(function: Any) -> str | None:
             return None if name in _SAME_ALWAYS or name.startswith("_") else f"os.{name}"
         if module in ("io", "_io", "builtins"):
             return name if name in ("open", "open_code", "input") else None
-        return f"{module.lstrip('_')}.{name}" if module in _WORLD else None
+        if module not in _WORLD or name == "sleep":  # which tells nothing
+            return None
+        return f"{module.lstrip('_')}.{name}"
     if isinstance(owner, random.Random):
         return f"random.{name}" if name in ("random", "getrandbits") else None
     if isinstance(owner, io.IOBase) or type(owner).__module__ in _WORLD:

@@ -14,7 +14,7 @@ import random
 import sys
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -86,8 +86,10 @@ def _setting(value: Any, depth: int) -> Any:
         return (_thing(value), len(value)) if many else _thing(value)
     if inside is not value:
         return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
-    members = dict.items(value) if isinstance(value, dict) else value
-    return type(value), [_setting(member, depth - 1) for member in members]
+    if isinstance(value, Mapping):  # not by its items, pairs that are made to be looked at
+        members = dict.items(value) if isinstance(value, dict) else value.items()
+        return type(value), [(_setting(k, 0), _setting(v, depth - 1)) for k, v in members]
+    return type(value), [_setting(member, depth - 1) for member in value]
 
 
 def settings_of(model: nn.Module) -> list[Any]:

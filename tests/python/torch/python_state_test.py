@@ -27,6 +27,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import numpy as np
 import torch
+from baechi.torch.python_state import settings_of
 from torch import nn
 
 COUNT = 0
@@ -452,3 +453,15 @@ def test_a_copy_of_a_recorded_model_is_a_copy() -> None:
     del model.made, model.queue
     baechi.torch.capture(model, X)
     assert copy.deepcopy(model).memory == [0.0]
+
+
+def test_settings_compare_what_is_in_mappings() -> None:
+    model = Holding(lambda _, x: x)
+    model.tables = {"outer": {"inner": object()}}  # pairs of which are made anew for every look
+    model.chosen = collections.UserDict(rate=1.0)
+    before = settings_of(model)
+    others = [{"other": object()}.items() for _ in range(100)]
+    assert settings_of(model) == before
+    assert others
+    model.chosen["rate"] = 2.0
+    assert settings_of(model) != before

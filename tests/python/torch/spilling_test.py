@@ -173,7 +173,14 @@ def test_predicted_peaks_of_a_model_that_no_device_has_room_for(
     inputs = example()
     torch.manual_seed(1)
     whole = baechi.torch.place(
-        build(), inputs, "1x1GiB", devices=["sim:0"], loss=loss_like, method="single", bounds=False
+        build(),
+        inputs,
+        "1x1GiB",
+        devices=["sim:0"],
+        loss=loss_like,
+        method="single",
+        bounds=False,
+        gradients="freed",
     )
     cap = whole.peaks["gpu:0"] * percent // 100
     whole.restore()
@@ -182,7 +189,13 @@ def test_predicted_peaks_of_a_model_that_no_device_has_room_for(
     devices = [f"sim:{i}" for i in range(count)]
     torch.manual_seed(1)
     placed = baechi.torch.place(
-        build(), inputs, f"{count}x{cap}B", devices=devices, loss=loss_like, bounds=False
+        build(),
+        inputs,
+        f"{count}x{cap}B",
+        devices=devices,
+        loss=loss_like,
+        bounds=False,
+        gradients="freed",
     )
     check(placed, inputs, "adam")
     placed.restore()
@@ -202,6 +215,7 @@ def test_predicted_peaks_when_what_is_computed_again_is_on_several_devices() -> 
             bounds=False,
             method="random",
             seed=seed,
+            gradients="freed",
         )
         check(placed, inputs, "sgd")
         placed.restore()
