@@ -263,6 +263,7 @@ def test_predicted_peaks_of_single_calls(name: str, mode: str) -> None:
         tier=2,
         mode=mode,
         optimizer="sgd",
+        gradients="freed",
         exported=[exported(name)],
         loss=lambda out: out.square().mean(),
     )
