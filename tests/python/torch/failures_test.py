@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch import _private
 from random_placement import placed_at_random
 from torch import nn
 
@@ -101,6 +102,14 @@ def test_what_cannot_follow_a_placed_model_says_so_at_once(by: str, tier: Any) -
         torch.testing.assert_close(b.grad.cpu(), a.grad)
     placed.restore()
     FOLLOWERS[by](model)
+
+
+@pytest.fixture(autouse=True)
+def several_threads() -> None:
+    """Give this thread what a model of an earlier test, collected in another thread, could not."""
+    gc.collect()
+    if not _private.one_backward_thread._who:
+        torch._C._set_multithreading_enabled(True)
 
 
 def test_a_model_that_is_dropped_without_restore_leaves_nothing_in_the_process() -> None:
