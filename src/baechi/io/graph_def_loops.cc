@@ -111,7 +111,7 @@ std::string_view name_of(const Nodes& nodes, const std::vector<std::size_t>& mem
 
 // Enters that only their loop reads, and the Exits, are part of it.
 void add_gates(const Nodes& nodes, std::vector<std::string_view>& loop) {
-  constexpr std::string_view kSeveral = "";  // no node has this name
+  constexpr std::string_view kSeveral;  // no node has this name
   std::vector<std::string_view> reader(nodes.all.size());
   std::vector<bool> is_read(nodes.all.size(), false);
   for (std::size_t node = 0; node < nodes.all.size(); ++node)
