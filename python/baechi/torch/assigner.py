@@ -343,6 +343,10 @@ class Assigner(SentTensors):
             with contextlib.nullcontext() if device is None else device.computing():
                 self.watch(key, out)
 
+    def _copied_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._await([tensor])  # the copy is the caller's, on its own stream
+        return tensor.cpu()
+
     def run_function(
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
@@ -353,7 +357,7 @@ class Assigner(SentTensors):
             known = scope.planned[index] = (name, key, self._device_of.get(key))
             if key not in self._recorded:
                 self._new(key)
-        args = with_host_arguments(name, args)
+        args = with_host_arguments(name, args, self._copied_to_host)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)
         first = args[:1] or tensors[:1]  # of several tensors, where a function changes a list

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -126,12 +126,14 @@ def changes_argument(name: str, kwargs: Mapping[str, Any]) -> bool:
 _ONLY_ON_HOST = {"_pack_padded_sequence": 1, "numpy": 0, "__array__": 0}
 
 
-def with_host_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def with_host_arguments(
+    name: str, args: tuple[Any, ...], to_host: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[Any, ...]:
     """Return the arguments of a torch function, on the host what PyTorch wants there."""
     position = _ONLY_ON_HOST.get(name)
     if position is None or len(args) <= position or not isinstance(args[position], torch.Tensor):
         return args
-    return (*args[:position], args[position].cpu(), *args[position + 1 :])
+    return (*args[:position], to_host(args[position]), *args[position + 1 :])
 
 
 def asked_device(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -136,7 +136,7 @@ class Recorder(Interceptor):
         if self._state.resumed:
             return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
-        args = with_host_arguments(name, args)
+        args = with_host_arguments(name, args, torch.Tensor.cpu)
         with self._running(op, args, kwargs):
             return self._finish(call(*args, **kwargs), args, kwargs)
 

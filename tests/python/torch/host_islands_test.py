@@ -34,6 +34,24 @@ class Packed(nn.Module):
         return self.out(y.mean(1))
 
 
+class Counted(nn.Module):
+    """An LSTM over the lengths that it counts itself, behind work that takes a device its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(50, 8), nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x
+        for _ in range(12):
+            tokens = tokens * 2 - x
+        lengths = (tokens > 0).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.embed(x), lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.layer(packed)[1][0]
+
+
 class Ordered(nn.Module):
     """Sorts by NumPy what it computed on the CPU, as DETR matches boxes."""
 
@@ -78,6 +96,12 @@ def test_lengths_of_sequences(to_host: bool) -> None:
     inputs = (torch.randint(0, 50, (4, 7)), torch.tensor([7, 5, 3, 2]))
     homes = ("cpu", "sim:1") if to_host else ("cpu",)  # PyTorch itself refuses the others
     trains_the_same(Packed(to_host).double(), inputs, homes=homes)
+
+
+def test_lengths_that_a_device_counts() -> None:
+    torch.manual_seed(3)
+    x = torch.randint(1, 50, (4, 7)) * (torch.arange(7) < torch.tensor([[3], [7], [1], [5]]))
+    trains_the_same(Counted().double(), x, homes=("cpu",), ran=1)
 
 
 @pytest.mark.parametrize("host", ["cpu", "to"])
