@@ -163,6 +163,7 @@ class Subject:
             loss=self.entry.loss,
             method=trial.method,
             optimizer="adamw",
+            gradients="freed",  # these scripts give them up before a forward
             mode=trial.mode,
             tier=trial.tier,
             exported=self.known,
