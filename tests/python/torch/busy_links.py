@@ -56,9 +56,10 @@ def keep_busy(place: Any, source: int, target: int) -> None:
 
 
 def goes_wrong(run: Callable[[], None]) -> bool:
-    """Whether a test that is run fails."""
-    try:
-        run()
-    except AssertionError:
-        return True
+    """Whether a test fails in one of a few runs: a slow host may come too late for a fault."""
+    for _ in range(5):
+        try:
+            run()
+        except AssertionError:
+            return True
     return False

@@ -13,23 +13,21 @@ import pytest
 
 if importlib.util.find_spec("torch") is not None:
     importlib.import_module("baechi.torch.sim")  # before any test runs a backward
+    # Autograd's threads keep what they find first, and sums over more threads round differently.
+    importlib.import_module("torch").set_num_threads(1)
 
 
 @pytest.fixture
 def sim() -> Iterator[ModuleType]:
     """Simulated devices with their defaults, before and after the test."""
     import baechi.torch.sim as module
-    import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     module.reset()
     if any(module.memory_allocated(i) for i in range(module.device_count())):
         gc.collect()  # models of earlier tests, which some tests would count
     module.reset_virtual_clock()
     yield module
     module.reset()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
