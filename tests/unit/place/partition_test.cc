@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+namespace {
+
+Cluster cluster_of(std::vector<Device> devices, Time latency) {
+  ClusterSpec spec;
+  spec.devices = std::move(devices);
+  spec.links.emplace_back().latency = latency;
+  return Cluster(std::move(spec));
+}
+
+Trace partition(const OpGraph& graph, const Cluster& cluster) {
+  const CostModel costs(graph, cluster);
+  return simulate(costs, std::get<PlacedGraph>(place_partition(costs, {})));
+}
+
+// Four operators that do not know each other; two fast devices hold one each, a slow one the rest.
+TEST_CASE("partition: a plan that fits is better than a faster one that does not") {
+  OpGraphBuilder builder;
+  for (const char* name : {"a", "b", "c", "d"})
+    builder.set_time(builder.add_operator({.name = name, .permanent = Bytes(8)}), "gpu", Time(10));
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster =
+      cluster_of({{"gpu:0", "gpu", Bytes(10), "h", kFullSpeed},
+                  {"gpu:1", "gpu", Bytes(10), "h", kFullSpeed},
+                  {"gpu:2", "gpu", Bytes(100), "h", Speed(kFullSpeed.count() / 2)}},
+                 Time(1));
+  const Trace trace = partition(graph, cluster);
+  CHECK(total_excess(trace, cluster) == Bytes(0));
+  CHECK(trace.schedule.makespan == Time(40));
+}
+
+//   s0 --> r0    s1 --> r1    s2 --> r2    s3 --> r3    long
+//
+// Each source has a device of its own, the rest shares two. Judged by compute time alone one of
+// them takes `long`, and the other one all readers, whose transfers then wait for each other.
+TEST_CASE("partition: transfers keep the device busy that receives them, too") {
+  OpGraphBuilder builder;
+  std::vector<Device> devices;
+  for (const char* digit : {"0", "1", "2", "3"}) {
+    const std::string device = std::string("source:") + digit;
+    devices.push_back({device, "source", Bytes(1'000), "h", kFullSpeed});
+    const OpId source = builder.add_operator({.name = std::string("s") + digit, .pin = device});
+    const OpId reader = builder.add_operator({.name = std::string("r") + digit});
+    builder.set_time(source, "source", Time(1));
+    builder.set_time(reader, "reader", Time(25));
+    builder.connect(builder.add_output(source, Bytes(1)), reader);
+  }
+  builder.set_time(builder.add_operator({.name = "long"}), "reader", Time(100));
+  const OpGraph graph = std::move(builder).build();
+  for (const char* name : {"reader:0", "reader:1"})
+    devices.push_back({name, "reader", Bytes(1'000), "h", kFullSpeed});
+  const Cluster cluster = cluster_of(std::move(devices), Time(100));
+  // Two readers beside `long`: 1 + 100 + 100 + 25.
+  CHECK(partition(graph, cluster).schedule.makespan == Time(226));
+}
+
+}  // namespace
+}  // namespace baechi
