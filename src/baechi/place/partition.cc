@@ -29,6 +29,10 @@ namespace {
 
 using Parts = IdVector<VertexId, DeviceId>;
 
+// With more of them, each number of devices that is tried takes so long that few are tried, with
+// one start each, and a vertex moves to its neighbours only.
+constexpr std::size_t kFewDevices = 8;
+
 struct Prices {
   double queue;    // of a device's queue time beside its compute time
   double traffic;  // of all transfers together, whoever carries them
@@ -77,6 +81,7 @@ class Balance {
       double best_value = now * (1 - 1e-9);
       for (const DeviceId device : candidates(vertex)) {
         if (device == parts_[vertex] || !may_run(vertex, device)) continue;
+        work_ += devices_.size() * (1 + graph_.nets_of[vertex].size());
         move(vertex, device);
         if (const double there = value(); there < best_value) {
           best_value = there;
@@ -117,6 +122,8 @@ class Balance {
     return v.can_run_on(costs_.class_of(device).index());
   }
   const Parts& parts() const { return parts_; }
+  // Devices looked at, for each move and each of its nets.
+  std::uint64_t work() const { return work_; }
 
  private:
   double time(VertexId vertex, DeviceId device) const {
@@ -138,8 +145,7 @@ class Balance {
 
   // Where a neighbour is; with few devices, anywhere.
   const std::vector<DeviceId>& candidates(VertexId vertex) {
-    constexpr std::size_t kFew = 8;
-    if (devices_.size() <= kFew) return devices_;
+    if (devices_.size() <= kFewDevices) return devices_;
     nearby_.clear();
     for (const NetId net : graph_.nets_of[vertex])
       for (const DeviceId device : devices_)
@@ -186,6 +192,7 @@ class Balance {
   Parts parts_;
   IdVector<DeviceId, double> compute_, queue_, bytes_;
   std::vector<std::uint32_t> readers_;  // of each net on each device, the maker's left out
+  std::uint64_t work_ = 0;
   std::vector<DeviceId> nearby_;
 };
 
@@ -240,11 +247,12 @@ Parts deal_out(const CostModel& costs, const Hypergraph& graph,
 
 Parts solve(const CostModel& costs, const std::vector<Level>& levels,
             const std::vector<DeviceId>& devices, const Prices& prices, double memory_share,
-            Random& random) {
-  constexpr int kStarts = 4, kCoarsePasses = 20, kFinePasses = 3;
+            Random& random, std::uint64_t& work) {
+  constexpr int kCoarsePasses = 20, kFinePasses = 3;
+  const int starts = devices.size() <= kFewDevices ? 4 : 1;
   std::optional<std::pair<double, Parts>> best;
   Balance coarse(costs, levels.back().graph, devices, prices, memory_share);
-  for (int start = 0; start < kStarts; ++start) {
+  for (int start = 0; start < starts; ++start) {
     Parts parts = deal_out(costs, levels.back().graph, devices, coarse);
     if (start > 0)
       for (DeviceId& part : parts)
@@ -258,6 +266,7 @@ Parts solve(const CostModel& costs, const std::vector<Level>& levels,
     if (!best.has_value() || coarse.value() < best->first)
       best.emplace(coarse.value(), coarse.parts());
   }
+  work += coarse.work();
   Parts parts = std::move(best->second);
   for (std::size_t level = levels.size() - 1; level-- > 0;) {
     Parts finer;
@@ -267,6 +276,7 @@ Parts solve(const CostModel& costs, const std::vector<Level>& levels,
     for (int pass = 0; pass < kFinePasses && balance.improve(random); ++pass) {
     }
     parts = balance.parts();
+    work += balance.work();
   }
   return parts;
 }
@@ -323,8 +333,8 @@ std::vector<IdVector<OpId, std::uint32_t>> traffic_levels(const CostModel& costs
   return result;
 }
 
-PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options) {
-  if (const auto misfit = too_large(costs)) return *misfit;
+Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
+  if (const auto misfit = too_large(costs)) return {*misfit};
   Random random(options.seed);
   OperatorHypergraph finest = make_hypergraph(costs);
   const std::vector<Level> levels = coarsen(costs, std::move(finest.graph), random);
@@ -333,13 +343,15 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
 
   std::optional<PlacedGraph> best;
   std::pair<Bytes, Time> best_key;
+  std::uint64_t looks = 0, candidates = 0;
   for (std::size_t used = std::min<std::size_t>(2, fastest.size()); used <= fastest.size();
-       used = used < 8 ? used + 1 : used * 2) {
+       used = used < kFewDevices ? used + 1 : used * 2) {
     const std::vector<DeviceId> devices(fastest.begin(),
                                         fastest.begin() + static_cast<std::ptrdiff_t>(used));
     for (const Prices& prices : {Prices{0.5, 0.2}, Prices{1.0, 1.0}}) {
       throw_if_cancelled(options.cancel);
-      const Parts parts = solve(costs, levels, devices, prices, memory_share, random);
+      const Parts parts = solve(costs, levels, devices, prices, memory_share, random, looks);
+      ++candidates;
       Placement placement;
       for (const VertexId vertex : finest.vertex_of) placement.push_back(parts[vertex]);
       bool runs = true;
@@ -353,8 +365,15 @@ PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options)
       best_key = key;
     }
   }
-  if (best.has_value()) return *std::move(best);
-  return DoesNotFit{costs.graph().topological_order().front(), Bytes(0)};
+  constexpr std::uint64_t kLooksPerReplay = 35, kReplaysPerCandidate = 2;
+  const auto work = static_cast<std::int64_t>(
+      looks / kLooksPerReplay + candidates * kReplaysPerCandidate * costs.graph().num_ops());
+  if (best.has_value()) return {*std::move(best), work};
+  return {DoesNotFit{costs.graph().topological_order().front(), Bytes(0)}, work};
+}
+
+PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options) {
+  return partition(costs, options).result;
 }
 
 }  // namespace baechi

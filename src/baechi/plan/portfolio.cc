@@ -235,22 +235,28 @@ class Portfolio {
   // Partitions and cuts differ by their seed, much more than by what local search makes of them: a
   // few more.
   void restart(Attempt& refined) {
-    restart({.share = 0.35, .work_per_op = 18}, refined, [&](std::uint64_t seed) {
+    const OpGraph& graph = costs_.graph();
+    const auto size = static_cast<std::int64_t>(1'000 + graph.num_ops() + graph.num_edges());
+    restart({.share = 0.35, .least = 18 * size}, refined, [&](std::uint64_t seed) -> Restarted {
       PlaceOptions options = request_.place;
       options.seed = seed;
       options.cancel = nullptr;
-      PlaceResult result = place_partition(costs_, options);
-      auto* placed = std::get_if<PlacedGraph>(&result);
-      return placed == nullptr ? std::nullopt : std::optional(std::move(*placed));
+      Partitioned found = partition(costs_, options);
+      auto* placed = std::get_if<PlacedGraph>(&found.result);
+      if (placed == nullptr) return {std::nullopt, found.work};
+      return {std::move(*placed), found.work};
     });
-    const OpLabels groups = group_labels(costs_.graph());
-    restart({.share = 0.15, .work_per_op = 2}, refined,
-            [&](std::uint64_t seed) -> std::optional<PlacedGraph> {
-              std::optional<DeviceCut> cut = cut_partition(costs_, groups, {.seed = seed});
-              if (!cut.has_value()) return std::nullopt;
-              if (cut->over == Bytes(0)) return std::move(cut->schedule.placed);
-              return repaired(cut->schedule.placed);
-            });
+    // Beside what grows with the graph, every device adds to the search on the coarsest one.
+    const auto coarsest = static_cast<std::int64_t>(30 * costs_.cluster().num_devices() *
+                                                    std::min<std::size_t>(graph.num_ops(), 200));
+    const OpLabels groups = group_labels(graph);
+    restart({.share = 0.15, .least = 2 * size}, refined, [&](std::uint64_t seed) -> Restarted {
+      std::optional<DeviceCut> cut = cut_partition(costs_, groups, {.seed = seed});
+      const std::int64_t work = 2 * size + coarsest;
+      if (!cut.has_value()) return {std::nullopt, work};
+      if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), work};
+      return {repaired(cut->schedule.placed), work};
+    });
   }
 
   // A cut that hardly runs over is a few moves away from one that fits, and usually much faster
@@ -281,18 +287,24 @@ class Portfolio {
 
   struct Effort {
     double share;        // of the budget
-    double work_per_op;  // what one run costs for each operator and edge, about
+    std::int64_t least;  // no run without so much work
   };
-  template <class Run>  // from a seed to a plan, or none
+  struct Restarted {
+    std::optional<PlacedGraph> placed;
+    std::int64_t work;  // that it took; the others will take as much
+  };
+  template <class Run>
   void restart(const Effort& effort, Attempt& refined, const Run& run) {
-    const auto size =
-        static_cast<double>(1'000 + costs_.graph().num_ops() + costs_.graph().num_edges());
-    const auto runs = static_cast<std::uint64_t>(std::clamp(
-        budget_left() * effort.share * kSimulatedOpsPerSecond / (effort.work_per_op * size), 0.0,
-        32.0));
+    constexpr double kMost = 32;  // runs
+    const double work = budget_left() * effort.share * kSimulatedOpsPerSecond;
+    if (work < static_cast<double>(effort.least) || must_stop()) return;
+    const Restarted first = run(request_.place.seed + 1);
+    const auto runs = static_cast<std::size_t>(
+        std::clamp(work / static_cast<double>(std::max<std::int64_t>(first.work, 1)), 1.0, kMost));
     std::vector<std::optional<PlacedGraph>> found(runs);
-    parallel_for(runs, request_.threads, [&](std::size_t i) {
-      if (!must_stop()) found[i] = run(request_.place.seed + 1 + i);
+    found.front() = first.placed;
+    parallel_for(runs - 1, request_.threads, [&](std::size_t i) {
+      if (!must_stop()) found[i + 1] = run(request_.place.seed + 2 + i).placed;
     });
     for (const std::optional<PlacedGraph>& placed : found)
       if (placed.has_value()) offer_placement(problem(), *placed, refined);

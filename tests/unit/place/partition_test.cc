@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "baechi/place/partition.h"
+
 #include <doctest/doctest.h>
 
 #include <string>
@@ -10,6 +12,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "unit/graphs.h"
 
 namespace baechi {
 namespace {
@@ -21,7 +24,7 @@ Cluster cluster_of(std::vector<Device> devices, Time latency) {
   return Cluster(std::move(spec));
 }
 
-Trace partition(const OpGraph& graph, const Cluster& cluster) {
+Trace partitioned(const OpGraph& graph, const Cluster& cluster) {
   const CostModel costs(graph, cluster);
   return simulate(costs, std::get<PlacedGraph>(place_partition(costs, {})));
 }
@@ -37,7 +40,7 @@ TEST_CASE("partition: a plan that fits is better than a faster one that does not
                   {"gpu:1", "gpu", Bytes(10), "h", kFullSpeed},
                   {"gpu:2", "gpu", Bytes(100), "h", Speed(kFullSpeed.count() / 2)}},
                  Time(1));
-  const Trace trace = partition(graph, cluster);
+  const Trace trace = partitioned(graph, cluster);
   CHECK(total_excess(trace, cluster) == Bytes(0));
   CHECK(trace.schedule.makespan == Time(40));
 }
@@ -64,7 +67,20 @@ TEST_CASE("partition: transfers keep the device busy that receives them, too") {
     devices.push_back({name, "reader", Bytes(1'000), "h", kFullSpeed});
   const Cluster cluster = cluster_of(std::move(devices), Time(100));
   // Two readers beside `long`: 1 + 100 + 100 + 25.
-  CHECK(partition(graph, cluster).schedule.makespan == Time(226));
+  CHECK(partitioned(graph, cluster).schedule.makespan == Time(226));
+}
+
+// Searches that run it again and again charge their budget so much.
+TEST_CASE("partition: what it takes grows with the graph, and faster than the devices") {
+  const auto work = [](std::size_t max_ops, std::size_t devices) {
+    const OpGraph graph = testing::random_dag(1, {.min_ops = max_ops, .max_ops = max_ops});
+    const Cluster cluster = testing::unit_latency_cluster(devices, Bytes(1'000'000));
+    return partition(CostModel(graph, cluster), {}).work;
+  };
+  CHECK(work(40, 2) > 400);
+  CHECK(work(160, 2) > 4 * work(40, 2));
+  CHECK(work(160, 8) > 8 * work(160, 2));
+  CHECK(work(160, 64) < 16 * work(160, 8));
 }
 
 }  // namespace
