@@ -32,64 +32,15 @@ _HELD = [
         always=False,
     )
 ]
-_SENT_FOR_THE_LOSS = [
-    Known(
-        "",
-        "PEAK",
-        "the output is also sent to where the plan has the loss, which runs outside of the model",
-        always=False,
-    )
-]
-_PARTS = [
-    Known(
-        "",
-        "FAILS",
-        "a part that is called alone gets what is elsewhere",
-        "two devices",
-        always=False,
-    )
-]
-
 KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
     "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
-    "counted-positions": [*_SENT_FOR_THE_LOSS, *_HELD],
-    "einsum-attention": _SENT_FOR_THE_LOSS,
-    "lora-by-hand": _SENT_FOR_THE_LOSS,
-    "wgan-gp": _PARTS,
-    "ppo": _PARTS,
     "checkpointed": [
         Known(
             "", "PEAK", "when a checkpoint lets go is foreseen too late or too early", always=False
-        )
-    ],
-    "old-spectral-norm": [
-        Known(
-            "tier 1",
-            "FAILS",
-            "a weight that a hook computes is no parameter, and stays where it was made",
-            "two devices",
-        )
-    ],
-    "peft-dora": [
-        Known(
-            "",
-            "FAILS",
-            "not understood yet: also on one device",
-            "cannot be recorded",
-            always=False,
-        )
-    ],
-    "segformer": [
-        Known(
-            "",
-            "FAILS",
-            "not understood yet: also on one device",
-            "cannot be multiplied",
-            always=False,
         )
     ],
     "ctc": [

@@ -27,6 +27,7 @@ from baechi.torch.communication import MODES, LogicalDevice
 from baechi.torch.function_rules import (
     DIFFERENTIATES,
     STAY,
+    UNCOUNTED_CHANGES,
     asked_device,
     changes_argument,
     is_host,
@@ -35,7 +36,7 @@ from baechi.torch.function_rules import (
 )
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import flatten_recurrent, move_weights
-from baechi.torch.nested import held_tensors, map_tensors, tensors_in
+from baechi.torch.nested import held_by, held_tensors, map_tensors, tensors_in
 from baechi.torch.optimizer_state import follow
 from baechi.torch.planned_pieces import (
     called_units,
@@ -72,13 +73,14 @@ class Assigner(SentTensors):
             raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
         self.placement = dict(device_of)
         self.captured = captured
-        self._device_of = {key: devices[index] for key, index in device_of.items()}
+        views = {op.key for op in captured.ops if op.only_views}  # are where their storage is
+        self._device_of = {key: devices[i] for key, i in device_of.items() if key not in views}
         self._units = units_of(captured, self._device_of) if collapse else called_units(captured)
         super().__init__(model, lambda path, _: path in self._units, devices, mode)
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
         self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
-        self._changing = {op.key for op in captured.ops if op.changed}
+        self._changing = {op.key for op in captured.ops if op.changed or op.changes_weights}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._pushed = pushed_outputs(captured, self._device_of) if mode == "streams" else {}
         self._viewed = writers_of_views(captured, self._pushed)
@@ -279,7 +281,7 @@ class Assigner(SentTensors):
         """Run a unit on its device."""
         if scope.target is None:
             scope.target = self._target_of_unit(scope, module)
-        device, changes = scope.target
+        device, changes, attributes = scope.target
         known = scope.key in self._recorded or scope.path in self._units
         if not known and scope.path not in self._parts:
             self._new(scope.key)
@@ -299,6 +301,8 @@ class Assigner(SentTensors):
         if changes and (self._sent or self._made_at or self.links.reads):
             for tensor in tensors_in((args, kwargs)):
                 self._about_to_change(tensor, device)
+        if attributes and device is not None:
+            forward = self._attributes_at(module, attributes, device)(forward)
         if device is None or device.own_stream is None:
             out = forward(*args, **kwargs)
         else:
@@ -321,7 +325,9 @@ class Assigner(SentTensors):
             )
         self.unplanned.add(key)
 
-    def _target_of_unit(self, scope: Scope, module: nn.Module) -> tuple[LogicalDevice | None, bool]:
+    def _target_of_unit(
+        self, scope: Scope, module: nn.Module
+    ) -> tuple[LogicalDevice | None, bool, list[str]]:
         key = scope.key or type(module).__name__
         known = self._units.get(scope.path)
         device = self._device_of.get(key) or known
@@ -329,7 +335,7 @@ class Assigner(SentTensors):
             weight = next(module.parameters(), None)
             device = None if weight is None else self.owner(weight)
         keeps = key in self._keeps_inputs or scope.path in self._keeping_units
-        return device, not keeps
+        return device, not keeps, list(held_by(module))
 
     def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
         self._mark(out, device)
@@ -387,6 +393,9 @@ class Assigner(SentTensors):
                 out = call(*args, **kwargs)
         if changes and args:
             self._changed_back(first, args[:1])
+        elif name in UNCOUNTED_CHANGES or known[1] in self._changing:
+            taken = list(tensors_in((args, tuple(kwargs.values()))))
+            self._changed_back(tensors[1:], taken[1:], counted=name not in UNCOUNTED_CHANGES)
         if on_host or (device is not None and device.has_streams and name not in STAY):
             self._keep_on_host(out)
         self._made(known[1], out, device)

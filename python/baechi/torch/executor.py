@@ -20,7 +20,15 @@ from torch import nn
 from baechi.torch import _private
 from baechi.torch.communication import Arrival, Links, LogicalDevice
 from baechi.torch.exported_graph import ExportedGraph, Node, Ref, refs_in
-from baechi.torch.exported_schedule import Bring, Run, Schedule, Send, Wait, is_everywhere
+from baechi.torch.exported_schedule import (
+    Bring,
+    Return,
+    Run,
+    Schedule,
+    Send,
+    Wait,
+    is_everywhere,
+)
 
 _VARIABLE = re.compile(r"\b[va]\d+(?:_\d+)*\b")
 _ANY = object()  # a line that may run under any stream: it names its own
@@ -220,7 +228,21 @@ class _Writer:
             return [_Line(_ANY, f"{arrival} = {send}({value}, {home}, {target})")]
         if isinstance(step, Wait):
             return [_Line(_ANY, f"{copy} = {arrival}.wait()")]
+        if isinstance(step, Return):
+            send = self._source.name(self._send, "send")
+            here = devices[self._schedule.devices[step.value] or 0]
+            changed = f"a{step.value}_{step.target}_{step.version + 1}_{step.node}"
+            contexts = self._contexts(self._graph.nodes[step.node], here.torch_device)
+            return [
+                _Line(_ANY, f"{changed} = {send}({copy}, {target}, {home}).wait()"),
+                _Line(here, f"{value}.copy_({changed})", contexts),
+            ]
         return [_Line(_ANY, f"{arrival}.settle({home})")]
+
+    def _contexts(self, node: Node, where: torch.device | None) -> tuple[str, ...]:
+        """Return what a call runs in."""
+        on = self._source.name(where or torch.device("cpu"), "device") if node.contexts else ""
+        return tuple(f"{self._source.name(c, 'context')}({on})" for c in node.contexts)
 
     def _run(self, node: Node) -> list[_Line]:
         name = self._value(node.index)
@@ -237,9 +259,7 @@ class _Writer:
         device = None if index is None else self._machine.devices[index]
         where = None if device is None else device.torch_device
         call = _call(self._source, node, self._local(node.index), where)
-        on = self._source.name(where or torch.device("cpu"), "device") if node.contexts else ""
-        contexts = tuple(f"{self._source.name(c, 'context')}({on})" for c in node.contexts)
-        lines = [_Line(device, f"{name} = {call}", contexts)]
+        lines = [_Line(device, f"{name} = {call}", self._contexts(node, where))]
         if self._machine.watch is not None:
             watch = self._source.name(self._machine.watch, "watch")
             lines.append(_Line(device, f"{watch}({node.key!r}, {name})"))

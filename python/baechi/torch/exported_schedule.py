@@ -3,7 +3,8 @@
 
 A tensor goes to another device once per version: right behind the call that made it or changed it
 last, and who reads it there waits for it right before. A call that changes a storage in place
-waits for the copies of it that are on their way. All of that is known before the step runs.
+waits for the copies of it that are on their way; what it changes elsewhere comes back at once. All
+of that is known before the step runs.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ class Settle:
 
 
 @dataclass(frozen=True)
+class Return:
+    """What a call on another device changed in the copy of a value comes back into the value."""
+
+    value: int
+    target: int
+    version: int
+    node: int  # the call
+
+
+@dataclass(frozen=True)
 class Bring:
     """A value from outside comes to a device."""
 
@@ -63,7 +74,7 @@ class Bring:
 class Schedule:
     """The steps of a graph in order, the device of every node, and where each read comes from."""
 
-    steps: list[Run | Send | Wait | Settle | Bring]
+    steps: list[Run | Send | Wait | Settle | Return | Bring]
     devices: list[int | None]  # None: a number, or where the model's arguments are
     copies: dict[tuple[int, int], int]  # (reader, value) -> the version that it reads
 
@@ -123,6 +134,11 @@ def devices_of(
             inside = [d for d in readers if d != _OUTSIDE]
             if inside:
                 device[of[node.index]] = inside[0]
+    for node in graph.nodes:  # what is where the arguments are is not changed from elsewhere
+        here = device.get(of[node.index], _OUTSIDE)
+        for written in node.writes if here != _OUTSIDE else ():
+            if device.get(of[written]) == _OUTSIDE:
+                device[of[written]] = here
     result: list[int | None] = []
     for node in graph.nodes:
         where: int | None = device.get(of[node.index], 0)
@@ -260,6 +276,8 @@ def scheduled(
                 continue
             version = last_change(changes, value, at[read], position)
             copies[n, read] = version
+            if read in node.writes:
+                behind.setdefault(position, []).append(Return(read, here, version, n))
             if (read, here, version) in known:
                 continue
             known.add((read, here, version))
@@ -274,7 +292,7 @@ def scheduled(
                 first.append(send)
             first.append(Wait(read, here, version))
             change = _next_change(changes, value, version)
-            if change is not None:
+            if change is not None and change != position:  # it has waited for its own copy
                 before.setdefault(change, []).insert(0, Settle(read, here, version))
     steps: list[Any] = []
     for position, n in enumerate(calls):

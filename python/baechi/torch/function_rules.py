@@ -93,6 +93,8 @@ HOST_ARGUMENTS = frozenset(
         "rnn_relu",
     ]
 )
+# Functions that change arguments behind the first, and do not count that as a change.
+UNCOUNTED_CHANGES = frozenset(["batch_norm", "instance_norm"])
 _IN_PLACE = frozenset(
     [
         "__setitem__",

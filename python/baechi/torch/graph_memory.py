@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from baechi.torch.exported_graph import ExportedGraph
-from baechi.torch.exported_schedule import Run, Schedule, Settle, Wait, is_everywhere
+from baechi.torch.exported_schedule import Return, Run, Schedule, Settle, Wait, is_everywhere
 from baechi.torch.gradient_memory import TICKS
 from baechi.torch.memory import Around, Peak, Step
 from baechi.torch.recorded_step import Capture, rounded
@@ -43,7 +43,7 @@ class _Program:
                 self.ends[step.node] = now + _DROPPED
                 continue
             copy = (step.value, step.target, step.version)
-            if not isinstance(step, (Wait, Settle)):
+            if not isinstance(step, (Wait, Settle, Return)):
                 self.starts[copy] = now + _SENT
                 self.ends[step.value] = now + _LET_GO
             self.copy_ends[copy] = now + _LET_GO

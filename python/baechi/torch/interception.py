@@ -29,6 +29,7 @@ from baechi.torch.scopes import Scope
 class _State(threading.local):
     scope: Scope | None = None
     paused = False
+    inside = False  # a unit or a function runs: what it calls is a part of it
     resumed = False  # what runs was run before and is computed again
 
     def __init__(self) -> None:
@@ -217,7 +218,7 @@ class Interceptor(TorchFunctionMode):
             around = state.scope
             if around is None:
                 return self._outside(path, wrapped, args, kwargs)
-            if state.paused:
+            if state.paused or state.inside:
                 return forward(*args, **kwargs)
             return self._as_unit(path, module, forward, args, kwargs)
 
@@ -230,9 +231,11 @@ class Interceptor(TorchFunctionMode):
         scope = state.scope.call(path) if path and state.scope is not None else self.root
         mode = _private.pop_function_mode()
         if mode is self:
+            state.inside = True
             try:
                 return self.run_unit(scope, module, forward, args, kwargs)
             finally:
+                state.inside = False
                 _private.push_function_mode(mode)
         _private.push_function_mode(mode)
         state.paused = True  # another mode is on top: it goes on seeing what happens
@@ -262,7 +265,7 @@ class Interceptor(TorchFunctionMode):
             around = state.scope
             if around is None:
                 return self._outside(path, wrapped if path else forward, args, kwargs)
-            if state.paused:
+            if state.paused or state.inside:
                 return forward(*args, **kwargs)
             state.scope = scope = around.call(path)
             try:
@@ -320,13 +323,13 @@ class Interceptor(TorchFunctionMode):
         state = self._state
         before = scope.mark()
         scope.go_back(mark)
-        was = state.scope, state.paused, state.resumed
-        state.scope, state.paused, state.resumed = scope, False, True
+        was = state.scope, state.paused, state.inside, state.resumed
+        state.scope, state.paused, state.inside, state.resumed = scope, False, False, True
         try:
             with contextlib.nullcontext() if _private.is_seeing(self) else self:
                 return self.part(function)(*args, **kwargs)
         finally:
-            state.scope, state.paused, state.resumed = was
+            state.scope, state.paused, state.inside, state.resumed = was
             scope.go_back(before)
 
     def session(self, scope: Scope, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -359,14 +362,16 @@ class Interceptor(TorchFunctionMode):
     def _as_function(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state = self._state
         scope = state.scope
-        if scope is None or state.paused:
+        if scope is None or state.paused or state.inside:
             return call(*args, **kwargs)
         index = scope.functions
         scope.functions = index + 1
         mode = _private.pop_function_mode()
+        state.inside = True
         try:
             return self.run_function(scope, index, name, call, args, kwargs)
         finally:
+            state.inside = False
             _private.push_function_mode(mode)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -45,6 +45,11 @@ def held_tensors(value: Any) -> Iterator[torch.Tensor]:
                 waiting.extend(getattr(item, "__dict__", {}).values())
 
 
+def held_by(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module names and that are no weights, as hooks leave them there."""
+    return {name: v for name, v in vars(module).items() if isinstance(v, torch.Tensor)}
+
+
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `change` applied to its tensors; itself when none changes.
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from baechi.torch.communication import LogicalDevice
 from baechi.torch.profiler import kept_ops
-from baechi.torch.recorded_step import Capture
+from baechi.torch.recorded_step import LOSS, Capture
 
 
 def called_units(captured: Capture) -> dict[str, LogicalDevice | None]:
@@ -82,11 +82,15 @@ def _closed(captured: Capture, path: str, members: list[int]) -> bool:
 def pushed_outputs(
     captured: Capture, device_of: Mapping[str, LogicalDevice]
 ) -> dict[str, dict[int, list[LogicalDevice]]]:
-    """Return the devices that read each output of each operator as it is, not through a view."""
+    """Return the devices that read each output of each operator as it is, not through a view.
+
+    The loss is not among the readers: it runs where the model is called, whatever the plan says.
+    """
     pushed: dict[str, dict[int, list[LogicalDevice]]] = {}
     for op in captured.ops:
         for position, readers in op.feeds.items():
-            devices = {device_of.get(captured.ops[r].key) for r in readers}
+            keys = (captured.ops[r].key for r in readers)
+            devices = {device_of.get(key) for key in keys if not key.startswith(LOSS)}
             wanted = sorted((d for d in devices if d is not None), key=lambda d: d.index)
             if wanted:
                 pushed.setdefault(op.key, {})[position] = wanted

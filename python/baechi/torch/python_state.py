@@ -28,6 +28,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # A placed module has its own; weights once more, as recurrent modules of PyTorch name them.
 _OURS = ("forward", "_apply", "_flat_weights", "_flat_weight_refs")
 OWN = frozenset([*vars(nn.Module()), *_OURS])
+_HOOKS = [name for name in vars(nn.Module()) if "hooks" in name and "full" not in name]
 _MANY = 1000  # members of a container that are looked at
 DEPTH = 3
 _CONTAINERS = (list, tuple, set, deque, dict)
@@ -216,6 +217,8 @@ class PythonState:
             prefix = f"changes an attribute of a module ({path}{'.' if path else ''}"
             for table in (vars(module), module._buffers, module._parameters, module._modules):
                 self._container(prefix, table, closing=")")
+            for name in _HOOKS:
+                self._container(f"registers a hook at a module ({path})", vars(module)[name])
             for name, value in (*vars(module).items(), *module._buffers.items()):
                 if name not in OWN:
                     self._look(f"{prefix}{name})", value, DEPTH)

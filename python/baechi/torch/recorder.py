@@ -24,7 +24,7 @@ from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.function_rules import changed_arguments, with_host_arguments
 from baechi.torch.interception import Interceptor
-from baechi.torch.nested import tensors_in
+from baechi.torch.nested import held_by, tensors_in
 from baechi.torch.recomputed import RunAgain
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
@@ -126,7 +126,8 @@ class Recorder(Interceptor):
         if self._state.resumed:
             return self.again.run(scope.key or kind, forward, args, kwargs)
         self.units.add(scope.path)
-        with self._running(Op(scope.key or kind, kind, scope.path), args, kwargs):
+        reads = (args, list(held_by(module).values()))  # which hooks may have computed
+        with self._running(Op(scope.key or kind, kind, scope.path), reads, kwargs):
             return self._finish(forward(*args, **kwargs), args, kwargs)
 
     def run_function(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -188,10 +188,20 @@ class SentTensors(Interceptor):
             self._copies.pop(key, None)
         self.links.reads.before_change(tensor, None if device is None else device.stream)
 
-    def _changed_back(self, given: Any, taken: Any) -> None:
-        """Change what was given as copies of it were changed in place, where they were taken."""
+    def _changed_back(self, given: Any, taken: Any, *, counted: bool = True) -> None:
+        """Change what was given as copies of it were changed in place, where they were taken.
+
+        Args:
+            given: To an operator.
+            taken: What it got instead.
+            counted: Its changes raise the copies' versions.
+
+        """
         for tensor, copy in zip(tensors_in(given), tensors_in(taken), strict=True):
-            if copy is not tensor and (copy.is_inference() or _private.version_of(copy) > 0):
+            if copy is tensor:
+                continue
+            uncounted = copy.is_inference() or not (counted or copy.requires_grad)
+            if uncounted or _private.version_of(copy) > 0:
                 self._change_back(tensor, copy)
 
     def _change_back(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
@@ -228,6 +238,22 @@ class SentTensors(Interceptor):
             return self.moved(tensor, device)
 
         return map_tensors(move, args), map_tensors(move, kwargs)
+
+    @contextlib.contextmanager
+    def _attributes_at(
+        self, module: nn.Module, names: Iterable[str], device: LogicalDevice
+    ) -> Iterator[None]:
+        """Have tensors that a module holds, and that are no weights of it, where it runs."""
+        held = vars(module)
+        given = {n: held[n] for n in names if isinstance(held.get(n), torch.Tensor)}
+        taken = {name: self.moved(tensor, device) for name, tensor in given.items()}
+        held.update(taken)
+        try:
+            yield
+        finally:
+            kept = [name for name in given if held.get(name) is taken[name]]
+            held.update({name: given[name] for name in kept})
+        self._changed_back([given[n] for n in kept], [taken[n] for n in kept])
 
     def _told_device(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: LogicalDevice

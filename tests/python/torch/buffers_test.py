@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers that a forward reads and changes, without gradients or under autocast of its own."""
+"""Buffers that a forward reads and changes, and weights that hooks compute of others."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ import torch
 from same_training import trains_the_same
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 import baechi
 
@@ -105,3 +110,72 @@ def test_what_changes_several_buffers_keeps_them_together() -> None:
     for seed in range(4):
         plan = baechi.place_graph(graph, CLUSTER, method="random", seed=seed, bounds=False)
         assert len({plan.device_of[key] for key in ("add@0", "_foreach_mul_@1", "add@4")}) == 1
+
+
+def _batch(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return functional.batch_norm(x, m.mean, m.var, training=True)
+
+
+def _instance(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return functional.instance_norm(x[None], m.mean[1:], m.var[1:], use_input_stats=True)[0]
+
+
+def _listed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        torch._foreach_add_([m.mean, m.var], [x.mean(0), x.var(0)])
+    return x + 1
+
+
+def _renormed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x + functional.embedding((x[:, 0] > 0).long(), m.table, max_norm=0.5).sum()
+
+
+class Between(nn.Module):
+    """Reads buffers, has something change them, and reads them again."""
+
+    def __init__(self, change: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change = change
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.randn(4))
+        self.register_buffer("var", torch.rand(4) + 1)
+        self.register_buffer("table", torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x) + self.mean
+        x = x + self.var + self.table[0]
+        x = self.change(self, x)
+        return self.second(x + self.mean + self.var + self.table[2])
+
+
+@pytest.mark.parametrize("change", [_batch, _instance, _listed, _renormed])
+@pytest.mark.parametrize("tier", [1, 2])
+def test_by_hand_a_buffer_is_changed_elsewhere_than_it_is(change: Any, tier: int) -> None:
+    torch.manual_seed(3)
+    plain, x = Between(change).double(), torch.randn(3, 4).double()
+    model = copy.deepcopy(plain)
+    captured = baechi.torch.capture(model, x)
+    early = {"first", "add@0", "add@1", "__getitem__@2", "add@3"}
+    places = {op.key: "a" if op.key in early else "b" for op in captured.ops}
+    for second in ("b", "c"):  # of the buffers that are read behind the first
+        places["add@1"] = second
+        devices = {name: f"sim:{i}" for i, name in enumerate("abc")}
+        placed = baechi.torch.assign(model, captured, places, devices, tier=tier)
+        for _ in range(3):
+            torch.testing.assert_close(model(x), plain(x))
+        assert placed.tier == tier
+        placed.restore()
+        for name, buffer in plain.named_buffers():
+            torch.testing.assert_close(model.get_buffer(name), buffer)
+
+
+def _pruned(layer: nn.Linear) -> nn.Linear:
+    with torch.no_grad():  # what it computes at once could not be copied otherwise
+        return prune.random_unstructured(layer, "weight", amount=0.5)
+
+
+@pytest.mark.parametrize("hooked", [nn.utils.spectral_norm, _pruned])
+def test_weights_that_hooks_compute(hooked: Callable[[nn.Linear], nn.Linear]) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(hooked(nn.Linear(4, 6)), nn.Tanh(), hooked(nn.Linear(6, 4)))
+    trains_the_same(model.double(), torch.randn(5, 4).double(), tiers=(1,))

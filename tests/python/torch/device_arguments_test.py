@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are told the device to make tensors on."""
+"""Modules that are handed the device to make tensors on, or other modules to call."""
 
 from __future__ import annotations
 
@@ -54,3 +54,35 @@ class Model(nn.Module):
 def test_modules_that_are_told_a_device() -> None:
     torch.manual_seed(3)
     trains_the_same(Model().double(), torch.randn(2, 5, 8).double(), seeds=range(1, 5))
+
+
+class Magnitude(nn.Module):
+    """Scales by the norm of what two modules that it is given make, as DoRA does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8))
+
+    def forward(self, x: torch.Tensor, *, down: nn.Module, up: nn.Module) -> torch.Tensor:
+        """Call the modules, on the argument and on one of its own."""
+        norm = up(down(torch.eye(8, dtype=x.dtype, device=x.device))).norm(dim=0)
+        return up(down(x)) * (self.weight / norm)
+
+
+class Adapted(nn.Module):
+    """Hands modules to a module that has none inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.down = nn.Sequential(nn.Linear(8, 2), nn.Tanh())
+        self.up, self.magnitude = nn.Linear(2, 8), Magnitude()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(x + self.magnitude(x, down=self.down, up=self.up))
+
+
+def test_a_module_that_is_given_modules() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Adapted().double(), torch.randn(4, 8).double(), seeds=(1, 2), ran=2)

@@ -465,3 +465,21 @@ def test_settings_compare_what_is_in_mappings() -> None:
     assert others
     model.chosen["rate"] = 2.0
     assert settings_of(model) != before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hook_that_a_forward_registers_once_is_there_once(
+    way: Callable[[nn.Module], None],
+) -> None:
+    def special(m: Any, x: torch.Tensor) -> torch.Tensor:
+        if not m.count:
+            m.count = 1
+            m.second.register_forward_hook(lambda _, __, out: out * 2)
+        return x
+
+    model = holding(special)
+    plain = copy.deepcopy(model.second)
+    x = torch.tanh(model.first(X))
+    way(model)
+    assert not model.second._forward_hooks
+    assert torch.equal(model(X), plain(x) * 2)

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import baechi.torch
+import baechi.torch.sim as sim
 import torch
 from random_placement import placed_at_random
 from torch import nn
@@ -208,6 +209,20 @@ def test_a_tensor_is_sent_once_to_each_device_and_again_after_a_change() -> None
     # There: x once for two readers, its changed clone once for the two others. Back: four results.
     assert placed.transfers == 6
     placed.restore()
+
+
+def test_an_output_is_not_sent_to_where_the_plan_has_the_loss() -> None:
+    torch.manual_seed(7)
+    model = Fan()
+    inputs = torch.randn(2, 4)
+    captured = baechi.torch.capture(model, inputs, loss=lambda out: out.square().sum())
+    device_of = {op.key: "d1" if ">loss" in op.key else "d0" for op in captured.ops}
+    with sim.configured(devices=2):
+        places = {"d0": "sim:0", "d1": "sim:1"}
+        placed = baechi.torch.assign(model, captured, device_of, places, tier=1)
+        model(inputs.to("sim:0"))
+        assert placed.transfers == 0
+        placed.restore()
 
 
 def test_hooks_of_the_user_are_called_and_see_the_output() -> None:
