@@ -40,6 +40,8 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
+inline constexpr std::size_t kMaxDevices = 1024;  // the link table is quadratic
+
 enum class CommunicationMode : std::uint8_t {
   kParallel,    // transfers never wait for each other
   kSequential,  // Paper 3.1.4: one transfer at a time per device, in or out

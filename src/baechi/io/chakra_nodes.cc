@@ -12,7 +12,7 @@
 namespace baechi {
 namespace {
 
-namespace node_field {
+namespace chakra_node_field {
 enum : std::uint64_t {
   kId = 1,
   kName = 2,
@@ -24,10 +24,10 @@ enum : std::uint64_t {
   kAttribute = 10
 };
 }
-namespace tensors_field {
+namespace chakra_tensors_field {
 enum : std::uint64_t { kValues = 1, kShapes = 2, kTypes = 3 };
 }
-namespace attribute_field {
+namespace chakra_attribute_field {
 enum : std::uint64_t { kName = 1, kInt32 = 7, kInt64 = 9, kUint32 = 11, kUint64 = 13, kBool = 27 };
 }
 
@@ -144,9 +144,9 @@ std::optional<Bytes> bytes_of_shapes(std::string_view shapes, std::string_view t
 std::optional<Bytes> read_tensors(WireReader message) {
   std::string_view values, shapes, types;
   while (message.next()) {
-    if (message.field() == tensors_field::kValues) values = message.bytes();
-    if (message.field() == tensors_field::kShapes) shapes = message.bytes();
-    if (message.field() == tensors_field::kTypes) types = message.bytes();
+    if (message.field() == chakra_tensors_field::kValues) values = message.bytes();
+    if (message.field() == chakra_tensors_field::kShapes) shapes = message.bytes();
+    if (message.field() == chakra_tensors_field::kTypes) types = message.bytes();
   }
   try {
     return chakra_tensor_bytes(values, shapes, types);
@@ -164,14 +164,14 @@ ChakraAttribute read_attribute(WireReader message) {
   ChakraAttribute attribute;
   while (message.next()) {
     switch (message.field()) {
-      case attribute_field::kName:
+      case chakra_attribute_field::kName:
         attribute.name = message.bytes();
         break;
-      case attribute_field::kInt32:
-      case attribute_field::kInt64:
-      case attribute_field::kUint32:
-      case attribute_field::kUint64:
-      case attribute_field::kBool:
+      case chakra_attribute_field::kInt32:
+      case chakra_attribute_field::kInt64:
+      case chakra_attribute_field::kUint32:
+      case chakra_attribute_field::kUint64:
+      case chakra_attribute_field::kBool:
         attribute.number = message.integer();
         break;
       default:
@@ -205,28 +205,28 @@ ChakraNode read_chakra_node(WireReader message) {
   };
   while (message.next()) {
     switch (message.field()) {
-      case node_field::kId:
+      case chakra_node_field::kId:
         node.id = static_cast<std::uint64_t>(message.integer());
         break;
-      case node_field::kName:
+      case chakra_node_field::kName:
         node.name = message.bytes();
         break;
-      case node_field::kType:
+      case chakra_node_field::kType:
         node.kind = type_name(message);
         break;
-      case node_field::kControl:
+      case chakra_node_field::kControl:
         add_to(node.control);
         break;
-      case node_field::kData:
+      case chakra_node_field::kData:
         add_to(node.data);
         break;
-      case node_field::kDuration:
+      case chakra_node_field::kDuration:
         node.duration = read_duration(message);
         break;
-      case node_field::kOutputs:
+      case chakra_node_field::kOutputs:
         node.outputs = read_tensors(message.message());
         break;
-      case node_field::kAttribute: {
+      case chakra_node_field::kAttribute: {
         const ChakraAttribute attribute = read_attribute(message.message());
         if (!attribute.number.has_value()) break;
         if (attribute.name == "is_cpu_op") node.on_cpu = *attribute.number != 0;

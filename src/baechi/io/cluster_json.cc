@@ -11,7 +11,6 @@
 namespace baechi {
 namespace {
 
-constexpr std::size_t kMaxDevices = 1024;  // the link table is quadratic
 constexpr std::size_t kMaxLinks = 100'000;
 constexpr std::string_view kDefaultHost = "localhost";
 

@@ -6,8 +6,6 @@
 namespace baechi {
 namespace {
 
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 std::size_t digits_length(std::string_view text) {
   std::size_t length = 0;
   while (length < text.size() && is_digit(text[length])) ++length;

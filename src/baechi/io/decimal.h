@@ -10,6 +10,8 @@
 
 namespace baechi {
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // sign * mantissa * 10^exponent, with no trailing zeros in the mantissa.
 struct Decimal {
   bool negative = false;

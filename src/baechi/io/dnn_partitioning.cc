@@ -17,7 +17,6 @@ namespace {
 
 // CPUs have no memory limit: more than any real graph holds, and far from overflow.
 constexpr Bytes kUnlimitedMemory{std::int64_t{1} << 50};
-constexpr std::int64_t kMaxDevices = 1024;
 
 class InstanceReader {
  public:
@@ -84,7 +83,8 @@ class InstanceReader {
   }
   std::int64_t read_count() {
     const std::int64_t count = json_.read_non_negative("a number of devices");
-    if (count > kMaxDevices) json_.fail("more than " + std::to_string(kMaxDevices) + " devices");
+    if (count > std::int64_t{kMaxDevices})
+      json_.fail("more than " + std::to_string(kMaxDevices) + " devices");
     return count;
   }
   bool read_flag() {  // true, false, 1 or 0

@@ -8,14 +8,13 @@
 #include <cstring>
 
 #include "baechi/base/assert.h"
+#include "baechi/io/decimal.h"
 #include "baechi/io/source_place.h"
 
 namespace baechi {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
-
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // A bit in every byte of `word` that a string's fast path must look at: a quote, a backslash, a
 // control character, or the start of a multi-byte character.

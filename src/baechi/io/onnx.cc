@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/onnx_dimensions.h"
 #include "baechi/io/onnx_nested_graph.h"
@@ -25,7 +26,7 @@ using Names = std::vector<std::string_view>;
 // epsilon must not keep half the model on one device.
 constexpr Bytes kReplicated{64 * 1024};
 
-std::string quoted(std::string_view name) { return "'" + printable(name, 120) + "'"; }
+std::string quoted_name(std::string_view name) { return in_quotes(printable(name, 120)); }
 
 // A size in bytes follows from it.
 void check_element(const OnnxValue& value, std::string_view name) {
@@ -33,9 +34,9 @@ void check_element(const OnnxValue& value, std::string_view name) {
       onnx_elements(*value.shape) == 0)
     return;
   throw InputError(value.element == OnnxElement::kNone
-                       ? "the element type of " + quoted(name) +
+                       ? "the element type of " + quoted_name(name) +
                              " is not in the file and does not follow from its inputs"
-                       : quoted(name) + " has the unknown element type " +
+                       : quoted_name(name) + " has the unknown element type " +
                              std::to_string(static_cast<std::int64_t>(value.element)));
 }
 
@@ -119,7 +120,7 @@ void OnnxReader::at_node(std::size_t node, const Action& action) const {
   try {
     action();
   } catch (const InputError& error) {
-    throw InputError(place_ + ": node " + quoted(names_.nodes[node]) + " (" +
+    throw InputError(place_ + ": node " + quoted_name(names_.nodes[node]) + " (" +
                          printable(graph_.nodes[node].op, 60) + ")",
                      printable(error.what()));
   }
@@ -127,14 +128,14 @@ void OnnxReader::at_node(std::size_t node, const Action& action) const {
 
 void OnnxReader::define(std::string_view name, Value value) {
   if (!index_.emplace(name, values_.size()).second)
-    throw InputError("there are two values named " + quoted(name));
+    throw InputError("there are two values named " + quoted_name(name));
   value.name = name;
   values_.push_back(std::move(value));
 }
 
 void OnnxReader::name_again(std::string_view name, std::string_view also) {
   if (!index_.emplace(also, index_.at(name)).second)
-    throw InputError("there are two values named " + quoted(also));
+    throw InputError("there are two values named " + quoted_name(also));
 }
 
 OnnxReader::Value* OnnxReader::find(std::string_view name) {
@@ -149,7 +150,8 @@ void OnnxReader::add_initializers() {
       check_element(known, tensor.name);
       define(tensor.name, {.known = std::move(known)});
     } catch (const InputError& error) {
-      throw InputError(place_ + ": initializer " + quoted(tensor.name), printable(error.what()));
+      throw InputError(place_ + ": initializer " + quoted_name(tensor.name),
+                       printable(error.what()));
     }
   }
 }
@@ -168,7 +170,7 @@ void OnnxReader::add_inputs() {
       set_times(op, Work{.kernel = false});
       define(input.name, {.known = std::move(known), .tensor = tensor, .readers = 0, .holder = {}});
     } catch (const InputError& error) {
-      throw InputError(place_ + ": input " + quoted(input.name), printable(error.what()));
+      throw InputError(place_ + ": input " + quoted_name(input.name), printable(error.what()));
     }
   }
 }
@@ -247,7 +249,7 @@ void OnnxReader::settle(OnnxValue& value, const OnnxValueType* declared,
       value.shape = dimensions_.of_value(*declared->dimensions);
   }
   if (!value.shape.has_value())
-    throw InputError("the shape of " + quoted(name) +
+    throw InputError("the shape of " + quoted_name(name) +
                      " is not in the file and does not follow from its inputs: run "
                      "onnx.shape_inference on the model first");
   check_element(value, name);
@@ -305,7 +307,7 @@ std::vector<const OnnxValue*> OnnxReader::known_inputs(const OnnxNode& node) {
   for (const std::string_view input : node.inputs) {
     const Value* const value = find(input);
     if (!input.empty() && value == nullptr)
-      throw InputError("its input " + quoted(input) + " is made by no node before it");
+      throw InputError("its input " + quoted_name(input) + " is made by no node before it");
     known.push_back(input.empty() ? nullptr : &value->known);
   }
   return known;
@@ -325,7 +327,8 @@ void OnnxReader::add_node(std::size_t index) {
   for (const std::string_view input : inputs_of(node, nested)) {
     Value* const value = find(input);
     if (value == nullptr)
-      throw InputError("a graph in it reads " + quoted(input) + ", which no node before it makes");
+      throw InputError("a graph in it reads " + quoted_name(input) +
+                       ", which no node before it makes");
     if (value->tensor.has_value())
       builder_.connect(*value->tensor, op);
     else

@@ -16,8 +16,6 @@ namespace {
 
 using Shape = OnnxShape;
 
-std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-
 void constant(OnnxOperands& op) {
   if (const OnnxAttribute* const value = op.node().find("value"); value && value->tensor) {
     op.set(0, value->tensor->element, value->tensor->shape);
@@ -104,9 +102,9 @@ void gather(OnnxOperands& op) {
   const Shape *const x = op.shape(0), *const indices = op.shape(1);
   if (x == nullptr || indices == nullptr) return;
   const std::size_t axis = OnnxOperands::axis(op.integer("axis", 0), x->size());
-  Shape result(x->begin(), x->begin() + at(axis));
+  Shape result(x->begin(), x->begin() + onnx_offset(axis));
   result.insert(result.end(), indices->begin(), indices->end());
-  result.insert(result.end(), x->begin() + at(axis) + 1, x->end());
+  result.insert(result.end(), x->begin() + onnx_offset(axis) + 1, x->end());
   op.set(0, op.element(0), result);
   const OnnxIntegers *const values = op.integers(0), *const which = op.integers(1);
   if (values == nullptr || which == nullptr || x->size() != 1) return;
@@ -139,8 +137,9 @@ void one_hot(OnnxOperands& op) {
   const OnnxIntegers* const depth = op.integers(1);
   if (x == nullptr || depth == nullptr || depth->size() != 1) return;
   Shape result = *x;
-  result.insert(result.begin() + at(OnnxOperands::axis(op.integer("axis", -1), x->size() + 1)),
-                depth->front());
+  result.insert(
+      result.begin() + onnx_offset(OnnxOperands::axis(op.integer("axis", -1), x->size() + 1)),
+      depth->front());
   op.set(0, op.element(2), result);
 }
 
@@ -194,7 +193,7 @@ void non_max_suppression(OnnxOperands& op) {
   op.set(0, OnnxElement::kInt64, {onnx_elements({scores->at(0), scores->at(1), per_class}), 3});
 }
 
-constexpr std::array<OnnxShapeEntry, 16> kRules{{
+constexpr std::array<OnnxShapeEntry, 16> kChoiceRules{{
     {"Compress", compress},
     {"Constant", constant},
     {"ConstantOfShape", constant_of_shape},
@@ -215,6 +214,6 @@ constexpr std::array<OnnxShapeEntry, 16> kRules{{
 
 }  // namespace
 
-std::span<const OnnxShapeEntry> onnx_choice_rules() { return kRules; }
+std::span<const OnnxShapeEntry> onnx_choice_rules() { return kChoiceRules; }
 
 }  // namespace baechi

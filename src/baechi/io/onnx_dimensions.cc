@@ -2,23 +2,22 @@
 #include "baechi/io/onnx_dimensions.h"
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/io/source_place.h"
 
 namespace baechi {
 namespace {
 
-using Names = std::unordered_set<std::string_view>;
+using NameSet = std::unordered_set<std::string_view>;
 
-Names names_in(const std::vector<OnnxValueType>& values) {
-  Names names;
+NameSet names_in(const std::vector<OnnxValueType>& values) {
+  NameSet names;
   for (const OnnxValueType& value : values)
     if (value.dimensions.has_value())
       for (const OnnxDimension& dimension : *value.dimensions)
         if (!dimension.size.has_value() && !dimension.name.empty()) names.insert(dimension.name);
   return names;
 }
-
-std::string quoted(std::string_view name) { return "'" + printable(name, 120) + "'"; }
 
 std::string option_for(std::string_view name) { return "--dim " + printable(name, 60) + "=N"; }
 
@@ -27,11 +26,11 @@ std::string option_for(std::string_view name) { return "--dim " + printable(name
 OnnxDimensions::OnnxDimensions(const OnnxGraph& graph, const std::string& place, const Sizes& sizes,
                                std::optional<std::int64_t> batch)
     : sizes_(sizes), batch_(batch), of_inputs_(names_in(graph.inputs)) {
-  Names inside = names_in(graph.values);
+  NameSet inside = names_in(graph.values);
   inside.merge(names_in(graph.outputs));
   for (const auto& [name, size] : sizes)
     if (!of_inputs_.contains(name) && !inside.contains(name))
-      throw InputError(place, "the model has no open dimension " + quoted(name));
+      throw InputError(place, "the model has no open dimension " + in_quotes(printable(name, 120)));
 }
 
 std::optional<std::int64_t> OnnxDimensions::given(const OnnxDimension& dimension) const {
@@ -47,7 +46,8 @@ OnnxShape OnnxDimensions::of_input(const std::vector<OnnxDimension>& dimensions)
     if (!size.has_value() && !batch_.has_value())
       throw InputError(dimension.name.empty()
                            ? "it has an open dimension: give it with --batch"
-                           : "it has the open dimension " + quoted(dimension.name) +
+                           : "it has the open dimension " +
+                                 in_quotes(printable(dimension.name, 120)) +
                                  ": give it with --batch N, or " + option_for(dimension.name));
     shape.push_back(size.has_value() ? *size : *batch_);
   }
@@ -65,7 +65,7 @@ OnnxShape OnnxDimensions::of_value(const std::vector<OnnxDimension>& dimensions)
           dimension.name.empty()
               ? "an output has an open dimension that does not follow from its inputs: run "
                 "onnx.shape_inference on the model first"
-              : "an output has the open dimension " + quoted(dimension.name) +
+              : "an output has the open dimension " + in_quotes(printable(dimension.name, 120)) +
                     ", which does not follow from its inputs: give it with " +
                     option_for(dimension.name));
     shape.push_back(size.has_value() ? *size : *batch_);

@@ -244,7 +244,7 @@ void arg_reduce(OnnxOperands& op) {
   op.set(0, OnnxElement::kInt64, result);
 }
 
-constexpr std::array<OnnxShapeEntry, 116> kRules{{
+constexpr std::array<OnnxShapeEntry, 116> kElementwiseRules{{
     {"Abs", same},
     {"Acos", same},
     {"Acosh", same},
@@ -365,6 +365,6 @@ constexpr std::array<OnnxShapeEntry, 116> kRules{{
 
 }  // namespace
 
-std::span<const OnnxShapeEntry> onnx_elementwise_rules() { return kRules; }
+std::span<const OnnxShapeEntry> onnx_elementwise_rules() { return kElementwiseRules; }
 
 }  // namespace baechi

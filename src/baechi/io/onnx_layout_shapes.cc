@@ -15,8 +15,6 @@ namespace {
 
 using Shape = OnnxShape;
 
-std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-
 // The numbers at the places of `to`: place [i, j, ...] has that at source([i, j, ...]) of `from`.
 // Nothing for long lists.
 template <class Source>
@@ -78,8 +76,8 @@ void flatten(OnnxOperands& op) {
                                : OnnxOperands::axis(wanted, std::max<std::size_t>(1, x->size()));
   const std::size_t split = std::min(axis, x->size());
   op.set(0, op.element(0),
-         {onnx_elements(Shape(x->begin(), x->begin() + at(split))),
-          onnx_elements(Shape(x->begin() + at(split), x->end()))});
+         {onnx_elements(Shape(x->begin(), x->begin() + onnx_offset(split))),
+          onnx_elements(Shape(x->begin() + onnx_offset(split), x->end()))});
 }
 
 void transpose(OnnxOperands& op) {
@@ -271,7 +269,7 @@ void pad(OnnxOperands& op) {
   op.set(0, op.element(0), result);
 }
 
-constexpr std::array<OnnxShapeEntry, 11> kRules{{
+constexpr std::array<OnnxShapeEntry, 11> kLayoutRules{{
     {"Concat", concat},
     {"Expand", expand},
     {"Flatten", flatten},
@@ -287,6 +285,6 @@ constexpr std::array<OnnxShapeEntry, 11> kRules{{
 
 }  // namespace
 
-std::span<const OnnxShapeEntry> onnx_layout_rules() { return kRules; }
+std::span<const OnnxShapeEntry> onnx_layout_rules() { return kLayoutRules; }
 
 }  // namespace baechi

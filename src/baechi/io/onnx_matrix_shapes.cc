@@ -163,7 +163,7 @@ void multi_head_attention(OnnxOperands& op) {
   op.set(0, op.element(0), result);
 }
 
-constexpr std::array<OnnxShapeEntry, 16> kRules{{
+constexpr std::array<OnnxShapeEntry, 16> kMatrixRules{{
     {"Attention", attention},
     {"DynamicQuantizeMatMul", mat_mul},
     {"Einsum", einsum},
@@ -184,6 +184,6 @@ constexpr std::array<OnnxShapeEntry, 16> kRules{{
 
 }  // namespace
 
-std::span<const OnnxShapeEntry> onnx_matrix_rules() { return kRules; }
+std::span<const OnnxShapeEntry> onnx_matrix_rules() { return kMatrixRules; }
 
 }  // namespace baechi

@@ -27,6 +27,9 @@ struct OnnxValue {
   void drop_wrong_lists();
 };
 
+// An iterator goes by it to an axis.
+inline std::ptrdiff_t onnx_offset(std::size_t axis) { return static_cast<std::ptrdiff_t>(axis); }
+
 // The number of elements; throws InputError where 63 bits do not hold it.
 std::int64_t onnx_elements(const OnnxShape& shape);
 

@@ -170,7 +170,7 @@ void roi_align(OnnxOperands& op) {
          {boxes->front(), x->at(1), op.integer("output_height", 1), op.integer("output_width", 1)});
 }
 
-constexpr std::array<OnnxShapeEntry, 17> kRules{{
+constexpr std::array<OnnxShapeEntry, 17> kWindowRules{{
     {"AveragePool", pool},
     {"Conv", conv},
     {"ConvInteger", conv_integer},
@@ -192,6 +192,6 @@ constexpr std::array<OnnxShapeEntry, 17> kRules{{
 
 }  // namespace
 
-std::span<const OnnxShapeEntry> onnx_window_rules() { return kRules; }
+std::span<const OnnxShapeEntry> onnx_window_rules() { return kWindowRules; }
 
 }  // namespace baechi

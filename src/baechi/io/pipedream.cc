@@ -29,7 +29,7 @@ struct Node {
   Bytes activation;
 };
 
-std::string_view trim(std::string_view text) {
+std::string_view without_spaces(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
   const std::size_t begin = text.find_first_not_of(kSpace);
   if (begin == text.npos) return text.substr(text.size());  // keeps its place in the file
@@ -70,9 +70,9 @@ class GraphTextReader {
       if (byte < 0x20 && byte != '\t' && byte != '\r') fail(rest, "a control character");
       rest.remove_prefix(length);
     }
-    if (trim(line).empty()) return;
+    if (without_spaces(line).empty()) return;
     try {
-      line.front() == '\t' ? read_edge(trim(line)) : read_node(trim(line));
+      line.front() == '\t' ? read_edge(without_spaces(line)) : read_node(without_spaces(line));
     } catch (const InputError& error) {
       const std::string_view reason = error.what();
       if (reason.starts_with(place_ + ":")) throw;
@@ -94,7 +94,7 @@ class GraphTextReader {
     costs_text = costs_text.substr(0, costs_text.find(kSeparator));  // PipeDream adds a stage there
     const Costs costs = read_costs(costs_text);
 
-    const std::string_view kind = trim(description.substr(0, description.find('(')));
+    const std::string_view kind = without_spaces(description.substr(0, description.find('(')));
     const OpId forward =
         builder_.add_operator({.name = name, .kind = kind, .permanent = costs.parameters});
     const std::string backward_name = name + ".backward";
@@ -115,7 +115,7 @@ class GraphTextReader {
     std::array<std::optional<std::int64_t>, 4> values;
     while (!text.empty()) {
       const std::size_t comma = std::min(text.find(','), text.size());
-      const std::string_view part = trim(text.substr(0, comma));
+      const std::string_view part = without_spaces(text.substr(0, comma));
       text.remove_prefix(std::min(comma + 1, text.size()));
       const std::size_t equals = part.find('=');
       if (equals == part.npos) fail(part.empty() ? text : part, "expected 'name=value'");
@@ -150,7 +150,7 @@ class GraphTextReader {
     std::string_view rest = text.substr(1, text.size() - 2);
     while (!rest.empty()) {
       const std::size_t semicolon = std::min(rest.find(';'), rest.size());
-      sum += Bytes(read_number(trim(rest.substr(0, semicolon)), 1));
+      sum += Bytes(read_number(without_spaces(rest.substr(0, semicolon)), 1));
       rest.remove_prefix(std::min(semicolon + 1, rest.size()));
     }
     return sum.count();
@@ -160,8 +160,8 @@ class GraphTextReader {
   void read_edge(std::string_view line) {
     const std::size_t middle = line.find(kSeparator);
     if (middle == line.npos) fail(line, "expected an edge 'node -- node'");
-    const Node& from = find_node(trim(line.substr(0, middle)));
-    const Node& to = find_node(trim(line.substr(middle + kSeparator.size())));
+    const Node& from = find_node(without_spaces(line.substr(0, middle)));
+    const Node& to = find_node(without_spaces(line.substr(middle + kSeparator.size())));
     builder_.connect(*builder_.output(from.forward, 0), to.forward);
     builder_.connect(builder_.add_output(to.backward, from.activation), from.backward);
   }

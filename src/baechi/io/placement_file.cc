@@ -19,7 +19,7 @@
 namespace baechi {
 namespace {
 
-constexpr std::string_view kFormat = "baechi-placement";
+constexpr std::string_view kPlacementFormat = "baechi-placement";
 
 // Devices go by name: a plan for another cluster serves when the names are the same.
 Placement from_plan(const Plan& plan, const std::string& place, const OpGraph& graph,
@@ -48,7 +48,7 @@ std::vector<PlacementEntry> read_entries(JsonReader& json) {
   std::vector<PlacementEntry> entries;
   tsl::robin_set<std::string_view> placed;
   const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    if (field == kFormatField) return read_format(json, kFormat);
+    if (field == kFormatField) return read_format(json, kPlacementFormat);
     if (field == kVersion) return read_version(json);
     json.enter_object();
     while (json.next_key()) {
@@ -105,7 +105,7 @@ std::string placement_to_json(const Placement& placement, const OpGraph& graph,
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.field("format", kFormat);
+  json.field("format", kPlacementFormat);
   json.field("version", 1);
   json.key("device_of");
   json.begin_object();

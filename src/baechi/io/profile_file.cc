@@ -21,7 +21,7 @@ namespace {
 using Type = JsonReader::Type;
 using Layout = JsonWriter::Layout;
 
-constexpr std::string_view kFormat = "baechi-profile";
+constexpr std::string_view kProfileFormat = "baechi-profile";
 
 class ProfileReader {
  public:
@@ -34,7 +34,7 @@ class ProfileReader {
     const std::uint64_t seen = json_.read_fields(kNames, [&](std::size_t field) {
       switch (field) {
         case kFormatField:
-          return read_format(json_, kFormat);
+          return read_format(json_, kProfileFormat);
         case kVersion:
           return read_version(json_);
         case kOperators:
@@ -167,8 +167,9 @@ Profile parse_profile(std::string_view text, const std::string& place) {
   if (looks_like_onnx_runtime_profile(text)) return parse_onnx_runtime_profile(text, place);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin != text.npos && text[begin] == '{')
-    if (const DocumentKind kind = document_kind(text, place);
-        kind.format.has_value() && kind.format != kFormat && kind.format->starts_with("baechi-"))
+    if (const DocumentKind kind = document_kind(text, place); kind.format.has_value() &&
+                                                              kind.format != kProfileFormat &&
+                                                              kind.format->starts_with("baechi-"))
       throw InputError(
           place, "this is a " + printable(kind.format->substr(7), 60) + ", expected a profile");
   return ProfileReader(text, place).read();
@@ -183,7 +184,7 @@ std::string profile_to_json(const Profile& profile) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.field("format", kFormat);
+  json.field("format", kProfileFormat);
   json.field("version", 1);
   if (!profile.source.empty()) json.field("source", profile.source);
   if (profile.batch_size.has_value()) json.field("batch_size", *profile.batch_size);

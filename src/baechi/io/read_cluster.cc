@@ -18,8 +18,6 @@
 namespace baechi {
 namespace {
 
-constexpr std::size_t kMaxDevices = 1024;
-
 [[noreturn]] void throw_bad_part(std::string_view part, const std::string& reason) {
   throw InputError("cluster '" + printable(part, 60) + "'", reason);
 }

@@ -26,8 +26,8 @@ namespace baechi {
 namespace {
 
 enum class Objective : std::uint8_t { kSum, kMaximum, kOverlappedMaximum };
-constexpr std::array kObjectives{Objective::kSum, Objective::kMaximum,
-                                 Objective::kOverlappedMaximum};
+constexpr std::array kChainObjectives{Objective::kSum, Objective::kMaximum,
+                                      Objective::kOverlappedMaximum};
 
 // Devices that the program need not tell apart.
 struct DeviceType {
@@ -267,7 +267,7 @@ PlaceResult place_chain(const CostModel& costs, const PlaceOptions& options) {
     }
     const SegmentCosts segments(costs, sequence, row);
     Program program(segments, devices, capacity_percent, options.cancel);
-    for (const Objective objective : kObjectives) {
+    for (const Objective objective : kChainObjectives) {
       const auto cut = program.solve(objective);
       if (!cut.has_value()) {
         if (!reason.has_value()) reason = misfit(costs, sequence, row, segments);

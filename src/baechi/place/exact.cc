@@ -24,8 +24,6 @@ namespace {
 
 using exact::DeviceSet;
 using exact::Index;
-using exact::Instance;
-using exact::kNever;
 using exact::Ns;
 using exact::only;
 using Domains = std::vector<DeviceSet>;  // [unit]
@@ -43,7 +41,7 @@ bool fits(const StepSummary& step, const Cluster& cluster) {
 
 class Search {
  public:
-  Search(const CostModel& costs, const Instance& instance, const ExactOptions& options,
+  Search(const CostModel& costs, const exact::Instance& instance, const ExactOptions& options,
          ExactResult& result)
       : costs_(costs),
         in_(instance),
@@ -86,7 +84,7 @@ class Search {
     }
   };
 
-  Ns limit() const { return result_.placed.has_value() ? result_.makespan.count() : kNever; }
+  Ns limit() const { return result_.placed.has_value() ? result_.makespan.count() : exact::kNever; }
 
   // Stopped where every plan not seen takes `open` or more.
   void settle(Ns open) {
@@ -102,7 +100,7 @@ class Search {
 
   std::pair<Node, Domains> root() const {
     Domains domains;
-    for (const Instance::Unit& unit : in_.units) domains.push_back(unit.devices);
+    for (const exact::Instance::Unit& unit : in_.units) domains.push_back(unit.devices);
     return {Node{}, std::move(domains)};
   }
 
@@ -189,7 +187,7 @@ class Search {
     if (in_.num_queues == 0) return result;
     std::vector<std::pair<Index, Index>> rivals;  // twins that one tensor goes to
     DeviceSet involved = 0;
-    for (const Instance::Tensor& tensor : in_.tensors) {
+    for (const exact::Instance::Tensor& tensor : in_.tensors) {
       DeviceSet reached = 0;
       for (const Index reader : tensor.readers) reached |= only(device[reader]);
       reached &= ~only(device[tensor.producer]);
@@ -232,7 +230,7 @@ class Search {
   }
 
   const CostModel& costs_;
-  const Instance& in_;
+  const exact::Instance& in_;
   const ExactOptions& options_;
   ExactResult& result_;
   Simulator simulator_;
@@ -264,7 +262,7 @@ ExactResult solve_exactly(const CostModel& costs, const ExactOptions& options) {
     result.complete = true;
     return result;
   }
-  const std::optional<Instance> instance = exact::tabulate(costs);
+  const std::optional<exact::Instance> instance = exact::tabulate(costs);
   if (instance.has_value()) Search(costs, *instance, options, result).run();
   return result;
 }

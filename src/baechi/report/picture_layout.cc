@@ -12,9 +12,9 @@ namespace {
 constexpr int kSweeps = 6;
 constexpr std::size_t kMostInRow = 5;  // of one device
 
-class Layout {
+class LayeredLayout {
  public:
-  Layout(const PlanPicture& picture, std::size_t num_devices)
+  LayeredLayout(const PlanPicture& picture, std::size_t num_devices)
       : picture_(picture), neighbours_(picture.nodes.size()) {
     result_.row.assign(picture.nodes.size(), 0);
     result_.column.assign(picture.nodes.size(), 0);
@@ -133,7 +133,7 @@ class Layout {
 }  // namespace
 
 PictureLayout layout_picture(const PlanPicture& picture, std::size_t num_devices) {
-  return Layout(picture, num_devices).run();
+  return LayeredLayout(picture, num_devices).run();
 }
 
 }  // namespace baechi
