@@ -70,3 +70,24 @@ function(baechi_drop_private_headers list)
   endforeach()
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
+
+# With BAECHI_UNITY, compiles a dozen files of a folder as one: reading the standard headers once
+# for all of them takes half of a build's time away. Names in anonymous namespaces have to differ
+# within a folder. clang-tidy reads every file alone, so that a missing #include is found.
+function(baechi_unite target)
+  if(NOT BAECHI_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # Files see each other's names; the release preset compiles them one by one with these warnings.
+  target_compile_options(${target} PRIVATE
+    -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  foreach(source IN LISTS ARGN)
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER ${folder} folder)
+    math(EXPR part "${count_${folder}}+0" OUTPUT_FORMAT DECIMAL)
+    math(EXPR count_${folder} "${part}+1")
+    math(EXPR part "${part}/12")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${part})
+  endforeach()
+endfunction()
