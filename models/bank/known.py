@@ -35,6 +35,7 @@ _HELD = [
 KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
+    "heat-equation": _FORCES,
     "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
@@ -49,15 +50,6 @@ KNOWN: dict[str, list[Known]] = {
             "FAILS",
             "simulated devices take no lengths of `ctc_loss` that are on the host",
             "ctc_loss",
-        )
-    ],
-    "dit": [
-        Known(
-            "",
-            "FAILS",
-            "a part that its parent calls and the model, too",
-            "duplicate operator name",
-            always=False,
         )
     ],
 }

@@ -42,6 +42,23 @@ class Forces(nn.Module):
         return {"energy": energy, "forces": -slope}
 
 
+class Residual(nn.Module):
+    """The residual of a heat equation at points, by derivatives of torch.func; boundary beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(2, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+        self.scale = nn.Linear(2, 2)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        def heat(point: torch.Tensor) -> torch.Tensor:
+            return self.inside(self.scale(point)).squeeze(-1)
+
+        slopes, values = torch.func.vmap(torch.func.grad_and_value(heat))(points)
+        curves = torch.func.vmap(torch.func.hessian(heat))(points)
+        return torch.stack([slopes[:, 0] - 0.1 * curves[:, 1, 1], values - points.sum(1)])
+
+
 class Convolved(nn.Module):
     """Graph convolution: messages are added up with index_add, and divided by degrees."""
 
@@ -207,6 +224,7 @@ def _states(batch: int, seed: int) -> Any:
 ENTRIES = [
     Entry("energy-forces", "energy and forces", Forces, _molecules),
     Entry("hamiltonian", "energy and forces", Hamiltonian, _states),
+    Entry("heat-equation", "energy and forces", Residual, lambda n, s: noise(5 * n, 2, seed=s)),
     Entry("graph-convolution", "graph", Convolved, _graph),
     Entry("graph-attention", "graph", GraphAttention, _plain_graph),
     Entry("point-cloud", "graph", PointCloud, lambda n, s: noise(n, 12, 3, seed=s)),

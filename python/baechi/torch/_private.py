@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._functorch import apis as transforms
+from torch._functorch import eager_transforms
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
@@ -155,18 +157,40 @@ if hasattr(checkpointing, f"{_CHECKPOINT}_impl"):  # 2.14 and 2.15 have it, 2.13
     _CHECKPOINT += "_impl"
 
 
+# What the functions of `torch.func` call, whoever has imported these, and where it is looked up.
+_TRANSFORMS = {
+    "vmap_impl": transforms,
+    "grad_and_value_impl": eager_transforms,
+    "_vjp_with_argnums": eager_transforms,
+}
+
+
+@contextlib.contextmanager
+def without_saved_hooks(pack: Any) -> Iterator[None]:
+    """Take hooks on saved tensors off, with which derivatives of `torch.func` do not run."""
+    top = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if top is None or top[0] != pack:
+        yield
+        return
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        torch._C._autograd._push_saved_tensors_default_hooks(*top)
+
+
 class AutogradCalls:
     """While anybody wants it: sees what autograd does with functions of Python.
 
     `torch.utils.checkpoint` keeps a function for the backward; what `resumed_later` returns is kept
     in its place, and is told by `begins` when the function is about to run in the forward. The call
-    of an autograd function, which no function mode sees, is handed to `applied`, one of `vmap` to
-    `mapped`.
+    of an autograd function, which no function mode sees, is handed to `applied`, what a function of
+    `torch.func` calls to `transformed`.
     """
 
     def __init__(self) -> None:
         self._who: dict[int, weakref.ref[Any]] = {}
-        self._before: tuple[Any, Any, Any, Any] | None = None
+        self._before: tuple[Any, Any, Any, dict[str, Any]] | None = None
 
     def begin(self, who: Any) -> None:
         """Let `who`, a function mode, see them until `end` or the end of `who`."""
@@ -177,17 +201,8 @@ class AutogradCalls:
         module, function = checkpointing, checkpointing.CheckpointFunction
         generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"]
-        self._before = generator, forward, apply, transforms.vmap_impl
-        run_vmap = transforms.vmap_impl
-
-        def with_vmap(
-            kept: Any, dims: Any, out: Any, randomness: Any, chunk: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return run_vmap(kept, dims, out, randomness, chunk, *args, **kwargs)
-
-            who = self._seeing()
-            return call(*args, **kwargs) if who is None else who.mapped(call, args, kwargs)
+        impls = {name: getattr(of, name) for name, of in _TRANSFORMS.items()}
+        self._before = generator, forward, apply, impls
 
         def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
             resumed = self._resumed(kept, runs_now=False)
@@ -212,8 +227,20 @@ class AutogradCalls:
 
         setattr(module, _CHECKPOINT, with_generator)
         function.forward = staticmethod(with_forward)
-        transforms.vmap_impl = with_vmap
+        for name, run in impls.items():
+            setattr(_TRANSFORMS[name], name, functools.partial(self._transform, run))
         torch.autograd.Function.apply = classmethod(with_apply)
+
+    def _transform(self, run: Any, *args: Any, **kwargs: Any) -> Any:
+        who = self._seeing()
+        if who is None:
+            return run(*args, **kwargs)
+        out = who.transformed(run, args, kwargs)
+        if run.__name__ != "_vjp_with_argnums":
+            return out
+        values, pull, *more = out
+        pull.__name__ = "vjp_fn"
+        return (values, functools.partial(self._transform, pull), *more)
 
     def _seeing(self) -> Any:
         """Return who sees what runs in this thread now."""
@@ -231,7 +258,9 @@ class AutogradCalls:
     def _forget(self, key: int) -> None:
         self._who.pop(key, None)
         if self._before is not None and not self._who:
-            generator, forward, apply, transforms.vmap_impl = self._before
+            generator, forward, apply, impls = self._before
+            for name, run in impls.items():
+                setattr(_TRANSFORMS[name], name, run)
             setattr(checkpointing, _CHECKPOINT, generator)
             checkpointing.CheckpointFunction.forward = staticmethod(forward)
             torch.autograd.Function.apply = apply

@@ -10,7 +10,8 @@ import torch
 
 from baechi.torch.nested import tensors_in
 
-MAPPED = "vmap"  # reads what its function names, beside its arguments
+# Of `torch.func`: they read what their function names, beside its arguments.
+TRANSFORMS = frozenset(["vmap", "grad_and_value", "_vjp_with_argnums", "vjp_fn"])
 
 # What only looks at a tensor, or is a view by attribute: never an operator of its own.
 OBSERVERS = frozenset(

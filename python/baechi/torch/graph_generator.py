@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from baechi._core import Graph, GraphBuilder, InputError
-from baechi.torch.function_rules import MAPPED
+from baechi.torch.function_rules import TRANSFORMS
 from baechi.torch.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
 from baechi.torch.recorded_step import Capture
 from baechi.torch.request import optimizer_name
@@ -71,7 +71,7 @@ class _Assembly:
         for index, op in enumerate(captured.ops):
             read = {captured.tensors[t].producer for t in op.reads}
             changed = any(len(captured.tensors[t].writers) > 1 for t in op.reads)
-            if op.kind == MAPPED:  # what it reads beside its arguments does not come to it
+            if op.kind in TRANSFORMS:  # what it reads beside its arguments does not come to it
                 named = op.reads.keys() - op.arrives.keys()
                 read = {index, *(captured.tensors[t].producer for t in named)}
             elif not (op.only_views and len(op.reads) > 1 and changed):

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch import _private
-from baechi.torch.function_rules import MAPPED, OBSERVERS
+from baechi.torch.function_rules import OBSERVERS
 from baechi.torch.scopes import Scope
 
 
@@ -346,8 +346,8 @@ class Interceptor(TorchFunctionMode):
         """Hand the call of an autograd function to run_function: its inside is not looked at."""
         return self._as_function(cls.__name__, call, args, kwargs)
 
-    def mapped(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Hand the call of a function under `vmap`, and all that it calls, to run_function."""
+    def transformed(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Hand the call of a function of `torch.func`, and all that it calls, to run_function."""
         state = self._state
 
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -357,7 +357,7 @@ class Interceptor(TorchFunctionMode):
             finally:
                 state.paused = before
 
-        return self._as_function(MAPPED, paused, args, kwargs)
+        return self._as_function(call.__name__.removesuffix("_impl"), paused, args, kwargs)
 
     def _as_function(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state = self._state

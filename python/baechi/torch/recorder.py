@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
-from baechi.torch.function_rules import changed_arguments, with_host_arguments
+from baechi.torch.function_rules import TRANSFORMS, changed_arguments, with_host_arguments
 from baechi.torch.interception import Interceptor
 from baechi.torch.nested import held_by, tensors_in
 from baechi.torch.recomputed import RunAgain
@@ -138,7 +138,9 @@ class Recorder(Interceptor):
             return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
         args = with_host_arguments(name, args, torch.Tensor.cpu)
-        with self._running(op, args, kwargs):
+        with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
+            if name in TRANSFORMS:
+                stack.enter_context(_private.without_saved_hooks(self.pack))
             return self._finish(call(*args, **kwargs), args, kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:

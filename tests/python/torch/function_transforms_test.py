@@ -29,6 +29,37 @@ def closed(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.func.vmap(lambda row: (m.inner(row) * first).cos())(h)
 
 
+def gradient(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda rows: (m.inner(rows).sin() * other).sum())(h)
+
+
+def gradients(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def energy(row: torch.Tensor) -> torch.Tensor:
+        return m.inner(row).sin().sum()
+
+    found, values = torch.func.vmap(torch.func.grad_and_value(energy))(h)
+    return found * values[:, None] + other
+
+
+def jacobian(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.func.jacrev(lambda rows: m.inner(rows).sin().sum(0))(h).sum(0) + other
+
+
+def pulled_back(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    values, pull = torch.func.vjp(lambda rows: m.inner(rows).sin(), h)
+    found: torch.Tensor = pull(other)[0]
+    return found + values
+
+
+def jacobians(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.func.vmap(torch.func.jacrev(lambda row: m.inner(row).sin()))(h).sum(1) + other
+
+
+def curved(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    second = torch.func.hessian(lambda row: m.inner(row).sin().sum())
+    return torch.func.vmap(second)(h).sum(1) + other
+
+
 class Mapping(nn.Module):
     """Maps a part over the rows of what another part made."""
 
@@ -42,8 +73,12 @@ class Mapping(nn.Module):
         return self.last(self.how(self, h, self.last(h).sin()))
 
 
-@pytest.mark.parametrize("how", [rows, pairs, closed])
-def test_vmap(how: Any) -> None:
+HOW = [rows, pairs, closed, gradient, gradients, jacobian, pulled_back, jacobians, curved]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own, in jvp
+@pytest.mark.parametrize("how", HOW)
+def test_functions_of_torch_func(how: Any) -> None:
     torch.manual_seed(3)
     trains_the_same(Mapping(how).double(), torch.randn(4, 8).double(), homes=("cpu",))
 
