@@ -39,6 +39,7 @@ KNOWN: dict[str, list[Known]] = {
     "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
+    "wav2vec2": _HELD,
     "checkpointed": [
         Known(
             "", "PEAK", "when a checkpoint lets go is foreseen too late or too early", always=False
