@@ -36,7 +36,7 @@ from baechi.torch.function_rules import (
 )
 from baechi.torch.kept_weights import KeptWeights, check_weights
 from baechi.torch.moving import flatten_recurrent, move_weights
-from baechi.torch.nested import held_by, held_tensors, map_tensors, tensors_in
+from baechi.torch.nested import dense_in, held_by, held_tensors, map_tensors, tensors_in
 from baechi.torch.optimizer_state import follow
 from baechi.torch.planned_pieces import (
     called_units,
@@ -256,8 +256,8 @@ class Assigner(SentTensors):
     def _keep_for_caller(self, weight: torch.Tensor) -> None:
         """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
         callers = self._callers.get(weight.device)
-        if weight.grad is not None and callers is not None:
-            weight.grad.record_stream(callers)
+        for tensor in dense_in(weight.grad) if callers is not None else ():
+            tensor.record_stream(callers)
 
     def _called(self) -> None:
         """Begin behind what the caller's streams were asked to do, and remember these."""

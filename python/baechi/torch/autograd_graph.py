@@ -141,12 +141,12 @@ class NodeRecorder:
         self.between = True
         if not isinstance(received, (tuple, list)):
             received = (received,)
-        for slot, tensor in enumerate(received):
+        for slot, tensor in enumerate(map(_stored, received)):
             place = None if tensor is None else self._place_of(tensor)
             if place is not None:
                 node.received[slot] = place
         node.gives = []
-        for edge, tensor in zip(self._edges[index], given, strict=False):
+        for edge, tensor in zip(self._edges[index], map(_stored, given), strict=False):
             if edge is None:
                 continue
             if tensor is None:
@@ -155,6 +155,13 @@ class NodeRecorder:
             size = tensor.numel() * tensor.element_size()
             node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_addable(tensor)))
         self.nodes.append(node)
+
+
+def _stored(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """Return what of a gradient needs memory: of a sparse one the values."""
+    if gradient is None or gradient.layout is not torch.sparse_coo:
+        return gradient
+    return gradient._values()
 
 
 def _is_addable(tensor: torch.Tensor) -> bool:

@@ -48,8 +48,10 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
                 place = (tensor.storage_offset(), tensor.size(), tensor.stride())
                 moved = torch.empty(0, dtype=tensor.dtype, device=device)
                 tensor.data = moved.set_(flat.untyped_storage(), *place)
-            if tensor.grad is not None:
+            if tensor.grad is not None and tensor.grad.layout is torch.strided:
                 tensor.grad.data = tensor.grad.data.to(device)
+            elif tensor.grad is not None:  # a sparse one cannot keep its identity
+                tensor.grad = tensor.grad.to(device)
 
 
 def moved_values(value: Any, device: torch.device) -> Any:

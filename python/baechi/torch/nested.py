@@ -27,6 +27,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(getattr(value, field.name, None))
 
 
+def dense_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors inside `value`, of sparse ones their indices and values: with storages."""
+    for tensor in tensors_in(value):
+        if tensor.layout is torch.sparse_coo:
+            yield from (tensor._indices(), tensor._values())
+        else:
+            yield tensor
+
+
 def held_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside `value`, also those that objects of other classes hold."""
     seen: dict[int, Any] = {}  # by id, which is another's once an object is gone

@@ -24,7 +24,7 @@ from baechi.torch import _private
 from baechi.torch.autograd_graph import NodeRecorder
 from baechi.torch.function_rules import TRANSFORMS, changed_arguments, with_host_arguments
 from baechi.torch.interception import Interceptor
-from baechi.torch.nested import held_by, tensors_in
+from baechi.torch.nested import dense_in, held_by, tensors_in
 from baechi.torch.recomputed import RunAgain
 from baechi.torch.recorded_step import Op, Run, Seen, Weight, rounded
 from baechi.torch.repeats import sent_bytes
@@ -322,7 +322,7 @@ class Recorder(Interceptor):
         if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
-        outs = list(tensors_in(out))
+        outs = list(dense_in(out))
         for tensor in outs:
             if _private.storage_address(tensor) in self._weight_of:
                 continue
@@ -350,7 +350,7 @@ class Recorder(Interceptor):
 
     @staticmethod
     def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-        return tensors_in((args, tuple(kwargs.values())))
+        return dense_in((args, tuple(kwargs.values())))
 
     def _read(self, op: Op, args: Any, kwargs: Any) -> None:
         for tensor in self._arguments(args, kwargs):

@@ -25,7 +25,7 @@ from baechi._core import InputError
 from baechi.torch import _private
 from baechi.torch.function_rules import changed_arguments
 from baechi.torch.moving import check_moves
-from baechi.torch.nested import tensors_in
+from baechi.torch.nested import dense_in
 
 _Result = TypeVar("_Result")
 
@@ -96,21 +96,21 @@ class Spilling(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        read = self._addresses(tensors_in((args, tuple(kwargs.values()))))
+        read = self._addresses(dense_in((args, tuple(kwargs.values()))))
         self._bring(read)
         out = self._with_room(functools.partial(func, *args, **kwargs), read)
         for tensor in changed_arguments(func, args, kwargs):
             page = self._pages.get(_private.storage_address(tensor))
             if page is not None:
                 page.host = None
-        for tensor in tensors_in(out):
+        for tensor in dense_in(out):
             if tensor.device == self._device and _private.storage_address(tensor) not in read:
                 self._add(tensor.untyped_storage())
         return out
 
     def bring(self, *values: Any) -> None:
         """Have the tensors in some values on the device until others need the room."""
-        self._bring(self._addresses(tensors_in(values)))
+        self._bring(self._addresses(dense_in(values)))
 
     @contextlib.contextmanager
     def unit(self, *values: Any) -> Iterator[None]:
@@ -138,7 +138,7 @@ class Spilling(TorchDispatchMode):
         return tensor
 
     def _begin(self, values: Any) -> None:
-        self._unit = self._addresses(tensors_in(values))
+        self._unit = self._addresses(dense_in(values))
         self._bring(self._unit)
 
     @staticmethod

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from baechi.torch import _private
-from baechi.torch.nested import tensors_in
+from baechi.torch.nested import dense_in
 from baechi.torch.recorded_step import Run, Tensor, Work, rounded
 
 
@@ -81,7 +81,7 @@ class Storages:
 
     def added_in_place(self, args: Any) -> None:
         """Take the sum of two gradients for what it is when nothing is watched: in place."""
-        for tensor in tensors_in(args):
+        for tensor in dense_in(args):
             known = self.known(tensor)
             if known in self._sizes and _private.only_autograd_holds(tensor):
                 self._free(known)

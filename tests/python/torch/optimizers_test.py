@@ -219,3 +219,50 @@ def test_weights_that_are_moved_in_inference_mode_are_trained_later(inside: str)
     for _ in range(2):
         assert step(model, optimizer) == pytest.approx(step(plain, expected), rel=1e-4)
     assert not any(weight.is_inference() for weight in model.parameters())
+
+
+class Lookup(nn.Module):
+    """Embeddings with sparse gradients, one of them read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8, sparse=True)
+        self.bags = nn.EmbeddingBag(20, 8, mode="sum", sparse=True)
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(self.words(x).mean(1) + self.bags(x))
+        return self.last(h + self.words(x).sin().sum(1))
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+@pytest.mark.parametrize("devices", [["sim:0", "sim:1", "sim:2"], ["sim:0", "sim:0", "sim:1"]])
+def test_sparse_gradients(tier: int, devices: list[str]) -> None:
+    torch.manual_seed(3)
+    plain, x = Lookup(), torch.randint(0, 20, (5, 3))
+    model = copy.deepcopy(plain)
+    options: dict[str, Any] = {"method": "random", "seed": 2, "bounds": False, "tier": tier}
+    placed = baechi.torch.place(model, x, "3x1GiB", devices=devices, **options)
+
+    def train(model: Lookup) -> list[float]:
+        lookups = [*model.words.parameters(), *model.bags.parameters()]
+        layers = [*model.first.parameters(), *model.last.parameters()]
+        optimizers = torch.optim.SparseAdam(lookups, 0.05), torch.optim.SGD(layers, 1e-3)
+        losses = []
+        for _ in range(3):
+            loss = model(x).square().sum()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+        model(x).square().sum().backward()
+        return losses
+
+    assert train(model) == pytest.approx(train(plain), rel=1e-5)
+    placed.restore()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.grad.to_dense(), theirs.grad.to_dense())

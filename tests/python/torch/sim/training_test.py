@@ -132,6 +132,35 @@ def test_bags_of_embeddings(how: str) -> None:
     compare(model, lambda m, d: m(items.to(d), offsets.to(d)), 1e-6)
 
 
+SPARSE: dict[str, Any] = {
+    "sparse adam": lambda p: torch.optim.SparseAdam(p, 0.1),
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    words = torch.tensor([[1, 2, 4], [5, 4, 4], [0, 9, 1]])
+    plain = nn.ModuleList([nn.Embedding(10, 4, sparse=True), nn.EmbeddingBag(10, 4, sparse=True)])
+    found: list[list[torch.Tensor]] = []
+    for device in ("cpu", "sim:1"):
+        model, x = copy.deepcopy(plain).to(device), words.to(device)
+        optimizer = SPARSE[name](list(model.parameters()))
+        for _ in range(3):
+            optimizer.zero_grad()
+            for scale in (1, 2):  # the second is added to the first
+                (model[0](x).sum(1) * model[1](x) * scale).square().sum().backward()
+            optimizer.step()
+        parameters = list(model.parameters())
+        assert all(p.grad is not None and p.grad.is_sparse for p in parameters)
+        found.append([t.detach().to("cpu") for p in parameters for t in (p, p.grad.to_dense())])
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.usefixtures("mode")
 def test_a_transformer() -> None:
     torch.manual_seed(0)
