@@ -3,28 +3,37 @@
 
 Their hooks move the arguments of modules and nothing else, so whatever meets in a plain torch
 operation is kept on one device here; within that rule the placement with the shortest step is used.
+What no device has room for goes to the disk, from where accelerate brings it to the first device.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi._core import Cluster, InputError
-from baechi.pipeline import place_graph
+from baechi._core import Cluster, InputError, Plan
+from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.capture import capture
 from baechi.torch.devices import detected_cluster
-from baechi.torch.graph_generator import graph_of
-from baechi.torch.profiler import estimate, kept_ops
+from baechi.torch.graph_generator import ModelGraph, graph_of
+from baechi.torch.profiler import Costs, estimate, kept_ops
 from baechi.torch.recorded_step import Capture
+from baechi.torch.repeated_units import Repeated
 from baechi.torch.request import check_called_with, check_model
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+
+_DISK = "disk"
+_SLOWER = 1000  # times, than the CPU; what goes there is only what must
+_ENDLESS = 1 << 50  # bytes of a disk whose size is not given
+_NAMED = 5  # modules that a warning names
 
 
 def bytes_of(size: int | str) -> int:
@@ -42,7 +51,7 @@ def _cluster_of(max_memory: Mapping[int | str, int | str] | None) -> tuple[Clust
     if max_memory is None:
         cluster, devices = detected_cluster()
         return cluster, list(range(len(devices)))
-    keys = [key for key in max_memory if key != "disk" and bytes_of(max_memory[key]) > 0]
+    keys = [key for key in max_memory if key != _DISK and bytes_of(max_memory[key]) > 0]
     if not keys:
         raise InputError("max_memory leaves no device")
     parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{bytes_of(max_memory[k])}B" for k in keys]
@@ -98,8 +107,12 @@ def device_map(
         example_inputs: What one call takes; by default the model's own `dummy_inputs`.
         budget: How long to search.
 
+    Returns:
+        The device by module. Where the memory does not suffice, as little as can be is on "disk",
+        and a warning names it.
+
     Raises:
-        DoesNotFit: The memory does not suffice.
+        DoesNotFit: A module has no room to run.
 
     """
     check_model(model)
@@ -112,14 +125,65 @@ def device_map(
     else:
         whole += no_split_module_classes or []
     with torch.no_grad():
-        captured = capture(model, inputs, training=False, units=whole, abstract=True)
-    kinds = {"gpu": "rtx3090", "cpu": "cpu"}
-    graph = graph_of(captured, estimate(captured, kinds), together=_meeting_points(captured))
-    plan = place_graph(graph.graph, cluster, budget=budget, bounds=False)
-    names = [device.name for device in cluster.devices]
+        captured = capture(model, inputs, training=False, units=Repeated(whole), abstract=True)
+    costs = estimate(captured, {"gpu": "rtx3090", "cpu": "cpu", _DISK: "cpu"})
+    for cost in costs.ops.values():
+        cost.forward[_DISK] *= _SLOWER
+    graph = graph_of(captured, costs, together=_meeting_points(captured))
+    try:
+        plan = place_graph(graph.graph, cluster, budget=budget, bounds=False)
+    except DoesNotFit as reason:
+        room = bytes_of((max_memory or {}).get(_DISK, _ENDLESS))
+        plan = _with_disk(graph, costs, cluster, room, budget, reason)
+        keys = [*keys, _DISK]
+    names = [device.name for device in plan.cluster.devices]
     key_of = dict(zip(names, keys, strict=True))
     used = {name: key_of[plan.device_of[op]] for name, op in graph.weights.items()}
-    return _by_module(model, captured, used)
+    found = _by_module(model, captured, used)
+    _warn_of_disk(model, found)
+    return found
+
+
+def _with_disk(
+    graph: ModelGraph,
+    costs: Costs,
+    cluster: Cluster,
+    room: int,
+    budget: str | float,
+    reason: DoesNotFit,
+) -> Plan:
+    """Return a plan with a disk; the first device keeps room to run what comes from there."""
+    document = json.loads(cluster.to_json())
+    own = cluster.devices[0].capacity
+    needs = (c.parameters + c.buffers + c.forward_temporary for c in costs.ops.values())
+    left = own - max(needs)
+    if left <= 0 or room <= 0:
+        raise reason
+    document["devices"][0]["capacity"] = f"{left}B"
+    document["devices"].append({"name": _DISK, "kind": _DISK, "capacity": f"{room}B"})
+    return place_graph(
+        graph.graph, Cluster.from_json(json.dumps(document)), budget=budget, bounds=False
+    )
+
+
+def _warn_of_disk(model: nn.Module, found: Mapping[str, int | str]) -> None:
+    """Say what is on the disk, by name and size."""
+    weights = [*model.named_parameters(), *model.named_buffers()]
+    sizes = {
+        path: sum(t.nbytes for n, t in weights if f"{n}.".startswith(f"{path}." if path else ""))
+        for path, device in found.items()
+        if device == _DISK
+    }
+    if not sizes:
+        return
+    named = [f"{path or 'all of it'} ({size:,} bytes)" for path, size in sizes.items()][:_NAMED]
+    more = f" and {len(sizes) - _NAMED} more modules" if len(sizes) > _NAMED else ""
+    warnings.warn(
+        f"{type(model).__name__} does not fit: on the disk are {', '.join(named)}{more}, "
+        f"{sum(sizes.values()):,} bytes in all; accelerate wants an offload_folder for them, and "
+        "brings them to the first device in every step",
+        stacklevel=3,
+    )
 
 
 def _by_module(

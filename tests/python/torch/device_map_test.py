@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.repeated_units import Repeated
 from torch import nn
 from torch_models import CASES, tokens
 
@@ -45,6 +48,19 @@ def gpt2() -> Any:
         eos_token_id=2,
     )
     return transformers.GPT2LMHeadModel(config).eval()
+
+
+def layered(**sizes: int) -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        **sizes,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
 
 
 def planned() -> dict[str, int | str]:
@@ -97,3 +113,97 @@ def test_what_does_not_fit_and_what_cannot_be_called_is_said() -> None:
         baechi.torch.device_map(model, {0: "1GiB"})
     with pytest.raises(baechi.InputError, match="'lots' is no amount of memory"):
         baechi.torch.device_map(model, {0: "lots"}, example_inputs=torch.randn(1, 64))
+
+
+def recorded(model: Any, units: Any) -> tuple[Any, Any]:
+    with torch.no_grad():
+        captured = baechi.torch.capture(model, EXAMPLE, training=False, units=units, abstract=True)
+    costs = baechi.torch.estimate(captured, {"gpu": "rtx3090"})
+    graph = json.loads(baechi.torch.graph_of(captured, costs).graph.to_json())
+    operators = [op for op in graph["operators"] if op["name"] != "inputs"]
+    for op in operators:  # empty caches, of layers that were run
+        op["inputs"] = [i for i in op.get("inputs", []) if i[0] != "inputs"]
+    return operators, costs.ops
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_equal_layers_run_once_and_cost_what_they_would(empty: bool) -> None:
+    ran: list[str] = []
+    with accelerate.init_empty_weights() if empty else contextlib.nullcontext():
+        model = layered()
+        for path, module in model.named_modules():
+            module.register_forward_hook(lambda *_, path=path: ran.append(path))
+    expected = recorded(model, ["LlamaDecoderLayer"])
+    several = len(ran)
+    assert recorded(model, Repeated(["LlamaDecoderLayer"])) == expected
+    again = ran[several:]
+    # The layer whose place is also the number of its groups is not seen to be like the others.
+    assert [i for i in range(5) if f"model.layers.{i}.mlp" in again] == [0, 1]
+
+
+class Uneven(nn.Module):
+    """Layers of one class that are not equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = torch.ones(8)
+        self.layers = nn.ModuleList(Scaled(times) for times in (3, 3, 7, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run all; one gets more."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x[:2] if i == 3 else x)
+        return x
+
+
+class Scaled(nn.Module):
+    """A linear layer, some times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.times = times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it."""
+        for _ in range(self.times):
+            x = self.linear(x)
+        return x
+
+
+def test_layers_that_differ_in_a_setting_or_their_arguments_run_themselves() -> None:
+    x = torch.randn(4, 8)
+    works = []
+    for units in (["Scaled"], Repeated(["Scaled"])):
+        captured = baechi.torch.capture(Uneven(), x, training=False, units=units, abstract=True)
+        works.append({op.key: op.forward for op in captured.ops})
+    assert works[0] == works[1]
+    assert len({work.flops for key, work in works[0].items() if key.startswith("layers.")}) == 3
+
+
+def test_what_has_no_room_goes_to_the_disk_and_runs_from_there(tmp_path: Path) -> None:
+    model = layered()
+    expected = model(**EXAMPLE).logits
+    with pytest.warns(UserWarning, match=r"on the disk are model\.layers\.\d \(41,216 bytes\)"):
+        found = baechi.torch.device_map(
+            model, {"sim:0": "140KiB", "sim:1": "80KiB"}, example_inputs=EXAMPLE
+        )
+    assert {"sim:0", "sim:1", "disk"} <= set(found.values())
+    accelerate.dispatch_model(model, found, main_device="sim:0", offload_dir=str(tmp_path))
+    torch.testing.assert_close(model(**EXAMPLE).logits.cpu(), expected)
+    with pytest.raises(baechi.DoesNotFit, match=r"model\.layers\.0"):
+        baechi.torch.device_map(layered(), {0: "30KiB"}, example_inputs=EXAMPLE)
+    with pytest.raises(baechi.DoesNotFit, match="all devices together"):
+        baechi.torch.device_map(layered(), {0: "140KiB", "disk": "9KiB"}, example_inputs=EXAMPLE)
+
+
+@pytest.mark.filterwarnings("ignore:.*is falling back")
+def test_a_model_without_attention_is_mapped() -> None:
+    config = transformers.MambaConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=4, state_size=4
+    )
+    with accelerate.init_empty_weights():
+        model = transformers.MambaForCausalLM(config).eval()
+    found = baechi.torch.device_map(model, {0: "80KiB", 1: "80KiB"})
+    assert {0, 1} == set(found.values())
+    assert {f"backbone.layers.{i}" for i in range(4)} <= set(found)
