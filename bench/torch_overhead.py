@@ -6,10 +6,12 @@ Medians of ratios taken in turns in one run: the step time of a 12-layer Transfo
 device against the same model unplaced, by tier; the time that one module call takes more when
 neighbouring modules are on different logical devices of the CPU; and the forward of the models in
 `models/pytorch` at their small sizes, every operator on one of two logical devices at random, by
-tier. In the last two the copies are left out. And what it takes to find the optimizers whose state
-moves along, once per `place` and `restore`.
+tier. In the last two the copies are left out. What it takes to find the optimizers whose state
+moves along, once per `place` and `restore`. What `place` and the first calls of other kinds take
+for language models of 32 and 64 small layers, and `device_map` beside accelerate's. And the
+constants of `baechi.torch.graph_gain`.
 
-    python bench/torch_overhead.py [device] [calls] [models] [optimizers]
+    python bench/torch_overhead.py [PART ...]
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import baechi.torch
 import torch
 from baechi.torch.communication import Arrival, Links
 from baechi.torch.optimizer_state import follow
+from baechi.torch.planned_pieces import intercepted_calls
 from torch import nn
 
 from models.pytorch import MODELS
@@ -146,11 +149,103 @@ def print_optimizers() -> None:
     print(f"finding optimizers among {objects:,} live objects: {milliseconds:.0f} ms")
 
 
+def _llama(layers: int, hidden: int = 64) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def print_layers() -> None:
+    """Print what placing a language model takes, and what its first calls of each kind do."""
+    words = torch.randint(0, 256, (2, 16))
+    longer = torch.randint(0, 256, (3, 19))
+    for layers in (32, 64):
+        model = _llama(layers)
+
+        def place(model: Any = model) -> Any:
+            given = {"input_ids": words, "labels": words}
+            return baechi.torch.place(model, given, "4x1GiB", devices=["cpu"] * 4)
+
+        def evaluate(model: Any = model, **more: Any) -> None:
+            with torch.no_grad():
+                model.eval()(input_ids=words, **more)
+
+        calls = {
+            "place": place,
+            "first step": lambda m=model: m(input_ids=words, labels=words).loss.backward(),
+            "other sizes": lambda m=model: m(input_ids=longer, labels=longer).loss.backward(),
+            "eval": evaluate,
+            "attention mask": lambda run=evaluate: run(attention_mask=torch.ones_like(words)),
+            "generate": lambda m=model: m.generate(
+                words, attention_mask=torch.ones_like(words), max_new_tokens=4, pad_token_id=0
+            ),
+        }
+        took = ", ".join(f"{what} {cpu_time(call):.2f}" for what, call in calls.items())
+        print(f"processor seconds of a model of {layers} layers: {took}")
+
+
+def print_device_map() -> None:
+    """Print what a device map takes, and what accelerate's does."""
+    import accelerate
+
+    memory: dict[int | str, int | str] = {0: "40MiB", 1: "400MiB"}
+    with torch.device("meta"):
+        model = _llama(32, hidden=512)
+    whole = model._no_split_modules
+    ours = [cpu_time(lambda: baechi.torch.device_map(model, memory)) for _ in range(5)]
+    theirs = [
+        cpu_time(lambda: accelerate.infer_auto_device_map(model, memory, whole)) for _ in range(5)
+    ]
+    print(
+        f"device_map of 32 layers: {statistics.median(ours):.3f} s of the processor, "
+        f"infer_auto_device_map {statistics.median(theirs):.3f} s"
+    )
+
+
+def print_gain() -> None:
+    """Print what tier 1 takes for a call that it intercepts, and tracing for any."""
+    Links.send = _stay  # type: ignore[method-assign]
+    for name, entry in MODELS.items():
+        config = entry.small()
+        inputs = entry.inputs(config, 2)
+        nets = [entry.build(config) for _ in range(3)]
+        start = time.process_time()
+        graphs = [baechi.torch.export(nets[0], inputs)]
+        traced = time.process_time() - start
+        captured = baechi.torch.capture(nets[0], inputs)
+        for tier in (1, 2):
+            how: dict[str, Any] = {"devices": ["cpu"] * 2, "tier": tier, "bounds": False}
+            placed = baechi.torch.place(
+                nets[tier], inputs, "2x64GiB", method="random", exported=graphs, **how
+            )
+        times = [[cpu_time(lambda n=n, given=inputs: n(**given)) for n in nets] for _ in range(15)]
+        eager, first, second = (statistics.median(t[i] for t in times[2:]) for i in range(3))
+        calls = intercepted_calls(captured, placed.plan.device_of)
+        each = len(captured.ops)
+        print(
+            f"{name}: {1e6 * (first - second) / calls:.0f} us for each of {calls} intercepted "
+            f"calls, {1e6 * eager / each:.0f} us eager and {1e3 * traced / each:.0f} ms of tracing "
+            f"for each of {each} calls"
+        )
+
+
 PARTS = {
     "device": print_device,
     "calls": print_calls,
     "models": print_models,
     "optimizers": print_optimizers,
+    "layers": print_layers,
+    "device_map": print_device_map,
+    "gain": print_gain,
 }
 
 

@@ -167,14 +167,11 @@ def planned_within(
             if nearest is None:
                 raise
             break
-        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
-        by_tier = memory.peaks(plan.device_of, starts)
+        by_tier = _peaks_of(memory, plan)
         peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
-            return plan, {
-                tier: {d: peak.bytes for d, peak in each.items()} for tier, each in by_tier.items()
-            }
+            return plan, _in_bytes(by_tier)
         worst = max(over, key=lambda device: over[device])
         found = _RunOrder(
             worst,
@@ -191,6 +188,20 @@ def planned_within(
             break
     assert nearest is not None  # the last plan was over
     raise DoesNotFit(nearest)
+
+
+def peaks_by_tier(memory: Memory, plan: Plan) -> dict[int, dict[str, int]]:
+    """Return the bytes that each device holds at most under a plan."""
+    return _in_bytes(_peaks_of(memory, plan))
+
+
+def _peaks_of(memory: Memory, plan: Plan) -> dict[int, Peaks]:
+    starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+    return memory.peaks(plan.device_of, starts)
+
+
+def _in_bytes(by_tier: Mapping[int, Peaks]) -> dict[int, dict[str, int]]:
+    return {tier: {d: peak.bytes for d, peak in each.items()} for tier, each in by_tier.items()}
 
 
 def _size(peak: Peak) -> int:

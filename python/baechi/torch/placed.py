@@ -29,11 +29,18 @@ from baechi.torch.verification import (
 class Placed:
     """A model that runs over several devices, until `restore`."""
 
-    def __init__(self, model: nn.Module, assigner: Assigner, plan: Plan | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        assigner: Assigner,
+        plan: Plan | None,
+        why_tier_1: str = "tier 1 was asked for",
+    ) -> None:
         self.model = model
         self.plan = plan
         self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
         self.gradients = "freed"  # or "held": what the peaks assume of them when a forward begins
+        self.why_tier_1 = why_tier_1  # where no call may run in tier 2
         self._assigner = assigner
         assigner.install()
         self._active = True
@@ -100,6 +107,7 @@ class Placed:
         """Compare the exported graph on one device and placed; None where there is none."""
         with no_dropout(self.model):
             try:
+                mine.announce_tracing("is verified as a graph, too")
                 graph = export(self.model, inputs, units=mine.tier2.units)
             except NotExportedError:
                 return None
@@ -142,10 +150,10 @@ class Placed:
 
     @property
     def tier_note(self) -> str:
-        """Why the last call did not run in tier 2; empty when it did."""
+        """Why the last call did not run in tier 2, or what that would gain; empty when it did."""
         if isinstance(self._assigner, TieredAssigner):
             return self._assigner.note
-        return "tier 1 was asked for"
+        return self.why_tier_1
 
     @property
     def graphs(self) -> int:

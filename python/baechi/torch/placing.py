@@ -19,10 +19,17 @@ from baechi.torch.capture import RecordingPlace, call_arguments
 from baechi.torch.communication import logical_devices
 from baechi.torch.devices import default_devices, detected_cluster, usable
 from baechi.torch.exported import Exported
+from baechi.torch.graph_gain import gain_of
 from baechi.torch.graph_generator import graph_of
 from baechi.torch.graph_placement import operators_of
 from baechi.torch.memory import Around, held_bytes
-from baechi.torch.memory_plan import GRADIENTS, GraphStep, Memory, planned_for_gradients
+from baechi.torch.memory_plan import (
+    GRADIENTS,
+    GraphStep,
+    Memory,
+    peaks_by_tier,
+    planned_for_gradients,
+)
 from baechi.torch.nested import tensors_in
 from baechi.torch.operators import kept_together
 from baechi.torch.placed import Placed
@@ -80,7 +87,7 @@ def assign(
             operators in the order of the plan, in tier 2.
         plan: What the placement comes from.
         tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
-            where there is one.
+            where it is given, the mode or the placement needs it, or it is worth its tracing.
         exported: Graphs of the model that are there already; others are made when wanted.
         units: As `captured` was made with.
         early: The one of `exported` that nobody gave, and what the model was like then.
@@ -99,8 +106,12 @@ def assign(
     logical = logical_devices(names, list(devices.values()))
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
+    gain = gain_of(captured, device_of, plan)
+    asked = tier == 2 or mode == ORDER or operators is not None
+    if not (asked or exported or early is not None or gain.is_worth_it):
+        return Placed(model, Assigner(model, captured, chosen, logical, mode), plan, str(gain))
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
-    wanted = Tier2(tier == 2, list(exported), starts, operators, units, early)
+    wanted = Tier2(tier == 2, gain, asked, list(exported), starts, operators, units, early)
     return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
 
 
@@ -165,7 +176,7 @@ def place(
         mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
             operators in the order of the plan, in tier 2.
         tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
-            where there is one.
+            where the mode or the level needs it, or it is worth its tracing.
         level: "module" plans module calls and the functions between them, "operator" the calls
             of the exported graph; where there is no such graph, modules.
         exported: Graphs of the model that are there already; others are made when wanted.
@@ -201,25 +212,30 @@ def place(
         tiers=(tier,) if isinstance(tier, int) else (1, 2),
         around=_around(example_inputs, physical_of, optimizer),
     )
-    early = ExampleGraph()
-    if tier != 1 or level == "operator":
-        early = graph_of_example(
-            model,
-            example_inputs,
-            units,
-            {device.type for device in chosen},
-            exported,
-            training=captured.training,
-        )
+    trace = functools.partial(
+        graph_of_example,
+        model,
+        example_inputs,
+        units,
+        {device.type for device in chosen},
+        exported,
+        training=captured.training,
+    )
+    given = tier != 1 and bool(exported)
+    early = trace() if tier == 2 or mode == ORDER or level == "operator" or given else None
+
+    def run_by(graph: Exported) -> GraphStep:
+        return GraphStep(graph, mode, chosen, lambda units: record(units=units))
+
     planned, together, what = captured, [], units
-    if early.exported is not None:
+    if early is not None and early.exported is not None:
         exported = [early.exported, *(e for e in exported if e is not early.exported)]
-        memory.graph = GraphStep(early.exported, mode, chosen, lambda units: record(units=units))
+        memory.graph = run_by(early.exported)
         if level == "operator":
             what = early.exported
             planned = memory.graph.captured = record(units=what)
             together = kept_together(what, planned)
-    elif level == "operator":
+    elif early is not None and level == "operator":
         name = type(model).__name__
         warnings.warn(f"{name} is planned by modules: {early.reason}", stacklevel=2)
     found_costs = costs_of(
@@ -233,6 +249,16 @@ def place(
 
     how = {"method": method, "budget": budget, **options}
     plan, peaks, kept = planned_for_gradients(graph, found, memory, gradients, how)
+    too_large = ""
+    if early is None and tier != 1 and gain_of(captured, plan.device_of, plan).is_worth_it:
+        early = trace()
+        if early.exported is not None:
+            memory.graph = GraphStep(
+                early.exported, mode, chosen, lambda units: record(units=units)
+            )
+            both = peaks_by_tier(memory, plan)
+            too_large = _too_large(both[2], found)
+            exported, peaks = ([], peaks) if too_large else ([early.exported], both)
     placed = assign(
         model,
         captured,
@@ -240,13 +266,23 @@ def place(
         physical_of,
         mode=mode,
         plan=plan,
-        tier=tier,
+        tier=1 if too_large else tier,
         exported=exported,
         units=units,
         early=early,
     )
     placed.tier_peaks, placed.gradients = peaks, kept
+    placed.why_tier_1 = too_large or placed.why_tier_1
     return placed
+
+
+def _too_large(peaks: Mapping[str, int], cluster: Cluster) -> str:
+    """Say where a graph has no room; empty where it has."""
+    for device in cluster.devices:
+        over = peaks[device.name] - device.capacity
+        if over > 0:
+            return f"its graph needs {over:,} bytes more than {device.name!r} has in this plan"
+    return ""
 
 
 def _cluster_on(

@@ -7,7 +7,7 @@ Read off a recorded step, before anything runs (Paper 4.3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,25 +16,38 @@ from baechi.torch.communication import LogicalDevice
 from baechi.torch.profiler import kept_ops
 from baechi.torch.recorded_step import LOSS, Capture
 
+Device = TypeVar("Device")  # or its name
 
-def called_units(captured: Capture) -> dict[str, LogicalDevice | None]:
+
+def called_units(captured: Capture) -> dict[str, Any]:
     """Return the modules that were called as operators; each call may run elsewhere."""
     return dict.fromkeys(sorted(captured.units))
 
 
-def units_of(
-    captured: Capture, device_of: Mapping[str, LogicalDevice]
-) -> dict[str, LogicalDevice | None]:
+def units_of(captured: Capture, device_of: Mapping[str, Device]) -> dict[str, Device | None]:
     """Return the modules that run as one piece, and where; None where each call may differ."""
     units = called_units(captured)
     inside = _inside(captured)
+    made = _made_of_values(captured)
     for path, members in inside.items():
         if path not in captured.entries and path not in units:
             continue
         found = {device_of.get(captured.ops[i].key) for i in members}
-        if len(found) == 1 and None not in found and _closed(captured, path, members):
+        if len(found) == 1 and None not in found and _closed(captured, path, members, made):
             units[path] = found.pop()
     return units
+
+
+def intercepted_calls(captured: Capture, device_of: Mapping[str, Any]) -> int:
+    """Return how many calls of a forward are intercepted: one of each module in one piece."""
+    units = units_of(captured, device_of)
+    found: set[str] = set()
+    for op in captured.ops:
+        path = op.scope if op.module is None else op.module
+        whole = (p for p in _prefixes(path) if p in units and p not in captured.units)
+        if not op.key.startswith(LOSS):
+            found.add(next(whole, f">{op.key}"))
+    return len(found)
 
 
 def _inside(captured: Capture) -> dict[str, list[int]]:
@@ -66,15 +79,32 @@ def _prefixes(path: str) -> list[str]:
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
 
-def _closed(captured: Capture, path: str, members: list[int]) -> bool:
-    """Whether all that the operators read comes in through the arguments of the module."""
+def _made_of_values(captured: Capture) -> dict[int, str]:
+    """Return the scope of each `torch.tensor(..., device=...)`, by the tensor that it made.
+
+    The dispatcher sees none being made, so the tensor has no producer.
+    """
+    made = [(seen.tensor, captured.ops[seen.given[0]]) for seen in captured.seen if seen.given]
+    return {t: op.scope for t, op in made if op.kind == "tensor" and op.told and not op.takes}
+
+
+def _closed(captured: Capture, path: str, members: list[int], made: Mapping[int, str]) -> bool:
+    """Whether all that the operators read is made where they are, or an argument of the module.
+
+    What functions make without arguments or a device is on the host, unless somebody moves it.
+    """
     arguments = captured.entries.get(path)
     if arguments is None:
         return True  # a unit already
     own = set(members)
     for index in members:
-        for tensor in captured.ops[index].reads:
-            if captured.tensors[tensor].producer not in own and tensor not in arguments:
+        op = captured.ops[index]
+        if op.module is None and op.made and not (op.takes or op.told):
+            return False
+        for tensor in op.reads:
+            if captured.tensors[tensor].producer in own or tensor in arguments:
+                continue
+            if tensor not in made or path not in _prefixes(made[tensor]):
                 return False
     return True
 

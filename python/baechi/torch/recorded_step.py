@@ -102,6 +102,7 @@ class Op:
     end: int = 0  # events of the trace before its end
     shapes: str = ""
     grads: bool = False  # it has a backward
+    told: bool = False  # by an argument, on which device to make something
 
     @property
     def only_views(self) -> bool:

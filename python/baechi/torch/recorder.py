@@ -137,6 +137,7 @@ class Recorder(Interceptor):
         if self._state.resumed:
             return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
+        op.told = kwargs.get("device") is not None
         args = with_host_arguments(name, args, torch.Tensor.cpu)
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:

@@ -4,11 +4,13 @@
 Tier 2 runs the graph that torch.export made of the model, tier 1 its own code under interception.
 Both use the same weights, streams and transfers, so one call may run in the one tier and the next
 in the other. There is one graph per structure of the arguments and mode of the model, made when it
-is first wanted; sizes that a graph does not cover get another.
+is first wanted; sizes that a graph does not cover get another. Unless tier 2 was asked for, nobody
+waits for a graph that takes longer than a moment: such calls run in tier 1.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,7 @@ from baechi.torch.communication import LogicalDevice
 from baechi.torch.executor import Machine, compiled
 from baechi.torch.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.exported_graph import NotExportedError
+from baechi.torch.graph_gain import GraphGain
 from baechi.torch.graph_placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.recorded_step import Capture
 from baechi.torch.surroundings import Attributes, ExampleGraph, check_surroundings
@@ -39,7 +42,9 @@ _KINDS = 16  # structures and modes; numbers among the arguments are part of a s
 class Tier2:
     """What tier 2 is to do."""
 
-    required: bool = False  # the user asked for it
+    required: bool = False  # the user insists on it
+    gain: GraphGain | None = None  # predicted of a graph; None: there will be no others
+    asked: bool = True  # for graphs, also where their tracing takes long
     exported: list[Exported] = field(default_factory=list)
     starts: Mapping[str, int] = field(default_factory=dict)  # planned, by key; for the order
     operators: Operators | None = None
@@ -114,7 +119,8 @@ class TieredAssigner(Assigner):
 
     def watched(self, graph: Exported, watch: Callable[[str, Any], None]) -> TieredAssigner:
         """Return an assigner of the same placement that shows what each call of `graph` makes."""
-        tier2 = Tier2(True, [graph], self.tier2.starts, self.tier2.operators, self.tier2.units)
+        mine = self.tier2
+        tier2 = Tier2(True, None, True, [graph], mine.starts, mine.operators, mine.units)
         other = TieredAssigner(
             self.model, self.captured, self.placement, self.devices, self.full_mode, tier2
         )
@@ -177,6 +183,10 @@ class TieredAssigner(Assigner):
             raise NotExportedError("it has other parameters than when it was placed")
 
     def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> _Program:
+        gain = self.tier2.gain
+        if gain is not None and not (gain.is_quick or self.tier2.asked):
+            raise NotExportedError(str(gain))
+        self.announce_tracing("is called in a way that it has no graph for")
         known = self._programs.get(key, [])
         earlier = known[-1].exported.example if known else None
         with self.set_aside(self.running):
@@ -188,6 +198,17 @@ class TieredAssigner(Assigner):
         self._programs.setdefault(key, []).append(program)
         self.tier2.exported.append(exported)  # for the time after restore()
         return program
+
+    def announce_tracing(self, why: str) -> None:
+        """Warn where a trace takes long; `why` goes on from the model's name."""
+        number = len(self.tier2.exported) + 1
+        gain = self.tier2.gain
+        if gain is not None and not gain.is_quick:
+            warnings.warn(
+                f"{type(self.model).__name__} {why}: tracing number {number} takes about "
+                f"{gain.tracing:.0f} s of processor time",
+                stacklevel=2,
+            )
 
     # Programs
 

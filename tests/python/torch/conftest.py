@@ -17,6 +17,22 @@ if importlib.util.find_spec("torch") is not None:
     importlib.import_module("torch").set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def graphs_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `tier="auto"` trace a graph wherever there is one: small models are not worth it."""
+    if importlib.util.find_spec("torch") is not None:
+        from baechi.torch.graph_gain import GraphGain
+
+        monkeypatch.setattr(GraphGain, "is_quick", True)
+        monkeypatch.setattr(GraphGain, "is_worth_it", True)
+
+
+@pytest.fixture
+def as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `tier="auto"` choose as users have it: what is automatic comes first."""
+    monkeypatch.undo()
+
+
 @pytest.fixture
 def sim() -> Iterator[ModuleType]:
     """Simulated devices with their defaults, before and after the test."""

@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
+from baechi.torch.planned_pieces import intercepted_calls
 from random_placement import placed_at_random
 from same_training import EXCLUSIVE, SHARED
 from torch import nn
@@ -58,4 +60,50 @@ def test_a_part_that_is_called_alone(tier: Any, how: dict[str, Any], home: str) 
     for name, parameter in plain.named_parameters():
         found = placed.model.get_parameter(name).grad
         torch.testing.assert_close(None if found is None else found.cpu(), parameter.grad)
+    placed.restore()
+
+
+class Making(nn.Module):
+    """Layers that make tensors of no other, on the host or where their argument is."""
+
+    def __init__(self, told: bool, how: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(Scaled(told, how)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Scaled(nn.Module):
+    """A linear layer, times numbers of its own."""
+
+    def __init__(self, told: bool, how: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.told, self.how = told, how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        device = x.device if self.told else None
+        if self.how == "values":
+            numbers = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device)
+        else:
+            numbers = torch.arange(1.0, 5.0, device=device)
+        return self.linear(x) * numbers
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("how", ["values", "a function"])
+def test_what_a_part_makes_of_no_tensor_is_where_the_part_is(how: str, told: bool) -> None:
+    torch.manual_seed(1)
+    model, x = Making(told, how), torch.randn(2, 4)
+    expected = model(x)
+    captured = baechi.torch.capture(model, x)
+    device_of = {op.key: "host" if "s.0." in op.key else "sim" for op in captured.ops}
+    # Where they were told, each layer is one piece.
+    assert intercepted_calls(captured, device_of) == (3 if told else 9)
+    where = {"host": "cpu", "sim": "sim:0"}
+    placed = baechi.torch.assign(model, captured, device_of, where, tier=1)
+    torch.testing.assert_close(model(x), expected)
     placed.restore()

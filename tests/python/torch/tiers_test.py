@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch import placing, surroundings, tiers
 from baechi.torch.capture import call_arguments
+from baechi.torch.memory_plan import peaks_by_tier
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
 from torch_models import ALL, CASES, built
@@ -245,3 +249,110 @@ def test_graphs_are_kept_over_a_restore() -> None:
     assert placed.graphs == 2
     assert placed.verify(case.inputs(2))
     assert placed.graphs == 2
+
+
+class Layers(nn.Module):
+    """Many small layers, with plain functions between them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add up what they make."""
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return x
+
+
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that every trace is noted in."""
+    made: list[str] = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        made.append("a trace")
+        return baechi.torch.export(*args, **options)
+
+    for module in (surroundings, tiers):
+        monkeypatch.setattr(module, "export", noted)
+    return made
+
+
+@pytest.mark.usefixtures("as_by_default")
+def test_a_graph_that_takes_long_to_trace_is_not_traced_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = traces(monkeypatch)
+    model, x = Layers(30), torch.randn(2, 4)
+    for method in ("random", "single"):
+        placed = placed_at_random(model, x, 2, method=method)
+        said = r"would save about [\d.]+ ms of a step's [\d.]+ ms \(\d+%\) and take 1.2 s to trace"
+        assert re.search(said, placed.tier_note)
+        for batch in (x, torch.randn(3, 4)):
+            loss_of(model, batch).backward()
+            assert (placed.tier, placed.graphs) == (1, 0)
+        assert placed.peaks == placed.tier_peaks[1]
+        assert set(placed.tier_peaks) == {1}
+        assert placed.verify(x)
+        placed.restore()
+    captured = baechi.torch.capture(model, x)
+    device_of = {op.key: f"d{i % 2}" for i, op in enumerate(captured.ops)}
+    where = {"d0": "cpu", "d1": "cpu"}
+    placed = baechi.torch.assign(model, captured, device_of, where)
+    model(x)
+    assert (placed.tier, "to trace" in placed.tier_note) == (1, True)
+    assert made == []
+
+
+@pytest.mark.usefixtures("as_by_default")
+def test_a_long_trace_that_was_asked_for_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = traces(monkeypatch)
+    model, x = Layers(30), torch.randn(2, 4)
+    placed = placed_at_random(model, x, 2, tier=2)
+    model(x).sum().backward()
+    assert (placed.tier, len(made)) == (2, 1)
+    model.eval()
+    with pytest.warns(UserWarning, match="Layers is called in a way .* number 2 takes about 1 s"):
+        model(x)
+    with torch.no_grad(), pytest.warns(UserWarning, match="tracing number 3"):
+        model(x)
+    assert (placed.tier, placed.graphs) == (2, 3)
+    with pytest.warns(UserWarning, match="verified as a graph, too: tracing number 4"):
+        assert placed.verify(x)
+    placed.restore()
+    # Given a graph, but not asked for others: these calls do not wait.
+    placed = placed_at_random(model.train(), x, 2, exported=placed._assigner.tier2.exported[:1])
+    model(x)
+    assert placed.tier == 2
+    model.eval()
+    model(x)
+    assert (placed.tier, "to trace" in placed.tier_note, len(made)) == (1, True, 3)
+
+
+@pytest.mark.usefixtures("as_by_default")
+def test_a_graph_that_pays_is_traced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = traces(monkeypatch)
+    model, x = Layers(16), torch.randn(2, 4)  # 48 calls, all intercepted; 0.8 s to trace
+    for mode, method, ran in (("streams", "random", 2), ("streams", "single", 1)):
+        placed = placed_at_random(copy.deepcopy(model), x, 2, method=method, mode=mode)
+        placed.model(x).sum().backward()
+        assert (placed.tier, len(made)) == (ran, 1)
+        assert set(placed.tier_peaks) == set(range(1, ran + 1))
+    placed = placed_at_random(model, x, 2, method="single", mode="streams+order")
+    model(x)
+    assert (placed.tier, len(made)) == (2, 2)  # the mode needs it
+
+
+def test_a_graph_without_room_in_the_plan_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(memory: Any, plan: Any) -> Any:
+        found = peaks_by_tier(memory, plan)
+        return {**found, 2: {device: size + (1 << 40) for device, size in found[2].items()}}
+
+    monkeypatch.setattr(placing, "peaks_by_tier", too_large)
+    model, x = Layers(3), torch.randn(2, 4)
+    placed = placed_at_random(model, x, 2)
+    model(x)
+    assert (placed.tier, placed.graphs, set(placed.tier_peaks)) == (1, 0, {1})
+    assert re.fullmatch(
+        r"its graph needs [\d,]+ bytes more than 'gpu:0' has in this plan", placed.tier_note
+    )
