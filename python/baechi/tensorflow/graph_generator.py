@@ -188,7 +188,11 @@ def graph_of(
         definition = _private.with_sizes(captured.graph, shapes).SerializeToString()
     with warnings.catch_warnings():  # of loops, which capturing has told
         warnings.filterwarnings("ignore", r".* (is a loop, which counts|are loops, which count) ")
-        return Graph.from_graph_def(definition, costs=costs, batch=size)
+        try:
+            return Graph.from_graph_def(definition, costs=costs, batch=size)
+        except InputError as error:  # which speaks of a file, and of the command's options
+            words = str(error).removeprefix("<bytes>: ").replace("--batch", "batch=")
+        raise InputError(f"the captured graph: {words}")
 
 
 def _is_open(tensor: Any) -> bool:

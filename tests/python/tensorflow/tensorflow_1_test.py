@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
+import baechi.tensorflow
 import tensorflow as tf
 from baechi.tensorflow.graph_generator import capture, graph_of, without_barriers
 
@@ -67,6 +68,16 @@ def test_operations_that_a_step_does_not_run_move_nothing() -> None:
     saving = [n for n in made.names if n.startswith("saver/")]
     assert saving
     assert sum(sum(made[n].outputs) for n in saving) == 0
+
+
+def test_a_graph_with_an_open_size_is_told_in_words_of_this_interface() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.placeholder(tf.float32, (None, 4), "x")
+    open_size = r"^the captured graph: node 'x': .*open dimension: give it with batch=$"
+    with pytest.raises(baechi.InputError, match=open_size):
+        baechi.tensorflow.plan(graph, cluster="2x1GiB")
+    assert baechi.tensorflow.plan(graph, cluster="2x1GiB", batch=3).graph["x"].outputs == [48]
 
 
 def test_a_tensorflow_1_graph_with_a_barrier() -> None:
