@@ -36,7 +36,6 @@ KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
     "heat-equation": _FORCES,
-    "masked-writes": _HELD,
     "vq-vae": _HELD,
     "moco": _HELD,
     "wav2vec2": _HELD,

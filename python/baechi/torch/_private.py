@@ -323,6 +323,11 @@ def without_python(call: Any) -> Any:
     return getattr(call, "_op", call) if isinstance(call, torch._ops.OpOverload) else call
 
 
+def as_its_parts(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an aten operator that is the same calls of others on every device."""
+    return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
 def flop_formulas() -> dict[Any, Any]:
     """Return the functions that count the FLOPs of an aten operator, by overload packet."""
     return flop_counter.flop_registry

@@ -33,6 +33,11 @@ from baechi.torch.spilling import Spilling
 from baechi.torch.storages import Storages
 from baechi.torch.units import unit_test
 
+# What is no kernel but runs several, whose temporary memory would not be seen.
+_RUNS_OTHERS = frozenset(
+    [torch.ops.aten.masked_scatter_backward.default, torch.ops.aten._euclidean_dist.default]
+)
+
 
 class DispatcherSide(TorchDispatchMode):
     """The dispatcher's side of the recorder."""
@@ -43,6 +48,9 @@ class DispatcherSide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _RUNS_OTHERS:
+            with self:
+                return _private.as_its_parts(func, *args, **kwargs)
         out = func(*args, **kwargs)
         self._recorder.dispatched(func, args, kwargs, out)
         return out

@@ -20,6 +20,7 @@ import torch
 from baechi.torch.capture import capture_on
 from baechi.torch.memory import peak_memory
 from random_placement import simulated
+from torch import nn
 from torch_models import ALL, built, deep
 from training_steps import loss_like, loss_of
 
@@ -127,6 +128,33 @@ def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
         placed.restore()
         del model, placed
         gc.collect()
+
+
+def scattered(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.masked_scatter(x > 0, h)
+
+
+def nearest(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.cdist(h.detach(), x[:2], compute_mode="use_mm_for_euclid_dist").sum()
+
+
+class Inside(nn.Module):
+    """Calls what is no kernel but runs several."""
+
+    def __init__(self, call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.call = nn.Linear(16, 16, bias=False), call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(self.layer(x), x) + self.layer.weight.sum()
+
+
+@pytest.mark.parametrize("call", [scattered, nearest])
+def test_predicted_peaks_know_what_runs_inside_of_others(call: Any) -> None:
+    inputs = torch.randn(512, 16)
+    placed = placed_on(1, Inside(call), inputs, "1GiB", method="single")
+    check(placed, inputs, "sgd")
+    placed.restore()
 
 
 # Of models/pytorch, so that weights and their gradients are not lost among rounded sizes.
