@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many random instances a property test draws: all of them in optimised builds, a twentieth
-// where assertions or sanitizers make each one so much dearer.
+// where assertions or sanitizers make each one so much dearer. And how many a measurement draws.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 
 namespace baechi::testing {
 
@@ -13,6 +15,12 @@ constexpr std::uint64_t effort(std::uint64_t instances) {
 #else
   return instances / 20;
 #endif
+}
+
+// What BAECHI_INSTANCES says, for tests that print figures and run with --no-skip only.
+inline std::uint64_t instances(std::uint64_t otherwise) {
+  const char* text = std::getenv("BAECHI_INSTANCES");
+  return text != nullptr ? std::stoull(text) : otherwise;
 }
 
 }  // namespace baechi::testing

@@ -26,14 +26,17 @@ std::optional<DeviceId> idles_on(const CostModel& costs, OpId op) {
 
 }  // namespace
 
-CanonicalCosts::CanonicalCosts(const CostModel& given)
+CanonicalCosts::CanonicalCosts(const CostModel& given, Numbering numbering)
     : order_([&] {
         const OpGraph& graph = given.graph();
+        const std::vector<OpId> all = numbering == Numbering::kCanonical
+                                          ? canonical_order(graph)
+                                          : std::vector(graph.ops().begin(), graph.ops().end());
         IdVector<OpId, char> needed(graph.num_ops());
         for (const OpId op : graph.ops())
           if (graph[op].forward.has_value()) needed[*graph[op].forward] = 1;
         std::vector<OpId> kept;
-        for (const OpId op : canonical_order(graph)) {
+        for (const OpId op : all) {
           const std::optional<DeviceId> device = idles_on(given, op);
           if (device.has_value() && needed[op] == 0 && idle_.size() + 1 < graph.num_ops())
             idle_.emplace_back(op, *device);

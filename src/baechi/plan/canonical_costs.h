@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,7 +25,11 @@ inline constexpr std::size_t kMostCanonicalOps = 1'000;
 // another time, or another peak, in one numbering than in the other: simulate it anew.
 class CanonicalCosts {
  public:
-  explicit CanonicalCosts(const CostModel& given);
+  enum class Numbering : std::uint8_t {
+    kCanonical,
+    kGiven,  // the order of the file: only the idle ones are left out, which changes no time
+  };
+  explicit CanonicalCosts(const CostModel& given, Numbering numbering = Numbering::kCanonical);
   CanonicalCosts(const CanonicalCosts&) = delete;  // `costs` refers to the graph
   CanonicalCosts& operator=(const CanonicalCosts&) = delete;
 

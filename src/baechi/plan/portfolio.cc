@@ -10,8 +10,6 @@
 #include <utility>
 
 #include "baechi/base/error.h"
-#include "baechi/base/parallel.h"
-#include "baechi/optimize/cut_partition.h"
 #include "baechi/place/exact.h"
 #include "baechi/place/limits.h"
 #include "baechi/place/partition.h"
@@ -19,6 +17,7 @@
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/fit_walk.h"
 #include "baechi/plan/refine.h"
+#include "baechi/plan/restarts.h"
 
 namespace baechi {
 namespace {
@@ -38,11 +37,16 @@ constexpr double kPatience = 5, kLeastPatience = 20;
 constexpr std::array<std::string_view, 4> kSeveral{"auto", "refine", "all", "exact"};
 constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
 
-// The problem as it was given, and its canonical numbering if that is the one to search in.
+// Of the budget: for the search in the order of the file.
+constexpr double kShareAsGiven = 0.3;
+
+// The problem as it was given. If the search is in its canonical numbering, that, and where the two
+// may differ, the given one without idle operators.
 struct Given {
   const CostModel& costs;
   const Units& units;
   const CanonicalCosts* canonical = nullptr;
+  const CanonicalCosts* busy = nullptr;
 };
 
 class Portfolio {
@@ -114,6 +118,7 @@ class Portfolio {
                               std::chrono::steady_clock::now() - begin)
                               .count();
     keep(std::move(refined));
+    searched_ = true;
   }
 
   // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
@@ -130,11 +135,13 @@ class Portfolio {
     if (start == nullptr && last_resort_.searched && request_.method != "exact") return false;
     const auto begin = std::chrono::steady_clock::now();
     // In the numbering of the request where that may make a difference: the bound is about it.
-    const CostModel& costs = numbers_matter() ? given_.costs : costs_;
+    const CanonicalCosts* const busy = given_.busy;
+    const CostModel& costs = busy != nullptr ? busy->costs() : costs_;
     std::optional<PlacedGraph> to_beat;
-    if (start != nullptr) to_beat = numbers_matter() ? to_given(*start->placed) : *start->placed;
+    if (start != nullptr)
+      to_beat = busy != nullptr ? busy->from_given(to_given(*start->placed)) : *start->placed;
     std::erase_if(result_.attempts, [](const Attempt& other) { return other.method == "exact"; });
-    const ExactResult found = solve_exactly(
+    ExactResult found = solve_exactly(
         costs, {.work = static_cast<std::int64_t>(budget_left() * share * kExactWorkPerSecond),
                 .start = to_beat.has_value() ? &*to_beat : nullptr,
                 .cancel = request_.place.cancel});
@@ -143,9 +150,11 @@ class Portfolio {
     exact.method = "exact";
     exact.proved = found.complete && !found.placed.has_value();
     if (found.placed.has_value()) {
-      if (numbers_matter()) exact_plan_ = found.placed;
-      offer_placement(problem(), numbers_matter() ? from_given(*found.placed) : *found.placed,
-                      exact);
+      if (busy != nullptr) {
+        exact_plan_ = busy->to_given(*found.placed);
+        found.placed = from_given(*exact_plan_);
+      }
+      offer_placement(problem(), *found.placed, exact);
       result_.bound = {"exact search", found.bound};
     } else {
       exact.reason = found.complete ? "every placement in every order runs out of memory"
@@ -166,6 +175,7 @@ class Portfolio {
   PortfolioResult take() {
     if (given_.canonical != nullptr)
       for (Attempt& attempt : result_.attempts) renumber(attempt);
+    if (given_.busy != nullptr && searched_) search_as_given();
     if (stopped_early_)
       note("the search was stopped by the clock or by you: another run may find another plan");
     return std::move(result_);
@@ -185,10 +195,11 @@ class Portfolio {
   void renumber(Attempt& attempt) {
     if (attempt.misfit.has_value())
       attempt.misfit->op = given_.canonical->to_given(attempt.misfit->op);
-    if (attempt.proved && numbers_matter()) {
-      const ExactResult again = solve_exactly(given_.costs, {.any = true});
+    if (attempt.proved && given_.busy != nullptr) {
+      const ExactResult again = solve_exactly(given_.busy->costs(), {.any = true});
       attempt.proved = again.complete && !again.placed.has_value();
-      if (again.placed.has_value()) attempt.placed = from_given(*again.placed);
+      if (again.placed.has_value())
+        attempt.placed = from_given(given_.busy->to_given(*again.placed));
     }
     const bool exact = attempt.method == "exact" && exact_plan_.has_value();
     if (!exact && !attempt.placed.has_value()) return;
@@ -198,11 +209,6 @@ class Portfolio {
       attempt.reason = kOtherNumbers;
   }
 
-  // Without queues nothing depends on which of two simultaneous transfers is served first.
-  bool numbers_matter() const {
-    return given_.canonical != nullptr &&
-           costs_.cluster().communication() != CommunicationMode::kParallel;
-  }
   PlacedGraph to_given(const PlacedGraph& placed) const {
     return given_.canonical != nullptr ? given_.canonical->to_given(placed) : placed;
   }
@@ -210,9 +216,30 @@ class Portfolio {
     return given_.canonical != nullptr ? given_.canonical->from_given(placed) : placed;
   }
 
-  const Attempt* best() const {
-    const Attempt* best = nullptr;
-    for (const Attempt& attempt : result_.attempts)
+  // What the order of the file makes of a plan can be longer, and of a longer one shorter: some moves
+  // from the best few.
+  void search_as_given() {
+    constexpr std::size_t kStarts = 4;
+    const Problem given{given_.costs, given_.units};
+    Attempt* const target = best();
+    if (target == nullptr) return;
+    std::vector<Attempt> starts{*target};
+    for (const PlacedGraph& placed : seen_)
+      if (Attempt start; offer_placement(given, to_given(placed), start))
+        starts.push_back(std::move(start));
+    std::ranges::stable_sort(starts, {}, &Attempt::makespan);
+    starts.resize(std::min(starts.size(), kStarts));
+    for (const Attempt& start : starts) {
+      const Refined found = refine(given_.costs, given_.units, *start.placed,
+                                   options(kShareAsGiven / static_cast<double>(kStarts)));
+      if (found.stopped_early) stopped_early_ = true;
+      offer_placement(given, found.placed, *target);
+    }
+  }
+
+  Attempt* best() {
+    Attempt* best = nullptr;
+    for (Attempt& attempt : result_.attempts)
       if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
         best = &attempt;
     return best;
@@ -232,40 +259,18 @@ class Portfolio {
             .cancel = request_.place.cancel};
   }
 
-  // Partitions and cuts differ by their seed, much more than by what local search makes of them: a
-  // few more.
   void restart(Attempt& refined) {
-    const OpGraph& graph = costs_.graph();
-    const auto size = static_cast<std::int64_t>(1'000 + graph.num_ops() + graph.num_edges());
-    restart({.share = 0.35, .least = 18 * size}, refined, [&](std::uint64_t seed) -> Restarted {
-      PlaceOptions options = request_.place;
-      options.seed = seed;
-      options.cancel = nullptr;
-      Partitioned found = partition(costs_, options);
-      auto* placed = std::get_if<PlacedGraph>(&found.result);
-      if (placed == nullptr) return {std::nullopt, found.work};
-      return {std::move(*placed), found.work};
-    });
-    // Beside what grows with the graph, every device adds to the search on the coarsest one.
-    const auto coarsest = static_cast<std::int64_t>(30 * costs_.cluster().num_devices() *
-                                                    std::min<std::size_t>(graph.num_ops(), 200));
-    const OpLabels groups = group_labels(graph);
-    restart({.share = 0.15, .least = 2 * size}, refined, [&](std::uint64_t seed) -> Restarted {
-      std::optional<DeviceCut> cut = cut_partition(costs_, groups, {.seed = seed});
-      const std::int64_t work = 2 * size + coarsest;
-      if (!cut.has_value()) return {std::nullopt, work};
-      if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), work};
-      return {repaired(cut->schedule.placed), work};
-    });
-  }
-
-  // A cut that hardly runs over is a few moves away from one that fits, and usually much faster
-  // than what was made by memory alone.
-  std::optional<PlacedGraph> repaired(const PlacedGraph& cut) const {
-    constexpr std::int64_t kReplays = 60;
-    const auto num_ops = static_cast<std::int64_t>(costs_.graph().num_ops());
-    FitSearch search(costs_, units_, {.simulated_ops = kReplays * num_ops});
-    return search.repair(cut);
+    const auto offer_all = [&](const std::vector<PlacedGraph>& found) {
+      for (const PlacedGraph& placed : found) offer_placement(problem(), placed, refined);
+    };
+    const auto further = [&](double share) {
+      return RestartOptions{.work = options(share).work,
+                            .place = request_.place,
+                            .threads = request_.threads,
+                            .must_stop = [this] { return must_stop(); }};
+    };
+    offer_all(further_partitions(costs_, further(0.35)));
+    offer_all(further_cuts(costs_, units_, further(0.15)));
   }
 
   // Small graphs: also from plans that have nothing in common with the best one.
@@ -281,33 +286,9 @@ class Portfolio {
       if (!start.placed.has_value()) continue;
       RefineOptions varied = effort;
       varied.seed = seed;
-      offer_placement(problem(), refine(costs_, units_, *start.placed, varied).placed, refined);
+      seen_.push_back(refine(costs_, units_, *start.placed, varied).placed);
+      offer_placement(problem(), seen_.back(), refined);
     }
-  }
-
-  struct Effort {
-    double share;        // of the budget
-    std::int64_t least;  // no run without so much work
-  };
-  struct Restarted {
-    std::optional<PlacedGraph> placed;
-    std::int64_t work;  // that it took; the others will take as much
-  };
-  template <class Run>
-  void restart(const Effort& effort, Attempt& refined, const Run& run) {
-    constexpr double kMost = 32;  // runs
-    const double work = budget_left() * effort.share * kSimulatedOpsPerSecond;
-    if (work < static_cast<double>(effort.least) || must_stop()) return;
-    const Restarted first = run(request_.place.seed + 1);
-    const auto runs = static_cast<std::size_t>(
-        std::clamp(work / static_cast<double>(std::max<std::int64_t>(first.work, 1)), 1.0, kMost));
-    std::vector<std::optional<PlacedGraph>> found(runs);
-    found.front() = first.placed;
-    parallel_for(runs - 1, request_.threads, [&](std::size_t i) {
-      if (!must_stop()) found[i + 1] = run(request_.place.seed + 2 + i).placed;
-    });
-    for (const std::optional<PlacedGraph>& placed : found)
-      if (placed.has_value()) offer_placement(problem(), *placed, refined);
   }
 
   bool must_stop() {
@@ -321,6 +302,7 @@ class Portfolio {
     const Refined found = refine(costs_, units, *refined.placed, options(share));
     if (found.stopped_early) stopped_early_ = true;
     offer_placement(problem(), found.placed, refined);
+    seen_.push_back(found.placed);
   }
 
   Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_}; }
@@ -335,6 +317,8 @@ class Portfolio {
   PortfolioResult result_;
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::chrono::steady_clock::time_point deadline_;
+  bool searched_ = false;
+  std::vector<PlacedGraph> seen_;  // where searches have ended
   std::atomic<bool> stopped_early_{false};
 };
 
@@ -395,6 +379,10 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
 
   const CanonicalCosts canonical(costs);
   const Units canonical_units(canonical.costs());
+  // Without queues nothing depends on which of two simultaneous transfers is served first.
+  std::optional<CanonicalCosts> busy;
+  if (costs.cluster().communication() != CommunicationMode::kParallel)
+    busy.emplace(costs, CanonicalCosts::Numbering::kGiven);
   PlanRequest renumbered = request;
   std::optional<Placement> expert;
   if (request.place.expert != nullptr) {
@@ -402,7 +390,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     renumbered.place.expert = &*expert;
   }
   PortfolioResult result =
-      run_all(canonical.costs(), canonical_units, {costs, units, &canonical}, renumbered);
+      run_all(canonical.costs(), canonical_units,
+              {costs, units, &canonical, busy.has_value() ? &*busy : nullptr}, renumbered);
   const bool fits = std::ranges::any_of(
       result.attempts, [](const Attempt& attempt) { return attempt.placed.has_value(); });
   const bool lost = std::ranges::any_of(

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// More partitions and cuts, as starts for a search: they differ by their seed, much more than by
+// what local search makes of them. Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/place/placer.h"
+#include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+struct RestartOptions {
+  std::int64_t work = 0;            // for all of them, in simulated operators
+  const PlaceOptions& place;        // the seeds that follow on its own are taken
+  unsigned threads = 1;             // the result does not depend on them
+  std::function<bool()> must_stop;  // asked from all threads
+};
+
+// None where one alone would take more than the work. Some of the plans may not fit.
+std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options);
+std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units,
+                                      const RestartOptions& options);
+
+}  // namespace baechi
