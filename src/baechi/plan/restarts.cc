@@ -41,7 +41,7 @@ std::vector<PlacedGraph> restart(const RestartOptions& options, std::int64_t gue
   return result;
 }
 
-std::int64_t size_of(const OpGraph& graph) {
+std::int64_t work_over(const OpGraph& graph) {
   return static_cast<std::int64_t>(1'000 + graph.num_ops() + graph.num_edges());
 }
 
@@ -58,7 +58,7 @@ std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
 }  // namespace
 
 std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options) {
-  return restart(options, 18 * size_of(costs.graph()), [&](std::uint64_t seed) -> Restarted {
+  return restart(options, 18 * work_over(costs.graph()), [&](std::uint64_t seed) -> Restarted {
     PlaceOptions place = options.place;
     place.seed = seed;
     place.cancel = nullptr;
@@ -73,7 +73,7 @@ std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units
                                       const RestartOptions& options) {
   const OpGraph& graph = costs.graph();
   // Beside what grows with the graph, every device adds to the search on the coarsest one.
-  const std::int64_t least = 2 * size_of(graph);
+  const std::int64_t least = 2 * work_over(graph);
   const auto coarsest = static_cast<std::int64_t>(30 * costs.cluster().num_devices() *
                                                   std::min<std::size_t>(graph.num_ops(), 200));
   const OpLabels groups = group_labels(graph);
