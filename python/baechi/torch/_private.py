@@ -523,3 +523,13 @@ def shape_guards(program: Any, name: str) -> Callable[[list[torch.Tensor]], bool
         return all(eval(code, known) for code in compiled)
 
     return hold
+
+
+def expect_gradients_of_other_streams() -> None:
+    """Keep PyTorch from warning that a weight's gradient comes from a stream not its own.
+
+    That is meant where a weight is read on other devices; the engine orders the two streams.
+    """
+    change = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if change is not None:  # PyTorch 2.10 and newer
+        change(False)

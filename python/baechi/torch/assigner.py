@@ -80,6 +80,7 @@ class Assigner(SentTensors):
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
         self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
+        self._opened = {op.scope for op in captured.ops if op.module is None}
         self._changing = {op.key for op in captured.ops if op.changed or op.changes_weights}
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
         self._pushed = pushed_outputs(captured, self._device_of) if mode == "streams" else {}
@@ -215,6 +216,10 @@ class Assigner(SentTensors):
                 self._call_is_over(args, kwargs, out)
 
         return called
+
+    def opens(self, path: str) -> bool:
+        """Whether it ran so in the recorded step; who puts in weights later keeps to the plan."""
+        return any(f"{caller}.".startswith(f"{path}.") for caller in self._opened)
 
     def part(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Order a part of the model that runs alone behind its caller, and its caller behind it."""

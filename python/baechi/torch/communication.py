@@ -226,6 +226,8 @@ class Links:
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
         streams = mode == "streams" and any(device.has_streams for device in devices)
         self._native = native_transfer() if streams else None
+        if streams:
+            _private.expect_gradients_of_other_streams()
         self._collecting: dict[int, Any] = {}  # streams, by device
         self._collected: dict[int, tuple[Any, int, torch.Tensor]] = {}  # by tensor
         self.reads = Reads()
@@ -253,11 +255,18 @@ class Links:
         def forget(_: Any) -> None:
             collected.pop(key, None)
 
+        leaf = None
+        if tensor.is_leaf:
+            # Where a weight's gradient is added up is decided by whoever reads it first. Made on
+            # the collecting stream, its memory would be used again while an optimizer reads it.
+            with source.computing():
+                leaf = tensor.view_as(tensor)  # the node lives as long as this
         if self._native is not None:
             sent: torch.Tensor = self._native.collection(tensor, _numbers(stream))
         else:
             with _private.on_stream(stream):
                 sent = _Collection.apply(tensor)
+        del leaf
         collected[key] = weakref.ref(tensor, forget), version, sent
         return sent
 

@@ -52,6 +52,11 @@ def _runs_its_parts(unit: nn.Module) -> bool:
     return not compiled and not isinstance(unit, torch.jit.ScriptModule)
 
 
+def _is_own(weight: torch.Tensor | None) -> bool:
+    """Whether it is a weight, not what `torch.func.functional_call` put in the place of one."""
+    return weight is None or isinstance(weight, nn.Parameter)
+
+
 class _Wrapper(functools.partial[Any]):
     """A module's forward while it is seen; a copy of it would run the module it was made for."""
 
@@ -213,6 +218,8 @@ class Interceptor(TorchFunctionMode):
 
     def _wrap_unit(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Any:
         state = self._state
+        opened = self._wrap_interior(path, module, forward)
+        holders = [part for part in module.modules() if part._parameters] if path else []
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             around = state.scope
@@ -220,6 +227,9 @@ class Interceptor(TorchFunctionMode):
                 return self._outside(path, wrapped, args, kwargs)
             if state.paused or state.inside:
                 return forward(*args, **kwargs)
+            foreign = any(not _is_own(w) for part in holders for w in part._parameters.values())
+            if foreign and self.opens(path):
+                return opened(*args, **kwargs)  # its weights come from elsewhere, maybe abroad
             return self._as_unit(path, module, forward, args, kwargs)
 
         return wrapped
@@ -300,6 +310,10 @@ class Interceptor(TorchFunctionMode):
         if path:
             return self.part(forward)
         return lambda *args, **kwargs: self.run_root(forward, args, kwargs)
+
+    def opens(self, path: str) -> bool:  # noqa: ARG002
+        """Whether a unit that was given other weights runs function by function."""
+        return True
 
     def part(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a part of the model while the model as a whole is not running."""

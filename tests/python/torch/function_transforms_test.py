@@ -102,3 +102,28 @@ def test_a_derivative_by_the_input() -> None:
     torch.manual_seed(3)
     places, speeds = torch.randn(2, 5, 3).double()
     trains_the_same(Forces().double(), (places, speeds))
+
+
+class Hypernetwork(nn.Module):
+    """A network whose weights are changed by what another makes, and read abroad for that first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+        self.sizes = [weight.numel() for weight in self.inner.parameters()]
+        self.code = nn.Embedding(5, 3)
+        self.maker = nn.Sequential(nn.Linear(3, 12), nn.SiLU(), nn.Linear(12, sum(self.sizes)))
+
+    def forward(self, task: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        changes = self.maker(self.code(task)).split(self.sizes)
+        weights = {
+            name: weight + 0.1 * change.view_as(weight)
+            for (name, weight), change in zip(self.inner.named_parameters(), changes, strict=True)
+        }
+        return torch.func.functional_call(self.inner, weights, (x,))
+
+
+def test_weights_that_another_network_makes() -> None:
+    torch.manual_seed(0)
+    inputs = (torch.tensor(2), torch.randn(3, 4).double())
+    trains_the_same(Hypernetwork().double(), inputs, seeds=(1, 2), homes=("cpu",), ran=2)

@@ -25,7 +25,6 @@ sim: Any = pytest.importorskip("baechi.torch.sim")
 pytestmark = [
     pytest.mark.usefixtures("sim"),
     # What PyTorch says of reentrant checkpoints on several devices, and in evaluation.
-    pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match"),
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad"),
 ]
 

@@ -308,7 +308,6 @@ class Inside(Shared):
 
 
 @both_paths
-@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_a_backward_inside_a_backward() -> None:
     there = ("mul@4", "gate", "add@5", "mul@6")
     place = placed(Inside(), 1, d1=there)
