@@ -42,7 +42,16 @@ KNOWN: dict[str, list[Known]] = {
     "checkpointed": [
         Known(
             "", "PEAK", "when a checkpoint lets go is foreseen too late or too early", always=False
-        )
+        ),
+        Known(
+            "", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False
+        ),
+    ],
+    "flow": [
+        Known("", "PEAK", "5% under in one of ten trials, not understood", always=False),
+    ],
+    "mamba2": [
+        Known("", "PEAK", "3% under in one of ten trials, not understood", always=False),
     ],
     "ctc": [
         Known(
