@@ -8,9 +8,9 @@
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
-#include "baechi/io/quantity_text.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/source_place.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
 namespace {

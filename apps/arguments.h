@@ -14,8 +14,8 @@
 #include "baechi/base/error.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/io/model_costs.h"
-#include "baechi/io/read_cluster.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/io/profile/model_costs.h"
 
 namespace baechi::cli {
 

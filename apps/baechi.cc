@@ -11,8 +11,8 @@
 #include "apps/console.h"
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
-#include "baechi/io/source_place.h"
-#include "baechi/io/text_file.h"
+#include "baechi/io/text/source_place.h"
+#include "baechi/io/text/text_file.h"
 
 namespace baechi::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "apps/console.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/report/text_table.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/report/text/text_table.h"
 
 namespace baechi::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/base/version.h"
-#include "baechi/io/source_place.h"
+#include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
 

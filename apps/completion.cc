@@ -6,7 +6,7 @@
 
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/json_writer.h"
+#include "baechi/io/json/json_writer.h"
 
 namespace baechi::cli {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-#include "baechi/io/source_place.h"
-#include "baechi/io/text_file.h"
+#include "baechi/io/text/source_place.h"
+#include "baechi/io/text/text_file.h"
 
 namespace baechi::cli {
 

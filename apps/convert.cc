@@ -8,10 +8,10 @@
 #include "apps/arguments.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/write_cluster.h"
-#include "baechi/io/write_dot.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/cluster/write_cluster.h"
+#include "baechi/io/graph/write_dot.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/json/json_writer.h"
 
 namespace baechi::cli {
 namespace {

@@ -11,10 +11,10 @@
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/io/quantity_text.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/io/text/quantity_text.h"
 #include "baechi/plan/planner.h"
-#include "baechi/report/explanation_text.h"
+#include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"
 #include "baechi/verify/check_plan.h"
 

@@ -8,8 +8,8 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/report/exports.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/report/export/exports.h"
 
 namespace baechi::cli {
 namespace {

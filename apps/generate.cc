@@ -17,8 +17,8 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/cost/device_presets.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/json/json_writer.h"
 #include "baechi/place/sequential_peak.h"
 
 namespace baechi::cli {

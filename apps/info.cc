@@ -11,9 +11,9 @@
 #include "apps/console.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/graph_facts.h"
-#include "baechi/io/json_values.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/source_place.h"
+#include "baechi/io/json/json_values.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/report/study_text.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
 

@@ -2,8 +2,8 @@
 #include "apps/model_output.h"
 
 #include "baechi/base/error.h"
-#include "baechi/io/write_graph_def.h"
-#include "baechi/io/write_onnx.h"
+#include "baechi/io/graph_def/write_graph_def.h"
+#include "baechi/io/onnx/write_onnx.h"
 
 namespace baechi::cli {
 

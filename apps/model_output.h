@@ -6,7 +6,7 @@
 #include <string>
 
 #include "baechi/graph/op_graph.h"
-#include "baechi/io/text_file.h"
+#include "baechi/io/text/text_file.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi::cli {

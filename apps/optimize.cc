@@ -10,9 +10,9 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/write_graph.h"
-#include "baechi/report/plan_text.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/report/text/plan_text.h"
 
 namespace baechi::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "apps/arguments.h"
-#include "baechi/io/quantity_text.h"
+#include "baechi/io/text/quantity_text.h"
 #include "baechi/place/limits.h"
 #include "baechi/plan/portfolio.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "baechi/io/source_place.h"
+#include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
 

@@ -8,9 +8,9 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/report/html_report.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/report/html/html_report.h"
 
 namespace baechi::cli {
 namespace {

@@ -8,14 +8,14 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/base/error.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/placement_file.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/io/quantity_text.h"
+#include "baechi/dnn_partitioning/dnnp_score.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/io/plan/placement_file.h"
+#include "baechi/io/plan/plan_file.h"
 #include "baechi/io/read_document.h"
-#include "baechi/io/text_file.h"
-#include "baechi/place/dnnp_score.h"
-#include "baechi/report/text_table.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/io/text/text_file.h"
+#include "baechi/report/text/text_table.h"
 
 namespace baechi::cli {
 namespace {

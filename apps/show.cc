@@ -10,8 +10,8 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/report/terminal_view.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/report/text/terminal_view.h"
 
 namespace baechi::cli {
 namespace {

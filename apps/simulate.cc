@@ -8,10 +8,10 @@
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
-#include "baechi/io/plan_file.h"
+#include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/planner.h"
-#include "baechi/report/plan_text.h"
-#include "baechi/report/text_table.h"
+#include "baechi/report/text/plan_text.h"
+#include "baechi/report/text/text_table.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi::cli {

@@ -13,7 +13,7 @@
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
-#include "baechi/report/study_text.h"
+#include "baechi/report/text/study_text.h"
 
 namespace baechi::cli {
 namespace {

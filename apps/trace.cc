@@ -6,8 +6,8 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/plan_file.h"
-#include "baechi/report/trace_events.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/report/export/trace_events.h"
 
 namespace baechi::cli {
 namespace {

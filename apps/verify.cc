@@ -7,8 +7,8 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/json_writer.h"
-#include "baechi/io/plan_file.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/io/plan/plan_file.h"
 #include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {

@@ -16,8 +16,8 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
-#include "baechi/io/quantity_text.h"
-#include "baechi/report/study_text.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 
 namespace baechi::cli {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "baechi/place/exact.h"
+#include "baechi/place/exact/exact.h"
 #include "baechi/place/placer.h"
 #include "bench.h"
 #include "small_instance.h"

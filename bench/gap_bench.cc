@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/place/exact.h"
+#include "baechi/place/exact/exact.h"
 #include "baechi/plan/planner.h"
 #include "bench.h"
 #include "small_instance.h"

@@ -10,11 +10,11 @@
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/io/graph_def.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/wire_reader.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/graph_def/graph_def.h"
+#include "baechi/io/protobuf/wire_reader.h"
+#include "baechi/io/text/text_file.h"
 #include "bench.h"
 
 namespace baechi::bench {

@@ -13,7 +13,7 @@
 #include "baechi/generate/generate.h"
 #include "baechi/lp/favorite_matching.h"
 #include "baechi/lp/relaxation_solver.h"
-#include "baechi/place/favorite_child.h"
+#include "baechi/place/list/favorite_child.h"
 #include "bench.h"
 
 namespace baechi::bench {

@@ -12,7 +12,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/generate/generate.h"
-#include "baechi/place/favorite_child.h"
+#include "baechi/place/list/favorite_child.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"

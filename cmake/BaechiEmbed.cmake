@@ -35,7 +35,7 @@ foreach(script IN LISTS scripts)
   string(APPEND parts "    ${part},\n")
 endforeach()
 file(WRITE ${output} "// Generated from src/baechi/report/html/ by cmake/BaechiEmbed.cmake.
-#include \"baechi/report/html_parts.h\"
+#include \"baechi/report/html/html_parts.h\"
 
 namespace baechi::html {
 

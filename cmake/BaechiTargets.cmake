@@ -71,7 +71,7 @@ function(baechi_drop_private_headers list)
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 
-# With BAECHI_UNITY, compiles a dozen files of a folder as one: reading the standard headers once
+# With BAECHI_UNITY, compiles a dozen files of a folder (of src/baechi, with its rooms) as one: reading the standard headers once
 # for all of them takes half of a build's time away. Names in anonymous namespaces have to differ
 # within a folder. clang-tidy reads every file alone, so that a missing #include is found.
 function(baechi_unite target)
@@ -84,6 +84,7 @@ function(baechi_unite target)
     -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   foreach(source IN LISTS ARGN)
     cmake_path(GET source PARENT_PATH folder)
+    string(REGEX REPLACE "(src/baechi/[^/]+)/.*" "\\1" folder ${folder})
     string(MAKE_C_IDENTIFIER ${folder} folder)
     math(EXPR part "${count_${folder}}+0" OUTPUT_FORMAT DECIMAL)
     math(EXPR count_${folder} "${part}+1")

@@ -14,9 +14,9 @@
 
 #include "baechi/base/error.h"
 #include "baechi/cost/device_presets.h"
-#include "baechi/io/read_cluster.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/write_cluster.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/io/cluster/write_cluster.h"
+#include "baechi/io/text/text_file.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/write_dot.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/graph/write_dot.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/text/text_file.h"
 #include "bindings.h"
 #include "interruptible.h"
 

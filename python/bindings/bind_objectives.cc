@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/io/quantity_text.h"
-#include "baechi/place/dnnp_score.h"
-#include "baechi/place/dnnp_search.h"
+#include "baechi/dnn_partitioning/dnnp_score.h"
+#include "baechi/dnn_partitioning/dnnp_search.h"
+#include "baechi/io/text/quantity_text.h"
 #include "baechi/place/limits.h"
 #include "bindings.h"
 #include "interruptible.h"

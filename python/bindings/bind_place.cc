@@ -15,7 +15,7 @@
 #include "baechi/base/error.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/quantity_text.h"
+#include "baechi/io/text/quantity_text.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/simulate/execution_simulator.h"

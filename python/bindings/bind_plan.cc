@@ -13,9 +13,9 @@
 #include <tuple>
 #include <vector>
 
-#include "baechi/io/plan_file.h"
-#include "baechi/io/text_file.h"
-#include "baechi/report/plan_text.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/io/text/text_file.h"
+#include "baechi/report/text/plan_text.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

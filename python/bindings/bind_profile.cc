@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/io/profile_file.h"
-#include "baechi/io/text_file.h"
+#include "baechi/io/profile/profile_file.h"
+#include "baechi/io/text/text_file.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

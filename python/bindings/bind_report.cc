@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/write_onnx.h"
-#include "baechi/report/exports.h"
-#include "baechi/report/html_report.h"
-#include "baechi/report/trace_events.h"
+#include "baechi/io/onnx/write_onnx.h"
+#include "baechi/io/text/text_file.h"
+#include "baechi/report/export/exports.h"
+#include "baechi/report/export/trace_events.h"
+#include "baechi/report/html/html_report.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

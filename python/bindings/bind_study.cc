@@ -19,9 +19,9 @@
 
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/quantity_text.h"
-#include "baechi/report/explanation_text.h"
-#include "baechi/report/study_text.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/report/text/explanation_text.h"
+#include "baechi/report/text/study_text.h"
 #include "baechi/study/explain.h"
 #include "baechi/study/near_names.h"
 #include "baechi/verify/check_plan.h"

@@ -15,7 +15,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/profile.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/io/model_costs.h"
+#include "baechi/io/profile/model_costs.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi::python {

@@ -29,7 +29,14 @@ def test_layers_of_the_project_are_in_order(root: Path) -> None:
 
 def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> None:
     page = (root / "docs" / "architecture.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == check_layers.LAYERS
+    assert re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE) == [*check_layers.ALLOWED]
+
+
+def test_a_folder_may_include_only_earlier_ones() -> None:
+    above: list[str] = []
+    for folder, includes in check_layers.ALLOWED.items():
+        assert set(includes.split()) <= set(above), folder
+        above.append(folder)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,9 @@ def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> Non
     [
         ("graph/a.cc", '#include "baechi/place/placer.h"\n'),
         ("place/a.cc", '#include "baechi/report/table.h"\n'),
+        ("place/fill/a.cc", '#include "baechi/place/list/m_etf.h"\n'),
+        ("verify/a.cc", '#include "baechi/simulate/replay.h"\n'),
+        ("place/new/a.cc", ""),
         ("graph/a.h", "#pragma once\n#include <doctest/doctest.h>\n"),
         ("graph/a.h", "int x;\n"),
         ("graph/a.cc", "#include <fstream>\n"),
@@ -77,7 +87,9 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()
     page = f"# Map\n{check_paper_map.BEGIN}{check_paper_map.END}\n"
     (tmp_path / "docs" / "paper_map.md").write_text(page)
-    write_source(tmp_path, "src/baechi/place/m_etf.cc", "// The list scheduler. Paper 2.3 and A.\n")
+    write_source(
+        tmp_path, "src/baechi/place/list/m_etf.cc", "// The list scheduler. Paper 2.3 and A.\n"
+    )
     assert check_paper_map.check(tmp_path, fix=True) == []
     return tmp_path
 
@@ -110,8 +122,8 @@ def test_paper_map_lists_a_file_under_each_section_it_cites(project: Path) -> No
 @pytest.mark.parametrize(
     ("name", "comment"),
     [
-        ("src/baechi/place/m_sct.cc", "// Paper 2.4.\n"),
-        ("src/baechi/place/m_sct.cc", "// Says nothing.\n"),
+        ("src/baechi/place/list/m_sct.cc", "// Paper 2.4.\n"),
+        ("src/baechi/place/list/m_sct.cc", "// Says nothing.\n"),
         ("src/baechi/lp/lp.cc", "// Paper 9.9.\n"),
         ("src/baechi/optimize/fusion.cc", "// Fuses,\n// beyond\n// the paper.\n"),
     ],
@@ -127,13 +139,13 @@ def test_paper_map_accepts_support_of_a_file_that_cites(project: Path) -> None:
     write_source(project, "src/baechi/place/heap.h", "// A heap.\n")
     write_source(project, "src/baechi/place/heap.cc", "")
     assert len(check_paper_map.check(project)) == 2
-    etf = project / "src/baechi/place/m_etf.cc"
+    etf = project / "src/baechi/place/list/m_etf.cc"
     etf.write_text(etf.read_text() + '#include "baechi/place/heap.h"\n')
     assert check_paper_map.check(project) == []
 
 
 def test_paper_map_objects_to_a_file_that_is_gone(project: Path) -> None:
-    (project / "src/baechi/place/m_etf.cc").unlink()
+    (project / "src/baechi/place/list/m_etf.cc").unlink()
     assert check_paper_map.check(project) != []
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times and amounts of memory for people: "12.3 ms", "4.67 GiB". io/quantity_text.h has the exact
+// Times and amounts of memory for people: "12.3 ms", "4.67 GiB". io/text/quantity_text.h has the exact
 // forms, and reads them.
 #pragma once
 

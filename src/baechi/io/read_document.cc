@@ -2,9 +2,9 @@
 #include "baechi/io/read_document.h"
 
 #include "baechi/base/error.h"
-#include "baechi/io/json_values.h"
-#include "baechi/io/onnx_runtime_profile.h"
-#include "baechi/io/read_graph.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/json/json_values.h"
+#include "baechi/io/profile/onnx_runtime_profile.h"
 
 namespace baechi {
 

@@ -8,7 +8,7 @@
 
 #include "baechi/base/short_text.h"
 #include "baechi/optimize/list_schedule.h"
-#include "baechi/place/exact.h"
+#include "baechi/place/exact/exact.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/fit_walk.h"
 

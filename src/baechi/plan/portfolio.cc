@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "baechi/base/error.h"
-#include "baechi/place/exact.h"
+#include "baechi/place/exact/exact.h"
 #include "baechi/place/limits.h"
-#include "baechi/place/partition.h"
+#include "baechi/place/partition/partition.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/fit_walk.h"

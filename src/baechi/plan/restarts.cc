@@ -9,7 +9,7 @@
 
 #include "baechi/base/parallel.h"
 #include "baechi/optimize/cut_partition.h"
-#include "baechi/place/partition.h"
+#include "baechi/place/partition/partition.h"
 #include "baechi/plan/fit_search.h"
 
 namespace baechi {

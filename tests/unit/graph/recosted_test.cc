@@ -5,7 +5,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/write_graph.h"
 #include "unit/graphs.h"
 
 namespace baechi::testing {

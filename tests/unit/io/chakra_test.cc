@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/chakra.h"
+#include "baechi/io/chakra/chakra.h"
 
 #include <doctest/doctest.h>
 
@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "baechi/io/chakra_nodes.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/wire_reader.h"
+#include "baechi/io/chakra/chakra_nodes.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/protobuf/wire_reader.h"
 #include "unit/io/wire_text.h"
 #include "unit/test_paths.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "baechi/base/error.h"
-#include "baechi/io/read_cluster.h"
-#include "baechi/io/write_cluster.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/io/cluster/write_cluster.h"
 #include "unit/graphs.h"
 
 namespace baechi {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "baechi/io/text_file.h"
+#include "baechi/io/text/text_file.h"
 #include "fuzz/parser_fuzz.h"
 #include "unit/test_paths.h"
 

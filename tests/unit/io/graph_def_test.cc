@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/graph_def.h"
+#include "baechi/io/graph_def/graph_def.h"
 
 #include <doctest/doctest.h>
 
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/io/read_cluster.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/wire_reader.h"
-#include "baechi/io/write_graph.h"
-#include "baechi/io/write_graph_def.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/io/graph_def/write_graph_def.h"
+#include "baechi/io/protobuf/wire_reader.h"
+#include "baechi/io/text/text_file.h"
 #include "baechi/plan/planner.h"
 #include "unit/io/wire_text.h"
 #include "unit/test_paths.h"

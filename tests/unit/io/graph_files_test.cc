@@ -5,10 +5,10 @@
 
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/io/dnn_partitioning.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/write_dot.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/dnn_partitioning.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/graph/write_dot.h"
+#include "baechi/io/graph/write_graph.h"
 #include "unit/graphs.h"
 #include "unit/io/same_graph.h"
 

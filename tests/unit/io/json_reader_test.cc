@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/json_reader.h"
+#include "baechi/io/json/json_reader.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "baechi/base/error.h"
-#include "baechi/io/json_writer.h"
+#include "baechi/io/json/json_writer.h"
 
 namespace baechi {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/onnx_runtime_profile.h"
+#include "baechi/io/profile/onnx_runtime_profile.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "baechi/io/profile_file.h"
-#include "baechi/io/read_graph.h"
-#include "baechi/io/text_file.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/profile/profile_file.h"
+#include "baechi/io/text/text_file.h"
 #include "unit/test_paths.h"
 
 namespace baechi {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/onnx.h"
+#include "baechi/io/onnx/onnx.h"
 
 #include <doctest/doctest.h>
 
@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "baechi/io/read_graph.h"
-#include "baechi/io/text_file.h"
-#include "baechi/io/write_onnx.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/onnx/write_onnx.h"
+#include "baechi/io/text/text_file.h"
 #include "unit/io/onnx_text.h"
 #include "unit/test_paths.h"
 

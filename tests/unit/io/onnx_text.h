@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "baechi/io/onnx.h"
+#include "baechi/io/onnx/onnx.h"
 #include "unit/io/wire_text.h"
 
 namespace baechi::onnx_text {

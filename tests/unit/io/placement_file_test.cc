@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/placement_file.h"
+#include "baechi/io/plan/placement_file.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/cost/cost_model.h"
-#include "baechi/io/plan_file.h"
+#include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/planner.h"
 #include "unit/graphs.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/plan_file.h"
+#include "baechi/io/plan/plan_file.h"
 
 #include <doctest/doctest.h>
 

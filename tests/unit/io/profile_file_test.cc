@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/profile_file.h"
+#include "baechi/io/profile/profile_file.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
 #include "baechi/base/error.h"
-#include "baechi/io/model_costs.h"
-#include "baechi/io/read_graph.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/profile/model_costs.h"
 #include "unit/graphs.h"
 #include "unit/test_paths.h"
 

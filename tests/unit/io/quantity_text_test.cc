@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/quantity_text.h"
+#include "baechi/io/text/quantity_text.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
-#include "baechi/io/decimal.h"
+#include "baechi/io/text/decimal.h"
 
 namespace baechi {
 namespace {

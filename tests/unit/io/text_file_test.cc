@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/text_file.h"
+#include "baechi/io/text/text_file.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

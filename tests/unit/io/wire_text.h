@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "baechi/io/wire_reader.h"
+#include "baechi/io/protobuf/wire_reader.h"
 
 namespace baechi {
 

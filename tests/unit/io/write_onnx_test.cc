@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/io/write_onnx.h"
+#include "baechi/io/onnx/write_onnx.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 #include <string_view>
 #include <variant>
 
-#include "baechi/io/read_cluster.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/io/graph/write_graph.h"
 #include "baechi/plan/planner.h"
 #include "unit/io/onnx_text.h"
 

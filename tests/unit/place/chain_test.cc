@@ -6,7 +6,7 @@
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/place/chain_costs.h"
+#include "baechi/place/chain/chain_costs.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"

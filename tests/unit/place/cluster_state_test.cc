@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/cluster_state.h"
+#include "baechi/place/list/cluster_state.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/device_classes.h"
+#include "baechi/place/list/device_classes.h"
 
 #include <doctest/doctest.h>
 

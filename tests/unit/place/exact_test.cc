@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/exact.h"
+#include "baechi/place/exact/exact.h"
 
 #include <doctest/doctest.h>
 

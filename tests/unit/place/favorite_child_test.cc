@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/favorite_child.h"
+#include "baechi/place/list/favorite_child.h"
 
 #include <doctest/doctest.h>
 

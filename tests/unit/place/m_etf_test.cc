@@ -8,8 +8,8 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/place/list/suppliers.h"
 #include "baechi/place/placer.h"
-#include "baechi/place/suppliers.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
 #include "unit/place/naive_scan.h"

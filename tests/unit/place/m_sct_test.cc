@@ -6,7 +6,7 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/place/favorite_child.h"
+#include "baechi/place/list/favorite_child.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"

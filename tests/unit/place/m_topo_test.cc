@@ -5,7 +5,7 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/place/fill.h"
+#include "baechi/place/fill/fill.h"
 #include "baechi/place/placer.h"
 #include "unit/graphs.h"
 

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "baechi/place/allowed_devices.h"
-#include "baechi/place/cluster_state.h"
-#include "baechi/place/pair_queue.h"
-#include "baechi/place/ready_ops.h"
-#include "baechi/place/suppliers.h"
+#include "baechi/place/list/cluster_state.h"
+#include "baechi/place/list/pair_queue.h"
+#include "baechi/place/list/ready_ops.h"
+#include "baechi/place/list/suppliers.h"
 
 namespace baechi::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/order_search.h"
+#include "baechi/place/exact/order_search.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/place/placement_bound.h"
+#include "baechi/place/exact/placement_bound.h"
 #include "unit/graphs.h"
 
 namespace baechi {

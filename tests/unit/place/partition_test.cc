@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/partition.h"
+#include "baechi/place/partition/partition.h"
 
 #include <doctest/doctest.h>
 

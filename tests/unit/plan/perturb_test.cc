@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "baechi/base/error.h"
-#include "baechi/io/write_graph.h"
+#include "baechi/io/graph/write_graph.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/robust.h"
 #include "baechi/simulate/execution_simulator.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/report/html_report.h"
+#include "baechi/report/html/html_report.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/report/plan_facts.h"
+#include "baechi/report/facts/plan_facts.h"
 
 #include <doctest/doctest.h>
 

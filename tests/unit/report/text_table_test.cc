@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/report/text_table.h"
+#include "baechi/report/text/text_table.h"
 
 #include <doctest/doctest.h>
 

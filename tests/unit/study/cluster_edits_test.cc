@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "baechi/base/error.h"
-#include "baechi/io/read_cluster.h"
+#include "baechi/io/cluster/read_cluster.h"
 
 namespace baechi {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/plan/planner.h"
-#include "baechi/report/explanation_text.h"
+#include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/io/read_cluster.h"
-#include "baechi/report/csv_field.h"
-#include "baechi/report/study_text.h"
+#include "baechi/io/cluster/read_cluster.h"
+#include "baechi/report/text/csv_field.h"
+#include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
 #include "baechi/study/sensitivity.h"

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placing for the objectives of the dnn-partitioning research: segments of good orders by dynamic
+// programming, then local search under the objective itself. Beyond the paper.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <variant>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/dnn_partitioning/dnnp_score.h"
+#include "baechi/place/placer.h"
+
+namespace baechi {
+
+struct DnnpOptions {
+  // How long to search, in seconds of one core of a current machine; it sets an amount of work,
+  // not a clock. The segments alone take milliseconds.
+  double budget = 1.0;
+  std::uint64_t seed = 1;
+  // Emergency brakes: stop early, with the best so far.
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  const CancelFlag* cancel = nullptr;
+};
+
+struct DnnpPlacement {
+  Placement device;
+  Time value;     // of the objective
+  Time segments;  // what the dynamic program alone had reached
+  bool stopped_early = false;
+};
+
+// Colocation groups, pins and kinds are kept; memory is the permanent memory on each accelerator,
+// as the objectives have it. Every accelerator is one call. Equal input gives an equal placement.
+// Never throws Cancelled.
+std::variant<DnnpPlacement, DoesNotFit> place_for(const CostModel& costs, DnnpObjective objective,
+                                                  const DnnpOptions& options = {});
+
+}  // namespace baechi

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/cluster/read_cluster.h"
+
+#include <algorithm>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/cost/device_presets.h"
+#include "baechi/io/cluster/cluster_json.h"
+#include "baechi/io/graph/dnn_partitioning.h"
+#include "baechi/io/json/json_values.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/io/text/source_place.h"
+#include "baechi/io/text/text_file.h"
+
+namespace baechi {
+namespace {
+
+[[noreturn]] void throw_bad_part(std::string_view part, const std::string& reason) {
+  throw InputError("cluster '" + printable(part, 60) + "'", reason);
+}
+
+bool is_kind_name(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '-' || c == '.' || c == '/';
+  });
+}
+
+std::string_view trim(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+// The text before the first `separator`, which is removed from `rest`.
+std::string_view take_until(std::string_view& rest, char separator) {
+  const std::size_t at = std::min(rest.find(separator), rest.size());
+  const std::string_view taken = rest.substr(0, at);
+  rest.remove_prefix(std::min(at + 1, rest.size()));
+  return taken;
+}
+
+std::size_t read_count(std::string_view text, std::string_view part) {
+  std::size_t count = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9')
+      throw_bad_part(part, "expected COUNTx[KIND:]MEMORY[@SPEED], such as 4x8GiB");
+    if (count <= kMaxDevices) count = count * 10 + static_cast<std::size_t>(c - '0');
+  }
+  if (text.empty()) throw_bad_part(part, "expected COUNTx[KIND:]MEMORY[@SPEED], such as 4x8GiB");
+  if (count == 0) throw_bad_part(part, "the number of devices must be positive");
+  if (count > kMaxDevices)
+    throw_bad_part(part, "more than " + std::to_string(kMaxDevices) + " devices");
+  return count;
+}
+
+struct DeviceGroup {  // one part of a one-liner
+  std::size_t count = 0;
+  Device device;  // without a name
+};
+
+DeviceGroup parse_group(std::string_view part) {
+  std::string_view rest = part;
+  const std::string_view count = take_until(rest, 'x');
+  DeviceGroup group{read_count(trim(count), part), {{}, "gpu", {}, "localhost", kFullSpeed}};
+  if (const std::size_t colon = rest.find(':'); colon != rest.npos) {
+    group.device.kind = std::string(trim(take_until(rest, ':')));
+    if (!is_kind_name(group.device.kind))
+      throw_bad_part(part, "the device kind before ':' must be of letters, digits and _-./");
+  }
+  const bool has_speed = rest.find('@') != rest.npos;
+  try {
+    group.device.capacity = parse_bytes(trim(take_until(rest, '@')));
+    if (has_speed) group.device.speed = parse_speed(trim(rest));
+  } catch (const InputError& error) {
+    throw_bad_part(part, error.what());
+  }
+  return group;
+}
+
+// A link that leads nowhere, or in circles, is one too: opening it says what is wrong.
+bool is_file(const std::string& name) {
+  std::error_code error;
+  return name == "-" || std::filesystem::exists(std::filesystem::symlink_status(name, error)) ||
+         error == std::errc::too_many_symbolic_link_levels || error == std::errc::permission_denied;
+}
+
+// A file that is missing and a one-liner with a slip look alike: says both.
+ClusterSpec read_named_or_line(const std::string& text) {
+  if (std::optional<ClusterSpec> preset = preset_cluster(text)) return *std::move(preset);
+  try {
+    return parse_cluster_line(text);
+  } catch (const InputError& error) {
+    if (text.find('/') != text.npos || text.ends_with(".json"))
+      throw InputError(text, "cannot open: no such file");
+    throw;
+  }
+}
+
+}  // namespace
+
+ClusterSpec parse_cluster_line(std::string_view line) {
+  ClusterSpec spec;
+  std::map<std::string, std::size_t> next_number;  // of each kind
+  std::string_view rest = line;
+  do {
+    const bool last = rest.find('+') == rest.npos;
+    const DeviceGroup group = parse_group(trim(take_until(rest, '+')));
+    if (spec.devices.size() + group.count > kMaxDevices)
+      throw_bad_part(line, "more than " + std::to_string(kMaxDevices) + " devices");
+    for (std::size_t i = 0; i < group.count; ++i) {
+      Device device = group.device;
+      device.name = device.kind + ":" + std::to_string(next_number[device.kind]++);
+      spec.devices.push_back(std::move(device));
+    }
+    if (last) break;
+  } while (true);
+  spec.links.push_back(parse_link(kDefaultLink));
+  try {
+    return Cluster(std::move(spec)).spec();
+  } catch (const InputError& error) {
+    throw_bad_part(line, error.what());
+  }
+}
+
+LinkRule parse_link(std::string_view text) try {
+  LinkRule rule;
+  std::string_view rest = text;
+  const bool has_bandwidth = text.find(',') != text.npos;
+  rule.latency = parse_time(trim(take_until(rest, ',')));
+  if (has_bandwidth && trim(rest) != "unlimited") rule.bandwidth = parse_bandwidth(trim(rest));
+  if (rule.bandwidth == Bandwidth(0)) throw InputError("the bandwidth must be positive");
+  return rule;
+} catch (const InputError& error) {
+  throw InputError("link '" + printable(text, 60) + "'",
+                   std::string(error.what()) + " (expected LATENCY,BANDWIDTH such as " +
+                       std::string(kDefaultLink) + ")");
+}
+
+CommunicationMode parse_communication(std::string_view text) {
+  for (const CommunicationMode mode :
+       {CommunicationMode::kParallel, CommunicationMode::kSequential, CommunicationMode::kDuplex})
+    if (communication_name(mode) == text) return mode;
+  throw InputError("communication '" + printable(text, 60) + "'",
+                   "expected parallel, sequential or duplex");
+}
+
+ClusterSpec parse_cluster(std::string_view text, const std::string& place) {
+  const DocumentKind kind = document_kind(text, place);
+  if (!kind.format.has_value() &&
+      std::find(kind.fields.begin(), kind.fields.end(), "maxFPGAs") != kind.fields.end())
+    return cluster_of(parse_dnn_partitioning(text, place), place);
+  if (kind.format == "baechi-graph" || kind.format == "baechi-plan")
+    throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a cluster");
+  JsonReader json(text, place);
+  ClusterSpec spec = read_cluster_object(json, true);
+  json.finish();
+  return spec;
+}
+
+ClusterSpec read_cluster_file(const std::filesystem::path& path) {
+  const SourceText source = read_text_file(path);
+  return reading(source.name, [&] { return parse_cluster(source.text, source.name); });
+}
+
+ClusterSpec read_cluster(const ClusterArgument& argument) {
+  ClusterSpec spec = is_file(argument.cluster) ? read_cluster_file(argument.cluster)
+                                               : read_named_or_line(argument.cluster);
+  if (argument.link.has_value()) spec.links = {parse_link(*argument.link)};
+  if (argument.communication.has_value())
+    spec.communication = parse_communication(*argument.communication);
+  return spec;
+}
+
+}  // namespace baechi

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/io/plan/plan_document.h"
+
+#include <tsl/robin_map.h>
+#include <tsl/robin_set.h>
+
+#include <array>
+#include <utility>
+
+#include "baechi/base/in_quotes.h"
+#include "baechi/io/cluster/cluster_json.h"
+#include "baechi/io/json/json_values.h"
+
+namespace baechi {
+namespace {
+
+class PlanReader {
+ public:
+  explicit PlanReader(JsonReader& json) : json_(json) {}
+  PlanDocument read();
+
+ private:
+  void read_field(std::size_t field);
+  void read_graph();
+  void read_devices();
+  PlanDevice read_device(DeviceId expected);
+  void read_operator();
+  void read_transfer();
+  void read_tensor(PlanDocument::Transfer& transfer);
+  void read_bound();
+  void read_method();
+  void read_pass();
+  OptimizerPass::Size read_size();
+  std::vector<std::string> read_texts();
+  DeviceId read_device_name();
+  void check_document(std::uint64_t seen);
+
+  JsonReader& json_;
+  PlanDocument document_;
+  Plan& plan_ = document_.plan;
+  std::optional<double> gap_;
+  std::size_t gap_offset_ = 0;
+  tsl::robin_map<std::string, DeviceId> devices_;
+  tsl::robin_set<std::string_view> operator_names_;
+};
+
+enum : std::size_t {
+  kFormat,
+  kVersion,
+  kBaechi,
+  kGraph,
+  kCluster,
+  kMemoryMode,
+  kMethod,
+  kMakespan,
+  kDevices,
+  kOperators,
+  kTransfers,
+  kFallbacks,
+  kGap,
+  kBounds,
+  kMethods,
+  kNotes,
+  kPasses
+};
+constexpr std::array<std::string_view, 17> kNames{
+    "format", "version",  "baechi",  "graph",     "cluster",   "memory_mode",
+    "method", "makespan", "devices", "operators", "transfers", "fallbacks",
+    "gap",    "bounds",   "methods", "notes",     "passes"};
+constexpr std::size_t kRequired = 11;
+
+PlanDocument PlanReader::read() {
+  json_.peek();
+  const std::uint64_t seen =
+      json_.read_fields(kNames, [&](std::size_t field) { read_field(field); });
+  json_.require_fields(kNames, seen, kRequired);
+  json_.finish();
+  check_document(seen);
+  return std::move(document_);
+}
+
+void PlanReader::read_field(std::size_t field) {
+  if ((field == kDevices || field == kOperators || field == kTransfers || field == kMethods) &&
+      devices_.empty())
+    json_.fail("needs \"cluster\" before it, whose devices it names");
+  switch (field) {
+    case kFormat:
+      read_format(json_, "baechi-plan");
+      break;
+    case kVersion:
+      read_version(json_);
+      break;
+    case kBaechi:
+      json_.read_string();
+      break;
+    case kGraph:
+      read_graph();
+      break;
+    case kCluster:
+      plan_.cluster = read_cluster_object(json_, false);
+      for (std::size_t i = 0; i < plan_.cluster.devices.size(); ++i)
+        devices_.emplace(plan_.cluster.devices[i].name, DeviceId(i));
+      break;
+    case kMemoryMode:
+      plan_.memory_mode = read_memory_mode(json_);
+      document_.memory_mode_offset = json_.offset();
+      break;
+    case kMethod:
+      plan_.method = std::string(json_.read_string());
+      break;
+    case kMakespan:
+      plan_.schedule.makespan = read_time(json_);
+      break;
+    case kDevices:
+      read_devices();
+      break;
+    case kOperators:
+      json_.read_array([&] { read_operator(); });
+      break;
+    case kTransfers:
+      json_.read_array([&] { read_transfer(); });
+      break;
+    case kFallbacks:
+      plan_.fallbacks = read_texts();
+      break;
+    case kGap:
+      gap_ = json_.read_double();
+      gap_offset_ = json_.offset();
+      break;
+    case kBounds:
+      json_.read_array([&] { read_bound(); });
+      break;
+    case kMethods:
+      json_.read_array([&] { read_method(); });
+      break;
+    case kPasses:
+      json_.read_array([&] { read_pass(); });
+      break;
+    case kNotes:
+      plan_.notes = read_texts();
+      break;
+    default:
+      break;
+  }
+}
+
+void PlanReader::read_graph() {
+  static constexpr std::array<std::string_view, 2> kGraphNames{"name", "operators"};
+  const std::uint64_t seen = json_.read_fields(kGraphNames, [&](std::size_t field) {
+    if (field == 0) {
+      plan_.graph_name = std::string(json_.read_string());
+      document_.graph_name_offset = json_.offset();
+    } else {
+      document_.num_operators =
+          static_cast<std::size_t>(json_.read_non_negative("a number of operators"));
+      document_.num_operators_offset = json_.offset();
+    }
+  });
+  json_.require_fields(kGraphNames, seen, 2);
+}
+
+void PlanReader::read_devices() {
+  json_.read_array([&] {
+    const DeviceId expected(plan_.devices.size());
+    if (expected.index() >= plan_.cluster.devices.size())
+      json_.fail("more devices than the cluster has");
+    plan_.devices.push_back(read_device(expected));
+  });
+  if (plan_.devices.size() != plan_.cluster.devices.size())
+    json_.fail("expected one entry for each of the cluster's " +
+               std::to_string(plan_.cluster.devices.size()) + " devices, found " +
+               std::to_string(plan_.devices.size()));
+}
+
+PlanDevice PlanReader::read_device(DeviceId expected) {
+  static constexpr std::array<std::string_view, 7> kDeviceNames{
+      "name", "peak", "peak_at", "busy", "sent", "received", "peak_operator"};
+  PlanDevice device;
+  const std::uint64_t seen = json_.read_fields(kDeviceNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        if (read_device_name() != expected)
+          json_.fail("the devices are not in the cluster's order");
+        break;
+      case 1:
+        device.peak = read_bytes(json_);
+        break;
+      case 2:
+        device.peak_at = read_time(json_);
+        break;
+      case 3:
+        device.busy = read_time(json_);
+        break;
+      case 4:
+        device.sent = read_bytes(json_);
+        break;
+      case 5:
+        device.received = read_bytes(json_);
+        break;
+      default: {
+        const std::string_view name = json_.read_string();
+        document_.peak_operators.push_back({expected, name, json_.offset()});
+      }
+    }
+  });
+  json_.require_fields(kDeviceNames, seen, 6);
+  return device;
+}
+
+DeviceId PlanReader::read_device_name() {
+  const std::string_view name = json_.read_string();
+  const auto at = devices_.find(std::string(name));
+  if (at == devices_.end()) json_.fail("the cluster has no device " + in_quotes(name));
+  return at->second;
+}
+
+void PlanReader::read_operator() {
+  static constexpr std::array<std::string_view, 4> kOperatorNames{"name", "device", "start", "end"};
+  PlanDocument::Operator op;
+  const std::uint64_t seen = json_.read_fields(kOperatorNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        op.name = json_.read_string();
+        op.offset = json_.offset();
+        if (!operator_names_.insert(op.name).second)
+          json_.fail("operator '" + std::string(op.name) + "' is placed twice");
+        break;
+      case 1:
+        op.slot.device = read_device_name();
+        break;
+      case 2:
+        op.slot.start = read_time(json_);
+        break;
+      default:
+        op.slot.end = read_time(json_);
+        break;
+    }
+  });
+  json_.require_fields(kOperatorNames, seen, 4);
+  if (op.slot.end < op.slot.start) json_.fail("ends before it starts");
+  document_.operators.push_back(op);
+}
+
+void PlanReader::read_transfer() {
+  static constexpr std::array<std::string_view, 6> kTransferNames{"tensor",    "from",  "to",
+                                                                  "requested", "start", "end"};
+  PlanDocument::Transfer entry;
+  Transfer& transfer = entry.transfer;
+  const std::uint64_t seen = json_.read_fields(kTransferNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        read_tensor(entry);
+        break;
+      case 1:
+        transfer.from = read_device_name();
+        break;
+      case 2:
+        transfer.to = read_device_name();
+        break;
+      case 3:
+        transfer.requested = read_time(json_);
+        break;
+      case 4:
+        transfer.start = read_time(json_);
+        break;
+      default:
+        transfer.end = read_time(json_);
+        break;
+    }
+  });
+  json_.require_fields(kTransferNames, seen, 6);
+  if (transfer.from == transfer.to) json_.fail("a transfer from a device to itself");
+  if (transfer.start < transfer.requested) json_.fail("starts before it is requested");
+  if (transfer.end < transfer.start) json_.fail("ends before it starts");
+  document_.transfers.push_back(entry);
+}
+
+// "operator" for its first output, ["operator", port] for another one.
+void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
+  if (json_.peek() == JsonReader::Type::kString) {
+    transfer.producer = json_.read_string();
+    transfer.offset = json_.offset();
+    return;
+  }
+  json_.enter_array();
+  if (!json_.next_item()) json_.fail("expected [operator, port]");
+  transfer.producer = json_.read_string();
+  transfer.offset = json_.offset();
+  if (!json_.next_item()) json_.fail("expected [operator, port]");
+  const std::int64_t port = json_.read_non_negative("an output port");
+  if (port > 0xFFFFFFFF) json_.fail("the output port is too large");
+  transfer.port = static_cast<std::uint32_t>(port);
+  if (json_.next_item()) json_.fail("expected [operator, port]");
+}
+
+void PlanReader::read_bound() {
+  static constexpr std::array<std::string_view, 2> kBoundNames{"name", "value"};
+  NamedBound bound;
+  const std::uint64_t seen = json_.read_fields(kBoundNames, [&](std::size_t field) {
+    if (field == 0)
+      bound.name = std::string(json_.read_string());
+    else
+      bound.value = read_time(json_);
+  });
+  json_.require_fields(kBoundNames, seen, 2);
+  plan_.bounds.push_back(std::move(bound));
+}
+
+void PlanReader::read_pass() {
+  static constexpr std::array<std::string_view, 4> kPassNames{"pass", "before", "after", "note"};
+  OptimizerPass pass;
+  const std::uint64_t seen = json_.read_fields(kPassNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        pass.pass = std::string(json_.read_string());
+        break;
+      case 1:
+        pass.before = read_size();
+        break;
+      case 2:
+        pass.after = read_size();
+        break;
+      default:
+        pass.note = std::string(json_.read_string());
+    }
+  });
+  json_.require_fields(kPassNames, seen, 3);
+  plan_.passes.push_back(std::move(pass));
+}
+
+OptimizerPass::Size PlanReader::read_size() {
+  static constexpr std::array<std::string_view, 3> kSizeNames{"operators", "edges", "groups"};
+  OptimizerPass::Size size;
+  const std::uint64_t seen = json_.read_fields(kSizeNames, [&](std::size_t field) {
+    (field == 0   ? size.ops
+     : field == 1 ? size.edges
+                  : size.groups) = static_cast<std::size_t>(json_.read_non_negative("a number"));
+  });
+  json_.require_fields(kSizeNames, seen, 3);
+  return size;
+}
+
+void PlanReader::read_method() {
+  static constexpr std::array<std::string_view, 6> kMethodNames{
+      "method", "makespan", "fallbacks", "reason", "devices_used", "peaks"};
+  MethodOutcome outcome;
+  const std::uint64_t seen = json_.read_fields(kMethodNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        outcome.method = std::string(json_.read_string());
+        break;
+      case 1:
+        outcome.makespan = read_time(json_);
+        break;
+      case 2:
+        outcome.fallbacks = read_texts();
+        break;
+      case 3:
+        outcome.reason = std::string(json_.read_string());
+        break;
+      case 4:
+        outcome.devices_used =
+            static_cast<std::size_t>(json_.read_non_negative("a number of devices"));
+        break;
+      default:
+        json_.read_array([&] { outcome.peaks.push_back(read_bytes(json_)); });
+    }
+  });
+  json_.require_fields(kMethodNames, seen, 1);
+  if (!outcome.peaks.empty() && outcome.peaks.size() != plan_.cluster.devices.size())
+    json_.fail("expected one peak for each of the cluster's devices");
+  plan_.methods.push_back(std::move(outcome));
+}
+
+std::vector<std::string> PlanReader::read_texts() {
+  std::vector<std::string> texts;
+  json_.read_array([&] { texts.emplace_back(json_.read_string()); });
+  return texts;
+}
+
+void PlanReader::check_document(std::uint64_t seen) {
+  if (document_.operators.size() != document_.num_operators)
+    json_.fail_at(document_.num_operators_offset, "$.graph.operators",
+                  "the plan places " + std::to_string(document_.operators.size()) +
+                      " operators, not " + std::to_string(document_.num_operators));
+  const auto check_name = [&](std::string_view name, std::size_t offset, const char* path) {
+    if (!operator_names_.contains(name))
+      json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));
+  };
+  for (const PlanDocument::Transfer& transfer : document_.transfers)
+    check_name(transfer.producer, transfer.offset, "$.transfers");
+  for (const PlanDocument::PeakOperator& peak : document_.peak_operators)
+    check_name(peak.name, peak.offset, "$.devices");
+  // "gap" is for readers of the file; makespan and bounds define it.
+  const bool has_gap = (seen >> kGap & 1) != 0;
+  if (has_gap && gap_ != plan_.gap())
+    json_.fail_at(gap_offset_, "$.gap", "is not makespan / first bound - 1");
+}
+
+}  // namespace
+
+PlanDocument read_plan_document(JsonReader& json) { return PlanReader(json).read(); }
+
+}  // namespace baechi

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan as its file has it: operators by name, not yet matched with a graph. Private to io/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/base/units.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/io/json/json_reader.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi {
+
+struct PlanDocument {
+  struct Operator {
+    std::string_view name;
+    OpSlot slot;
+    std::size_t offset = 0;  // in the text, for errors
+  };
+  struct Transfer {
+    std::string_view producer;
+    std::uint32_t port = 0;
+    baechi::Transfer transfer;  // without its tensor
+    std::size_t offset = 0;
+  };
+  struct PeakOperator {
+    DeviceId device;
+    std::string_view name;
+    std::size_t offset = 0;
+  };
+  std::size_t num_operators = 0;  // that the graph had
+  std::size_t num_operators_offset = 0;
+  std::size_t graph_name_offset = 0, memory_mode_offset = 0;
+  Plan plan;  // all but the slots and the tensors and operators that need the graph
+  std::vector<Operator> operators;
+  std::vector<Transfer> transfers;
+  std::vector<PeakOperator> peak_operators;
+};
+
+// Checks all that can be checked without the graph. The text and `json` must outlive the result.
+PlanDocument read_plan_document(JsonReader& json);
+
+}  // namespace baechi

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/place/list/transfer_times.h"
+
+#include <algorithm>
+
+namespace baechi {
+namespace {
+
+constexpr std::size_t kMostTables = 4;
+
+}  // namespace
+
+TransferTimes::TransferTimes(const CostModel& costs)
+    : graph_(&costs.graph()),
+      num_devices_(costs.cluster().num_devices()),
+      speed_of_(num_devices_ * num_devices_) {
+  const Cluster& cluster = costs.cluster();
+  for (const DeviceId from : cluster.devices()) {
+    for (const DeviceId to : cluster.devices()) {
+      if (from == to) continue;
+      const Link& link = cluster.link(from, to);
+      const auto same = std::find_if(links_.begin(), links_.end(), [&](const Link* known) {
+        return known->latency == link.latency && known->bandwidth == link.bandwidth;
+      });
+      speed_of_[from.index() * num_devices_ + to.index()] =
+          static_cast<std::uint32_t>(same - links_.begin());
+      if (same == links_.end()) links_.push_back(&link);
+    }
+  }
+  if (links_.size() > kMostTables) return;
+  for (const Link* link : links_) {
+    IdVector<TensorId, Time>& table = tables_.emplace_back();
+    table.reserve(graph_->num_tensors());
+    for (const TensorId tensor : graph_->tensors())
+      table.push_back(link->transfer_time(graph_->size(tensor)));
+  }
+}
+
+}  // namespace baechi

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// partition: cuts the graph where little flows, so that work is balanced and the queues keep up.
+// Beyond the paper: the list schedulers look at one operator at a time and scatter what belongs
+// together; where every transfer costs as much as dozens of operators, that loses to one device.
+//
+// Multilevel: vertices with much traffic between them are joined, level by level, until few are
+// left; those are dealt out; then, level by level back, vertices move to where they make the
+// busiest devices less busy. The busyness of a device is its compute time plus a part of the time
+// that its queues are taken. That knows nothing of order or overlap, so several numbers of devices
+// and several prices of communication are tried, and the best simulated plan that fits is kept.
+#include "baechi/place/partition/partition.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "baechi/base/random.h"
+#include "baechi/optimize/list_schedule.h"
+#include "baechi/place/allowed_devices.h"
+#include "baechi/place/partition/hypergraph.h"
+#include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+namespace {
+
+using Parts = IdVector<VertexId, DeviceId>;
+
+// With more of them, each number of devices that is tried takes so long that few are tried, with
+// one start each, and a vertex moves to its neighbours only.
+constexpr std::size_t kFewDevices = 8;
+
+struct Prices {
+  double queue;    // of a device's queue time beside its compute time
+  double traffic;  // of all transfers together, whoever carries them
+};
+
+// A partition of one level under change.
+class Balance {
+ public:
+  Balance(const CostModel& costs, const Hypergraph& graph, const std::vector<DeviceId>& devices,
+          const Prices& prices, double memory_share)
+      : costs_(costs), graph_(graph), devices_(devices), prices_(prices) {
+    for (const DeviceId device : costs.cluster().devices())
+      capacity_.push_back(static_cast<double>(costs.cluster()[device].capacity.count()) *
+                          memory_share);
+  }
+
+  void load(Parts parts) {
+    const std::size_t n = costs_.cluster().num_devices();
+    parts_ = std::move(parts);
+    compute_.assign(n, 0);
+    queue_.assign(n, 0);
+    bytes_.assign(n, 0);
+    readers_.assign(graph_.nets.size() * n, 0);
+    for (const VertexId vertex : graph_.vertices.keys()) {
+      compute_[parts_[vertex]] += time(vertex, parts_[vertex]);
+      bytes_[parts_[vertex]] += static_cast<double>(graph_.vertices[vertex].bytes);
+    }
+    for (const NetId net : graph_.nets.keys()) {
+      for (const VertexId reader : graph_.nets[net].readers) ++readers(net, parts_[reader]);
+      charge(net, 1);
+    }
+  }
+
+  // Once through all vertices in random order; true if something moved.
+  bool improve(Random& random) {
+    std::vector<VertexId> order(graph_.vertices.keys().begin(), graph_.vertices.keys().end());
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    bool moved = false;
+    double now = value();
+    constexpr std::size_t kLarge = 512;  // vertices: then only those with an end elsewhere may move
+    const bool large = order.size() > kLarge;
+    for (const VertexId vertex : order) {
+      const DeviceId home = parts_[vertex];
+      if (large && !on_the_border(vertex)) continue;
+      std::optional<DeviceId> best;
+      double best_value = now * (1 - 1e-9);
+      for (const DeviceId device : candidates(vertex)) {
+        if (device == parts_[vertex] || !may_run(vertex, device)) continue;
+        work_ += devices_.size() * (1 + graph_.nets_of[vertex].size());
+        move(vertex, device);
+        if (const double there = value(); there < best_value) {
+          best_value = there;
+          best = device;
+        }
+      }
+      move(vertex, best.value_or(home));
+      if (best.has_value()) {
+        moved = true;
+        now = best_value;
+      }
+    }
+    return moved;
+  }
+
+  double value() const {
+    double worst = 0, fourth = 0, traffic = 0, over = 0;
+    for (const DeviceId device : devices_) {
+      const double busy = compute_[device] + prices_.queue * queue_[device];
+      worst = std::max(worst, busy);
+      traffic += queue_[device];
+      over += std::max(0.0, bytes_[device] / capacity_[device] - 1);
+    }
+    if (worst == 0) return over;
+    for (const DeviceId device : devices_) {
+      const double part = (compute_[device] + prices_.queue * queue_[device]) / worst;
+      fourth += part * part * part * part;
+    }
+    // The busiest device counts most, but taking load off the next ones is progress as well.
+    const auto count = static_cast<double>(devices_.size());
+    return (worst * (1 + 0.1 * fourth / count) + prices_.traffic * traffic / count) *
+           (1 + 10 * over);
+  }
+
+  bool may_run(VertexId vertex, DeviceId device) const {
+    const Vertex& v = graph_.vertices[vertex];
+    if (v.pin.has_value() && *v.pin != device) return false;
+    return v.can_run_on(costs_.class_of(device).index());
+  }
+  const Parts& parts() const { return parts_; }
+  // Devices looked at, for each move and each of its nets.
+  std::uint64_t work() const { return work_; }
+
+ private:
+  double time(VertexId vertex, DeviceId device) const {
+    return static_cast<double>(graph_.vertices[vertex].time[costs_.class_of(device).index()]);
+  }
+  std::uint32_t& readers(NetId net, DeviceId device) {
+    return readers_[net.index() * costs_.cluster().num_devices() + device.index()];
+  }
+
+  bool on_the_border(VertexId vertex) const {
+    const DeviceId home = parts_[vertex];
+    const std::size_t n = costs_.cluster().num_devices();
+    return std::any_of(
+        graph_.nets_of[vertex].begin(), graph_.nets_of[vertex].end(), [&](NetId net) {
+          return parts_[graph_.nets[net].maker] != home ||
+                 readers_[net.index() * n + home.index()] != graph_.nets[net].readers.size();
+        });
+  }
+
+  // Where a neighbour is; with few devices, anywhere.
+  const std::vector<DeviceId>& candidates(VertexId vertex) {
+    if (devices_.size() <= kFewDevices) return devices_;
+    nearby_.clear();
+    for (const NetId net : graph_.nets_of[vertex])
+      for (const DeviceId device : devices_)
+        if ((readers(net, device) > 0 || parts_[graph_.nets[net].maker] == device) &&
+            std::find(nearby_.begin(), nearby_.end(), device) == nearby_.end())
+          nearby_.push_back(device);
+    return nearby_;
+  }
+
+  // Adds (sign 1) or takes away (-1) what the net's transfers take of the queues.
+  void charge(NetId net, double sign) {
+    const DeviceId home = parts_[graph_.nets[net].maker];
+    const double time = sign * static_cast<double>(graph_.nets[net].time);
+    for (const DeviceId device : devices_) {
+      if (device == home || readers(net, device) == 0) continue;
+      queue_[home] += time;
+      queue_[device] += time;
+    }
+  }
+
+  void move(VertexId vertex, DeviceId device) {
+    const DeviceId from = parts_[vertex];
+    if (from == device) return;
+    for (const NetId net : graph_.nets_of[vertex]) charge(net, -1);
+    compute_[from] -= time(vertex, from);
+    compute_[device] += time(vertex, device);
+    bytes_[from] -= static_cast<double>(graph_.vertices[vertex].bytes);
+    bytes_[device] += static_cast<double>(graph_.vertices[vertex].bytes);
+    parts_[vertex] = device;
+    for (const NetId net : graph_.nets_of[vertex]) {
+      if (graph_.nets[net].maker != vertex) {
+        --readers(net, from);
+        ++readers(net, device);
+      }
+      charge(net, 1);
+    }
+  }
+
+  const CostModel& costs_;
+  const Hypergraph& graph_;
+  const std::vector<DeviceId>& devices_;
+  Prices prices_;
+  IdVector<DeviceId, double> capacity_;
+  Parts parts_;
+  IdVector<DeviceId, double> compute_, queue_, bytes_;
+  std::vector<std::uint32_t> readers_;  // of each net on each device, the maker's left out
+  std::uint64_t work_ = 0;
+  std::vector<DeviceId> nearby_;
+};
+
+struct Level {
+  Hypergraph graph;
+  IdVector<VertexId, VertexId> label_of_finer;  // vertex of the level below -> vertex here
+};
+
+std::vector<Level> coarsen(const CostModel& costs, Hypergraph finest, Random& random) {
+  std::vector<Level> levels;
+  levels.push_back({std::move(finest), {}});
+  std::int64_t total = 0;
+  for (const Vertex& vertex : levels.front().graph.vertices)
+    total += *std::max_element(vertex.time.begin(), vertex.time.end());
+  const auto devices = static_cast<std::int64_t>(costs.cluster().num_devices());
+  const std::int64_t max_time = total / (devices * 8) + 1;
+  const std::size_t enough = costs.cluster().num_devices() * 12;
+  while (levels.back().graph.vertices.size() > enough) {
+    const Hypergraph& fine = levels.back().graph;
+    Clustering clustering = cluster_by_traffic(fine, max_time, random);
+    if (clustering.count * 100 > fine.vertices.size() * 97) break;
+    Hypergraph coarse = fine.contracted(clustering.labels, clustering.count);
+    levels.push_back({std::move(coarse), std::move(clustering.labels)});
+  }
+  return levels;
+}
+
+// Largest first, each to the device it leaves least busy.
+Parts deal_out(const CostModel& costs, const Hypergraph& graph,
+               const std::vector<DeviceId>& devices, const Balance& rules) {
+  std::vector<VertexId> order(graph.vertices.keys().begin(), graph.vertices.keys().end());
+  std::stable_sort(order.begin(), order.end(), [&](VertexId a, VertexId b) {
+    return graph.vertices[a].time > graph.vertices[b].time;
+  });
+  IdVector<DeviceId, std::int64_t> busy(costs.cluster().num_devices(), 0);
+  Parts parts(graph.vertices.size(), devices.front());
+  for (const VertexId vertex : order) {
+    std::optional<std::pair<std::int64_t, DeviceId>> best;
+    for (const DeviceId device : costs.cluster().devices()) {
+      if (!rules.may_run(vertex, device)) continue;
+      const bool chosen = std::find(devices.begin(), devices.end(), device) != devices.end();
+      if (!chosen && best.has_value()) continue;
+      const std::pair candidate(
+          busy[device] + graph.vertices[vertex].time[costs.class_of(device).index()], device);
+      if (!best.has_value() || candidate < *best) best = candidate;
+    }
+    parts[vertex] = best.has_value() ? best->second : devices.front();
+    busy[parts[vertex]] = best.has_value() ? best->first : busy[parts[vertex]];
+  }
+  return parts;
+}
+
+Parts solve(const CostModel& costs, const std::vector<Level>& levels,
+            const std::vector<DeviceId>& devices, const Prices& prices, double memory_share,
+            Random& random, std::uint64_t& work) {
+  constexpr int kCoarsePasses = 20, kFinePasses = 3;
+  const int starts = devices.size() <= kFewDevices ? 4 : 1;
+  std::optional<std::pair<double, Parts>> best;
+  Balance coarse(costs, levels.back().graph, devices, prices, memory_share);
+  for (int start = 0; start < starts; ++start) {
+    Parts parts = deal_out(costs, levels.back().graph, devices, coarse);
+    if (start > 0)
+      for (DeviceId& part : parts)
+        if (random.chance(0.5)) part = devices[random.below(devices.size())];
+    for (const VertexId vertex : parts.keys())
+      for (std::size_t i = 0; !coarse.may_run(vertex, parts[vertex]) && i < devices.size(); ++i)
+        parts[vertex] = devices[i];
+    coarse.load(std::move(parts));
+    for (int pass = 0; pass < kCoarsePasses && coarse.improve(random); ++pass) {
+    }
+    if (!best.has_value() || coarse.value() < best->first)
+      best.emplace(coarse.value(), coarse.parts());
+  }
+  work += coarse.work();
+  Parts parts = std::move(best->second);
+  for (std::size_t level = levels.size() - 1; level-- > 0;) {
+    Parts finer;
+    for (const VertexId label : levels[level + 1].label_of_finer) finer.push_back(parts[label]);
+    Balance balance(costs, levels[level].graph, devices, prices, memory_share);
+    balance.load(std::move(finer));
+    for (int pass = 0; pass < kFinePasses && balance.improve(random); ++pass) {
+    }
+    parts = balance.parts();
+    work += balance.work();
+  }
+  return parts;
+}
+
+// The fastest first; of equally fast ones the largest.
+std::vector<DeviceId> by_speed(const CostModel& costs) {
+  IdVector<DeviceId, double> total;
+  for (const DeviceId device : costs.cluster().devices()) {
+    double sum = 0, able = 0;
+    for (const OpId op : costs.graph().ops())
+      if (const auto time = costs.compute_time(op, device))
+        sum += static_cast<double>(time->count()), able += 1;
+    total.push_back(able == 0 ? 0 : sum / (able * able));  // fewer operators: as if slower
+  }
+  std::vector<DeviceId> devices(costs.cluster().devices().begin(), costs.cluster().devices().end());
+  std::stable_sort(devices.begin(), devices.end(), [&](DeviceId a, DeviceId b) {
+    if (total[a] != total[b]) return total[a] < total[b];
+    return costs.cluster()[a].capacity > costs.cluster()[b].capacity;
+  });
+  return devices;
+}
+
+// The first operator whose own memory no device that may run it can hold.
+std::optional<DoesNotFit> too_large(const CostModel& costs) {
+  const AllowedDevices allowed(costs);
+  if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
+  for (const OpId op : costs.graph().topological_order()) {
+    Bytes largest;
+    for (const DeviceId device : costs.cluster().devices())
+      if (allowed(op, device)) largest = std::max(largest, costs.cluster()[device].capacity);
+    if (costs.graph()[op].permanent > largest)
+      return DoesNotFit{op, costs.graph()[op].permanent - largest};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<IdVector<OpId, std::uint32_t>> traffic_levels(const CostModel& costs,
+                                                          std::uint64_t seed) {
+  Random random(seed);
+  OperatorHypergraph finest = make_hypergraph(costs);
+  const std::vector<Level> levels = coarsen(costs, std::move(finest.graph), random);
+  std::vector<IdVector<OpId, std::uint32_t>> result;
+  IdVector<OpId, std::uint32_t> labels;
+  for (const VertexId vertex : finest.vertex_of) labels.push_back(vertex.value());
+  result.push_back(labels);
+  for (std::size_t level = 1; level < levels.size(); ++level) {
+    for (std::uint32_t& label : labels)
+      label = levels[level].label_of_finer[VertexId(label)].value();
+    result.push_back(labels);
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
+  if (const auto misfit = too_large(costs)) return {*misfit};
+  Random random(options.seed);
+  OperatorHypergraph finest = make_hypergraph(costs);
+  const std::vector<Level> levels = coarsen(costs, std::move(finest.graph), random);
+  const double memory_share = options.memory == MemoryPolicy::kReserve ? 0.75 : 0.95;
+  const std::vector<DeviceId> fastest = by_speed(costs);
+
+  std::optional<PlacedGraph> best;
+  std::pair<Bytes, Time> best_key;
+  std::uint64_t looks = 0, candidates = 0;
+  for (std::size_t used = std::min<std::size_t>(2, fastest.size()); used <= fastest.size();
+       used = used < kFewDevices ? used + 1 : used * 2) {
+    const std::vector<DeviceId> devices(fastest.begin(),
+                                        fastest.begin() + static_cast<std::ptrdiff_t>(used));
+    for (const Prices& prices : {Prices{0.5, 0.2}, Prices{1.0, 1.0}}) {
+      throw_if_cancelled(options.cancel);
+      const Parts parts = solve(costs, levels, devices, prices, memory_share, random, looks);
+      ++candidates;
+      Placement placement;
+      for (const VertexId vertex : finest.vertex_of) placement.push_back(parts[vertex]);
+      bool runs = true;
+      for (const OpId op : costs.graph().ops()) runs = runs && costs.may_run(op, placement[op]);
+      if (!runs) continue;  // a forward and a backward operator that no one device can run
+      PlacedGraph placed = list_schedule(costs, placement).placed;
+      const Trace trace = simulate(costs, placed, {.cancel = options.cancel});
+      const std::pair key(total_excess(trace, costs.cluster()), trace.schedule.makespan);
+      if (best.has_value() && key >= best_key) continue;
+      best = std::move(placed);
+      best_key = key;
+    }
+  }
+  constexpr std::uint64_t kLooksPerReplay = 35, kReplaysPerCandidate = 2;
+  const auto work = static_cast<std::int64_t>(
+      looks / kLooksPerReplay + candidates * kReplaysPerCandidate * costs.graph().num_ops());
+  if (best.has_value()) return {*std::move(best), work};
+  return {DoesNotFit{costs.graph().topological_order().front(), Bytes(0)}, work};
+}
+
+PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options) {
+  return partition(costs, options).result;
+}
+
+}  // namespace baechi

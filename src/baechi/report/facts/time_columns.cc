@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/report/facts/time_columns.h"
+
+#include <algorithm>
+
+#include "baechi/base/assert.h"
+#include "baechi/report/facts/memory_curves.h"
+
+namespace baechi {
+namespace {
+
+// Shares [start, end) out to the columns it touches.
+void add_interval(std::vector<Time>& columns, Time width, Time start, Time end) {
+  for (std::int64_t c = start.count() / width.count(); start < end; ++c) {
+    const auto column = static_cast<std::size_t>(c);
+    if (column >= columns.size()) return;
+    const Time until = std::min(end, width * (c + 1));
+    columns[column] += until - start;
+    start = until;
+  }
+}
+
+std::vector<Bytes> memory_of(const MemoryCurve& curve, Time width, std::size_t columns) {
+  std::vector<Bytes> result(columns);
+  std::size_t next = 0;
+  Bytes held = curve.front().bytes;
+  for (std::size_t c = 0; c < columns; ++c) {
+    const Time end = width * static_cast<std::int64_t>(c + 1);
+    result[c] = held;
+    for (; next < curve.size() && curve[next].at < end; ++next) {
+      held = curve[next].bytes;
+      result[c] = std::max(result[c], held);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TimeColumns time_columns(const OpGraph& graph, const Plan& plan, std::size_t columns) {
+  BAECHI_ASSERT(columns > 0, "a picture has columns");
+  const std::size_t num_devices = plan.cluster.devices.size();
+  const auto count = static_cast<std::int64_t>(columns);
+  TimeColumns result;
+  // The makespan itself is a moment of the last column.
+  result.width = Time(plan.makespan().count() / count + 1);
+  const auto curves = memory_curves(graph, plan.schedule, num_devices);
+  for (const MemoryCurve& curve : curves)
+    result.devices.push_back({std::vector<Time>(columns), std::vector<Time>(columns),
+                              memory_of(curve, result.width, columns)});
+  for (const OpSlot& slot : plan.schedule.slots)
+    add_interval(result.devices[slot.device].computing, result.width, slot.start, slot.end);
+  for (const Transfer& transfer : plan.schedule.transfers) {
+    add_interval(result.devices[transfer.from].moving, result.width, transfer.start, transfer.end);
+    add_interval(result.devices[transfer.to].moving, result.width, transfer.start, transfer.end);
+  }
+  return result;
+}
+
+}  // namespace baechi

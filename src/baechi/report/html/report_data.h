@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a report's page reads: one JSON document with the operators as columns, and one object per
+// plan. Private to report/; html/model.js is its reader.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "baechi/graph/op_graph.h"
+#include "baechi/report/html/html_report.h"
+
+namespace baechi {
+
+std::string report_data(const OpGraph& graph, std::span<const ReportPlan> plans);
+
+}  // namespace baechi

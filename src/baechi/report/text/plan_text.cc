@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/report/text/plan_text.h"
+
+#include <algorithm>
+
+#include "baechi/base/short_text.h"
+#include "baechi/io/text/source_place.h"
+#include "baechi/report/text/text_table.h"
+
+namespace baechi {
+namespace {
+
+std::string joined(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
+  return text;
+}
+
+std::string methods_table(const std::vector<MethodOutcome>& methods,
+                          const std::vector<MethodTime>& times, std::optional<Time> bound,
+                          std::optional<std::size_t> winner) {
+  TextTable table({{""},
+                   {"method"},
+                   {"step time", Align::kRight},
+                   {"gap", Align::kRight},
+                   {"highest peak", Align::kRight},
+                   {"devices", Align::kRight},
+                   {"placed in", Align::kRight},
+                   {"remarks"}});
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    const MethodOutcome& method = methods[i];
+    const std::string placed_in = i < times.size() ? short_text(Time(times[i].nanoseconds)) : "";
+    const std::string mark = winner == i ? "*" : "";
+    if (!method.makespan.has_value()) {
+      table.add_row({mark, method.method, "does not fit", "", "", "", placed_in, method.reason});
+      continue;
+    }
+    std::string gap;
+    if (bound.has_value() && *bound > Time(0))
+      gap = percent_text(static_cast<double>(method.makespan->count()) /
+                             static_cast<double>(bound->count()) -
+                         1.0);
+    Bytes peak;
+    for (const Bytes bytes : method.peaks) peak = std::max(peak, bytes);
+    table.add_row({mark, method.method, short_text(*method.makespan), gap, short_text(peak),
+                   std::to_string(method.devices_used), placed_in,
+                   method.fallbacks.empty() ? "" : "fell back: " + joined(method.fallbacks, ", ")});
+  }
+  return table.text();
+}
+
+}  // namespace
+
+std::string methods_text(const Plan& plan, const std::vector<MethodTime>& times) {
+  std::optional<std::size_t> winner;
+  for (std::size_t i = 0; i < plan.methods.size() && !winner.has_value(); ++i)
+    if (plan.methods[i].method == plan.method && plan.methods[i].makespan == plan.makespan())
+      winner = i;
+  std::optional<Time> bound;
+  if (!plan.bounds.empty()) bound = plan.bounds.front().value;
+  return methods_table(plan.methods, times, bound, winner);
+}
+
+std::string methods_text(const std::vector<MethodOutcome>& methods,
+                         const std::vector<MethodTime>& times) {
+  return methods_table(methods, times, std::nullopt, std::nullopt);
+}
+
+std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vector<Time>& times) {
+  TextTable table({{"pass"},
+                   {"operators", Align::kRight},
+                   {"edges", Align::kRight},
+                   {"groups", Align::kRight},
+                   {"took", Align::kRight},
+                   {"what it did"}});
+  const auto change = [](std::size_t before, std::size_t after) {
+    if (before == after) return std::to_string(after);
+    return std::to_string(before) + " -> " + std::to_string(after);
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const OptimizerPass& pass = passes[i];
+    table.add_row({pass.pass, change(pass.before.ops, pass.after.ops),
+                   change(pass.before.edges, pass.after.edges),
+                   change(pass.before.groups, pass.after.groups),
+                   i < times.size() ? short_text(times[i]) : "", pass.note});
+  }
+  return table.text();
+}
+
+std::string devices_text(const Plan& plan, const OpGraph& graph) {
+  TextTable table({{"device"},
+                   {"operators", Align::kRight},
+                   {"busy", Align::kRight},
+                   {"peak", Align::kRight},
+                   {"capacity", Align::kRight},
+                   {"full", Align::kRight},
+                   {"sent", Align::kRight},
+                   {"received", Align::kRight},
+                   {"at the peak"}});
+  IdVector<DeviceId, std::size_t> ops(plan.devices.size());
+  for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    if (whole == 0) return std::string("0%");
+    return std::to_string(static_cast<std::int64_t>(100.0 * static_cast<double>(part) /
+                                                    static_cast<double>(whole))) +
+           "%";
+  };
+  for (const DeviceId id : plan.devices.keys()) {
+    const PlanDevice& device = plan.devices[id];
+    const Device& spec = plan.cluster.devices[id.index()];
+    table.add_row({spec.name, std::to_string(ops[id]),
+                   share(device.busy.count(), plan.makespan().count()), short_text(device.peak),
+                   short_text(spec.capacity), share(device.peak.count(), spec.capacity.count()),
+                   short_text(device.sent), short_text(device.received),
+                   device.peak_op.has_value() ? std::string(graph[*device.peak_op].name) : ""});
+  }
+  return table.text();
+}
+
+std::string headline(const Plan& plan) {
+  std::string text = "step " + short_text(plan.makespan()) + " by " + printable(plan.method);
+  if (!plan.bounds.empty() && plan.gap().has_value())
+    text += ", at most " + percent_text(*plan.gap()).substr(1) + " above the best possible (" +
+            printable(plan.bounds.front().name) + " bound " +
+            short_text(plan.bounds.front().value) + ")";
+  return text;
+}
+
+}  // namespace baechi

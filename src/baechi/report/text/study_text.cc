@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/report/text/study_text.h"
+
+#include <cstdint>
+
+#include "baechi/io/json/json_writer.h"
+#include "baechi/io/text/quantity_text.h"
+#include "baechi/report/text/csv_field.h"
+#include "baechi/report/text/text_table.h"
+
+namespace baechi {
+namespace {
+
+using Layout = JsonWriter::Layout;
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+double ratio(Time a, Time b) {
+  return static_cast<double>(a.count()) / static_cast<double>(b.count());
+}
+
+// The step time, and per sample where mini-batches differ.
+std::string change_text(const ScenarioOutcome& base, const ScenarioOutcome& other) {
+  if (!base.makespan.has_value() || !other.makespan.has_value() || *base.makespan == Time(0))
+    return "";
+  return *base.makespan == *other.makespan
+             ? "0%"
+             : percent_text(ratio(*other.makespan, *base.makespan) - 1);
+}
+
+std::string remarks_text(const ScenarioOutcome& base, const ScenarioOutcome& other) {
+  std::string text;
+  if (other.method == kPresentPlan) text = "planning anew found nothing shorter";
+  if (other.makespan.has_value() && base.batch_size != other.batch_size &&
+      other.batch_size.has_value() && base.makespan.has_value() && *base.makespan > Time(0)) {
+    const double per_sample = ratio(*other.makespan, *base.makespan) *
+                              static_cast<double>(base.batch_size.value_or(1)) /
+                              static_cast<double>(*other.batch_size);
+    text += (text.empty() ? "" : "; ") + std::string("batch ") + std::to_string(*other.batch_size) +
+            ": " + short_text(Time(other.makespan->count() / *other.batch_size)) + " a sample, " +
+            percent_text(per_sample - 1);
+  }
+  if (!other.fallbacks.empty())
+    text += (text.empty() ? "" : "; ") + std::string("fell back: ") + joined(other.fallbacks);
+  return text;
+}
+
+void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
+  json.field("devices", outcome.devices);
+  if (outcome.batch_size.has_value()) json.field("batch_size", *outcome.batch_size);
+  json.field("fits", outcome.makespan.has_value());
+  if (outcome.makespan.has_value()) {
+    json.field("makespan", outcome.makespan->count());
+    if (outcome.gap.has_value()) json.field("gap", *outcome.gap);
+    json.field("method", outcome.method);
+    json.field("devices_used", outcome.devices_used);
+    json.field("highest_peak", outcome.highest_peak.count());
+    json.key("fallbacks");
+    json.begin_array();
+    for (const std::string& fallback : outcome.fallbacks) json.value(fallback);
+    json.end_array();
+  } else {
+    json.field("proved", outcome.proved);
+    json.field("reason", outcome.reason);
+  }
+}
+
+}  // namespace
+
+std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
+  TextTable table({{"what if"},
+                   {"devices", Align::kRight},
+                   {"used", Align::kRight},
+                   {"step time", Align::kRight},
+                   {"change", Align::kRight},
+                   {"gap", Align::kRight},
+                   {"highest peak", Align::kRight},
+                   {"by"},
+                   {"remarks"}});
+  std::string reasons;
+  for (const ScenarioOutcome& outcome : outcomes) {
+    const bool fits = outcome.makespan.has_value();
+    if (!fits) reasons += "\n" + outcome.name + ": " + outcome.reason;
+    const bool is_base = &outcome == &outcomes.front();
+    table.add_row({outcome.name, std::to_string(outcome.devices),
+                   fits ? std::to_string(outcome.devices_used) : "",
+                   fits ? short_text(*outcome.makespan) : "does not fit",
+                   is_base ? "" : change_text(outcomes.front(), outcome),
+                   outcome.gap.has_value() ? percent_text(*outcome.gap) : "",
+                   fits ? short_text(outcome.highest_peak) : "", outcome.method,
+                   remarks_text(outcomes.front(), outcome)});
+  }
+  return table.text() + reasons + (reasons.empty() ? "" : "\n");
+}
+
+std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("scenarios");
+  json.begin_array();
+  for (const ScenarioOutcome& outcome : outcomes) {
+    json.begin_object(Layout::kInline);
+    json.field("name", outcome.name);
+    write_outcome(json, outcome);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+std::string sweep_csv(const std::vector<GridPoint>& points) {
+  std::string text =
+      "devices,memory,method,fits,step_ns,gap,highest_peak_bytes,devices_used,by,fallbacks,"
+      "reason\n";
+  for (const GridPoint& point : points) {
+    const ScenarioOutcome& outcome = point.outcome;
+    const bool fits = outcome.makespan.has_value();
+    std::string gap;
+    if (outcome.gap.has_value()) {
+      JsonWriter writer(gap);
+      writer.value(*outcome.gap);
+    }
+    text += std::to_string(point.devices) + "," + exact_text(point.memory) + "," +
+            csv_field(point.method) + "," + (fits ? "1" : "0") + "," +
+            (fits ? std::to_string(outcome.makespan->count()) : "") + "," + gap + "," +
+            (fits ? std::to_string(outcome.highest_peak.count()) : "") + "," +
+            (fits ? std::to_string(outcome.devices_used) : "") + "," + csv_field(outcome.method) +
+            "," + csv_field(joined(outcome.fallbacks)) + "," + csv_field(outcome.reason) + "\n";
+  }
+  return text;
+}
+
+std::string sweep_json(const std::vector<GridPoint>& points) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("points");
+  json.begin_array();
+  for (const GridPoint& point : points) {
+    json.begin_object(Layout::kInline);
+    json.key("memory");
+    json.number(exact_text(point.memory));
+    json.field("requested_method", point.method);
+    write_outcome(json, point.outcome);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+std::string least_text(const Least& least) {
+  std::string text;
+  if (least.devices.has_value()) {
+    const FewestDevices& found = *least.devices;
+    text += "fewest devices: " + std::to_string(found.count) + ", step " +
+            short_text(found.plan.makespan()) + " by " + found.plan.method;
+    if (found.count > 1)
+      text += found.impossible_up_to + 1 == found.count
+                  ? "; proved: fewer never suffice"
+                  : "; no plan was found for " + std::to_string(found.count - 1) +
+                        ", which is not proved impossible";
+    text += '\n';
+  }
+  if (least.memory.has_value()) {
+    const LeastMemory& found = *least.memory;
+    text +=
+        "least memory per device: " + short_text(found.capacity) + " (" +
+        std::to_string(found.capacity.count()) + " bytes), step " +
+        short_text(found.plan.makespan()) + " by " + found.plan.method +
+        (found.impossible_below >= found.capacity ? "; proved: no placement fits with less\n"
+                                                  : "; proved: no placement fits with less than " +
+                                                        short_text(found.impossible_below) + "\n");
+  }
+  return text;
+}
+
+std::string sensitivity_text(const Sensitivity& told) {
+  std::string text = "step " + short_text(told.true_makespan) + " by " + told.true_method +
+                     " when costs are known\n";
+  std::size_t fitting = 0, repaired = 0;
+  for (const SensitivitySample& sample : told.samples) {
+    fitting += sample.makespan.has_value();
+    repaired += sample.makespan.has_value() && sample.repaired;
+  }
+  text += "placed " + std::to_string(told.samples.size()) + " times with costs off by up to " +
+          percent_text(told.fraction).substr(1) + ", replayed with the true costs: ";
+  text +=
+      fitting == told.samples.size() ? std::string("all fit") : std::to_string(fitting) + " fit";
+  if (repaired > 0) text += ", " + std::to_string(repaired) + " of them after repair";
+  text += "\n\n";
+  if (!told.steps.has_value()) return text;
+  TextTable table({{""}, {"step time", Align::kRight}, {"against known costs", Align::kRight}});
+  const auto add = [&](const char* name, Time time) {
+    table.add_row(
+        {name, short_text(time),
+         told.true_makespan > Time(0) ? percent_text(ratio(time, told.true_makespan) - 1) : ""});
+  };
+  add("shortest", told.steps->min);
+  add("lower quartile", told.steps->lower_quartile);
+  add("median", told.steps->median);
+  add("upper quartile", told.steps->upper_quartile);
+  add("longest", told.steps->max);
+  return text + table.text();
+}
+
+std::string sensitivity_csv(const Sensitivity& told) {
+  std::string text = "seed,fits,step_ns,ratio,repaired,method\n";
+  for (const SensitivitySample& sample : told.samples) {
+    std::string step, relative;
+    if (sample.makespan.has_value()) {
+      step = std::to_string(sample.makespan->count());
+      JsonWriter writer(relative);
+      if (told.true_makespan > Time(0)) writer.value(ratio(*sample.makespan, told.true_makespan));
+    }
+    text += std::to_string(sample.seed) + "," + (sample.makespan.has_value() ? "1" : "0") + "," +
+            step + "," + relative + "," + (sample.repaired ? "1" : "0") + "," +
+            csv_field(sample.method) + "\n";
+  }
+  return text;
+}
+
+std::string sensitivity_json(const Sensitivity& told) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("off_by", told.fraction);
+  json.field("makespan", told.true_makespan.count());
+  json.field("method", told.true_method);
+  if (told.steps.has_value()) {
+    json.key("steps");
+    json.begin_object(Layout::kInline);
+    json.field("min", told.steps->min.count());
+    json.field("lower_quartile", told.steps->lower_quartile.count());
+    json.field("median", told.steps->median.count());
+    json.field("upper_quartile", told.steps->upper_quartile.count());
+    json.field("max", told.steps->max.count());
+    json.end_object();
+  }
+  json.key("samples");
+  json.begin_array();
+  for (const SensitivitySample& sample : told.samples) {
+    json.begin_object(Layout::kInline);
+    json.field("seed", sample.seed);
+    json.field("fits", sample.makespan.has_value());
+    if (sample.makespan.has_value()) json.field("makespan", sample.makespan->count());
+    json.field("repaired", sample.repaired);
+    json.field("method", sample.method);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+std::string least_json(const Least& least) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  if (least.devices.has_value()) {
+    const FewestDevices& found = *least.devices;
+    json.key("devices");
+    json.begin_object(Layout::kInline);
+    json.field("count", found.count);
+    json.field("impossible_up_to", found.impossible_up_to);
+    json.field("makespan", found.plan.makespan().count());
+    json.field("method", found.plan.method);
+    json.end_object();
+  }
+  if (least.memory.has_value()) {
+    const LeastMemory& found = *least.memory;
+    json.key("memory");
+    json.begin_object(Layout::kInline);
+    json.field("capacity", found.capacity.count());
+    json.field("impossible_below", found.impossible_below.count());
+    json.field("makespan", found.plan.makespan().count());
+    json.field("method", found.plan.method);
+    json.end_object();
+  }
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+}  // namespace baechi
