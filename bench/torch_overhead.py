@@ -9,7 +9,7 @@ neighbouring modules are on different logical devices of the CPU; and the forwar
 tier. In the last two the copies are left out. What it takes to find the optimizers whose state
 moves along, once per `place` and `restore`. What `place` and the first calls of other kinds take
 for language models of 32 and 64 small layers, and `device_map` beside accelerate's. And the
-constants of `baechi.torch.graph_gain`.
+constants of `baechi.torch.run.graph_gain`.
 
     python bench/torch_overhead.py [PART ...]
 """
@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import baechi.torch
 import torch
-from baechi.torch.communication import Arrival, Links
-from baechi.torch.optimizer_state import follow
-from baechi.torch.planned_pieces import intercepted_calls
+from baechi.torch.run.communication import Arrival, Links
+from baechi.torch.run.planned_pieces import intercepted_calls
+from baechi.torch.weights.optimizer_state import follow
 from torch import nn
 
 from models.pytorch import MODELS

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.capture import capture_on
-from baechi.torch.memory import peak_memory
-from baechi.torch.profiler import measure_on
+from baechi.torch.cost.profiler import measure_on
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.record.capture import capture_on
 
 import baechi
 from experiments.accelerator_links import HOST

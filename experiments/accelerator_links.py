@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from baechi.calibrate import Line, cluster_document, fit, measure, sizes_up_to
-from baechi.torch.copy_times import copies
-from baechi.torch.profiler import Clock
+from baechi.torch.cost.copy_times import copies
+from baechi.torch.cost.profiler import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

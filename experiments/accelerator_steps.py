@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.capture import capture_on
-from baechi.torch.exported_graph import NotExportedError
-from baechi.torch.memory import Around, held_bytes, peak_memory
-from baechi.torch.memory_plan import GraphStep, Memory
+from baechi.torch.memory.eager import Around, held_bytes, peak_memory
+from baechi.torch.memory.fit import GraphStep, Memory
+from baechi.torch.record.capture import capture_on
+from baechi.torch.trace.graph import NotExportedError
 
 import baechi
 from experiments.torch_workloads import LARGE, MEDIUM, PROFILED, TINY

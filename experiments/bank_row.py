@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch.sim as sim
 import torch
-from baechi.torch.capture import call_arguments
-from baechi.torch.nested import map_tensors
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.record.capture import call_arguments
 
 import baechi
 from models.bank import ENTRIES

@@ -19,7 +19,7 @@ from typing import Any
 import baechi.torch
 import torch
 from baechi.torch import sim
-from baechi.torch.memory import peak_memory
+from baechi.torch.memory.eager import peak_memory
 
 import baechi
 from experiments.program_order import in_program_order

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from baechi._core import Cluster, InputError
 from baechi.calibration_plot import plot
 
-FRAMEWORKS = {"torch": "baechi.torch.copy_times", "tensorflow": "baechi.tensorflow.copy_times"}
+FRAMEWORKS = {"torch": "baechi.torch.cost.copy_times", "tensorflow": "baechi.tensorflow.copy_times"}
 LARGEST = 512 << 20
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _WARM_UP = 2

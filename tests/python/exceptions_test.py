@@ -34,9 +34,10 @@ def modules_of(package: ModuleType) -> list[ModuleType]:
         if module.name in skipped:
             continue
         try:
-            found.append(importlib.import_module(module.name))
+            imported = importlib.import_module(module.name)
         except ModuleNotFoundError:  # of an extra that is not installed
             continue
+        found += modules_of(imported) if module.ispkg else [imported]
     return found
 
 

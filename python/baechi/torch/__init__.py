@@ -6,17 +6,17 @@
 >>> placed.restore()  # doctest: +SKIP
 """
 
-from baechi.torch.capture import capture
-from baechi.torch.device_map import device_map
-from baechi.torch.exported import Exported, export
-from baechi.torch.exported_graph import NotExportedError
-from baechi.torch.graph_generator import ModelGraph, graph_of
+from baechi.torch.cost.graph_generator import ModelGraph, graph_of
+from baechi.torch.cost.profiler import Costs, OpCost, estimate, measure
+from baechi.torch.interop.device_map import device_map
+from baechi.torch.interop.pt2 import graph_of_program, load_pt2
+from baechi.torch.interop.split_spec import split_spec
 from baechi.torch.placed import Placed
 from baechi.torch.placing import assign, place
-from baechi.torch.profiler import Costs, OpCost, estimate, measure
-from baechi.torch.pt2 import graph_of_program, load_pt2
-from baechi.torch.recorded_step import Capture
-from baechi.torch.split_spec import split_spec
+from baechi.torch.record.capture import capture
+from baechi.torch.record.recorded_step import Capture
+from baechi.torch.trace.exported import Exported, export
+from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.verification import Verification
 
 __all__ = [

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from baechi._core import Plan
-from baechi.torch.assigner import Assigner
-from baechi.torch.capture import unchanged
-from baechi.torch.exported import export
-from baechi.torch.exported_graph import NotExportedError
-from baechi.torch.operators import OperatorWatcher
-from baechi.torch.tiers import NOT_RUN, TieredAssigner
+from baechi.torch.record.capture import unchanged
+from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.tiers import NOT_RUN, TieredAssigner
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
+from baechi.torch.trace.operators import OperatorWatcher
 from baechi.torch.verification import (
     Trail,
     Verification,

@@ -13,29 +13,10 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.torch import _private
-from baechi.torch.assigner import Assigner
-from baechi.torch.capture import RecordingPlace, call_arguments
-from baechi.torch.communication import logical_devices
-from baechi.torch.devices import default_devices, detected_cluster, usable
-from baechi.torch.exported import Exported
-from baechi.torch.graph_gain import gain_of
-from baechi.torch.graph_generator import graph_of
-from baechi.torch.graph_placement import operators_of
-from baechi.torch.memory import Around, held_bytes
-from baechi.torch.memory_plan import (
-    GRADIENTS,
-    GraphStep,
-    Memory,
-    peaks_by_tier,
-    planned_for_gradients,
-)
-from baechi.torch.nested import tensors_in
-from baechi.torch.operators import kept_together
-from baechi.torch.placed import Placed
-from baechi.torch.profiler import Costs, estimate, measure_on
-from baechi.torch.recorded_step import Capture
-from baechi.torch.request import (
+from baechi.torch.base import _private
+from baechi.torch.base.devices import default_devices, detected_cluster, usable
+from baechi.torch.base.nested import tensors_in
+from baechi.torch.base.request import (
     check_loss,
     check_model,
     check_options,
@@ -44,8 +25,27 @@ from baechi.torch.request import (
     devices_too_small,
     optimizer_name,
 )
-from baechi.torch.surroundings import ExampleGraph, graph_of_example
-from baechi.torch.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import Costs, estimate, measure_on
+from baechi.torch.memory.eager import Around, held_bytes
+from baechi.torch.memory.fit import (
+    GRADIENTS,
+    GraphStep,
+    Memory,
+    peaks_by_tier,
+    planned_for_gradients,
+)
+from baechi.torch.placed import Placed
+from baechi.torch.record.capture import RecordingPlace, call_arguments
+from baechi.torch.record.recorded_step import Capture
+from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.communication import logical_devices
+from baechi.torch.run.graph_gain import gain_of
+from baechi.torch.run.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
+from baechi.torch.trace.exported import Exported
+from baechi.torch.trace.operators import kept_together
+from baechi.torch.trace.placement import operators_of
+from baechi.torch.trace.surroundings import ExampleGraph, graph_of_example
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike

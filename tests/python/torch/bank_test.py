@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("baechi.torch.sim")
 
 import torch
-from baechi.torch import communication
+from baechi.torch.run import communication
 
 from experiments import bank, bank_packages, bank_row
 from models.bank import ENTRIES, FAMILIES

@@ -10,7 +10,7 @@ from typing import Any
 import baechi.torch
 import pytest
 import torch
-from baechi.torch import _private
+from baechi.torch.base import _private
 from torch import nn
 
 sim: Any = pytest.importorskip("baechi.torch.sim")

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from baechi.torch import reads
+from baechi.torch.run import reads
 from busy_links import both_tiers, goes_wrong, keep_busy, machine, placed
 from torch import nn
 

@@ -21,7 +21,7 @@ if importlib.util.find_spec("torch") is not None:
 def graphs_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `tier="auto"` trace a graph wherever there is one: small models are not worth it."""
     if importlib.util.find_spec("torch") is not None:
-        from baechi.torch.graph_gain import GraphGain
+        from baechi.torch.run.graph_gain import GraphGain
 
         monkeypatch.setattr(GraphGain, "is_quick", True)
         monkeypatch.setattr(GraphGain, "is_worth_it", True)

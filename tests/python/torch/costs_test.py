@@ -15,9 +15,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import _private, profiler, versions
-from baechi.torch.capture import call_arguments, record_step, sum_of
-from baechi.torch.nested import map_tensors
+from baechi.torch.base import _private, versions
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.cost import profiler
+from baechi.torch.record.capture import call_arguments, record_step, sum_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_models import CASES, built

@@ -16,8 +16,9 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import baechi.torch
 import torch
-from baechi.torch import _private, capture
-from baechi.torch.capture import capture_on
+from baechi.torch import capture
+from baechi.torch.base import _private
+from baechi.torch.record.capture import capture_on
 from torch import nn
 
 import baechi

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import _private
+from baechi.torch.base import _private
 from random_placement import placed_at_random
 from torch import nn
 

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import surroundings, tiers
-from baechi.torch.communication import Links, logical_devices
-from baechi.torch.repeats import sent_bytes
+from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.run import tiers
+from baechi.torch.run.communication import Links, logical_devices
+from baechi.torch.trace import surroundings
 from memory_test import check, check_close, machine, placed_on
 from torch import nn
 from torch_models import ALL, CASES, built, deep, exported
@@ -59,7 +60,7 @@ def test_predicted_peaks_of_graphs_are_those_of_the_devices(name: str) -> None:
 def test_predicted_peaks_where_the_inputs_are_on_a_device(name: str) -> None:
     if name not in ALL:
         pytest.skip("transformers is not installed")
-    inputs = baechi.torch.nested.map_tensors(lambda t: t.to("sim:0"), ALL[name].inputs(16))
+    inputs = baechi.torch.base.nested.map_tensors(lambda t: t.to("sim:0"), ALL[name].inputs(16))
     for seed, tier in itertools.product((1, 2), (1, 2)):
         placed = placed_on(3, built(ALL[name]), inputs, method="random", seed=seed, tier=tier)
         measured = []

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.memory import Around, held_bytes, peak_memory
-from baechi.torch.memory_plan import GraphStep, Memory
+from baechi.torch.memory.eager import Around, held_bytes, peak_memory
+from baechi.torch.memory.fit import GraphStep, Memory
 from torch import nn
 from torch_models import CASES, built
 from training_steps import close, train

@@ -17,8 +17,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.capture import capture_on
-from baechi.torch.memory import peak_memory
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.record.capture import capture_on
 from random_placement import simulated
 from torch import nn
 from torch_models import ALL, built, deep

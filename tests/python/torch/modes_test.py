@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import communication, exported_schedule
+from baechi.torch.run import communication
+from baechi.torch.trace import schedule as exported_schedule
 from changing_model import changing, changing_placed
 from random_placement import placed_at_random, scattered_graph
 from torch import nn

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from baechi.torch import native_build
+from baechi.torch.base import native_build
 
 SOURCE = """#include "answer.h"
 extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }
@@ -43,7 +43,7 @@ def test_a_library_is_built_once_and_again_when_a_header_changes(source: Path) -
 
 def test_processes_that_build_at_once_end_up_with_one_library(source: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from baechi.torch import native_build;"
+        "import sys; from pathlib import Path; from baechi.torch.base import native_build;"
         "print(native_build.build('answer', [Path(sys.argv[1])]))"
     )
     started = [

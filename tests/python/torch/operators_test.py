@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.operators import kept_together, module_devices
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.trace.operators import kept_together, module_devices
 from torch_models import ALL, CASES, built, exported
 from training_steps import close, train
 
@@ -124,5 +125,5 @@ def test_memory_of_operators_is_that_of_modules_on_one_device() -> None:
     for units in ("leaf", exported("resnet")):
         captured = baechi.torch.capture(built(case), case.inputs(8), units=units)
         device_of = dict.fromkeys((op.key for op in captured.ops), "d")
-        peaks.append(baechi.torch.memory.peak_memory(captured, device_of)["d"])
+        peaks.append(peak_memory(captured, device_of)["d"])
     assert peaks[1] == pytest.approx(peaks[0], rel=0.03)

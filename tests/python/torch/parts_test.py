@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.planned_pieces import intercepted_calls
+from baechi.torch.run.planned_pieces import intercepted_calls
 from random_placement import placed_at_random
 from same_training import EXCLUSIVE, SHARED
 from torch import nn

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.exported_schedule import planned_order
+from baechi.torch.trace.schedule import planned_order
 from changing_model import changing, changing_graph, changing_placed
 from random_placement import placed_at_random
 from torch import nn

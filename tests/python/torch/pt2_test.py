@@ -89,7 +89,7 @@ def test_work_is_what_pytorch_counts(saved: Path) -> None:
     with FlopCounterMode(display=False) as counter:
         Model()(ids)
     graph = load_pt2(saved, "gpu=rtx2080", dimensions={"ids.0": 5})
-    from baechi.torch import pt2
+    from baechi.torch.interop import pt2
 
     program = torch.export.load(saved)
     reader = pt2._Reader(program, "gpu=rtx2080", 5)

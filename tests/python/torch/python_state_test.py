@@ -27,7 +27,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import numpy as np
 import torch
-from baechi.torch.python_state import settings_of
+from baechi.torch.record.python_state import PythonState, settings_of
 from torch import nn
 
 COUNT = 0
@@ -339,7 +339,7 @@ def test_classes_and_namespaces_that_a_model_holds_are_not_iterators() -> None:
     model = holding(lambda _, x: x)
     model.kinds, model.names = [map, reversed], vars(types)
     held = [dict(vars(types)), list(model.kinds)]
-    state = baechi.torch.python_state.PythonState(model)
+    state = PythonState(model)
     assert [dict(vars(types)), model.kinds] == held
     state.put_back()
     assert [dict(vars(types)), model.kinds] == held

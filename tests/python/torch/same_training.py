@@ -9,8 +9,8 @@ from typing import Any
 
 import baechi.torch.sim as sim
 import torch
-from baechi.torch.capture import call_arguments
-from baechi.torch.nested import map_tensors
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.record.capture import call_arguments
 from random_placement import placed_at_random
 from training_steps import loss_like
 

@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import communication, sent_gradients
-from baechi.torch.memory import Around, held_bytes
-from baechi.torch.memory_plan import GraphStep, Memory
+from baechi.torch.memory.eager import Around, held_bytes
+from baechi.torch.memory.fit import GraphStep, Memory
+from baechi.torch.run import communication, sent_gradients
 from busy_links import X, both_tiers, goes_wrong, keep_busy, machine, placed
 from torch import nn
 from torch.utils import checkpoint as checkpointing

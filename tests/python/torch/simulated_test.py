@@ -13,8 +13,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import _private, assigner, communication, memory, moving
-from baechi.torch.capture import capture_on
+from baechi.torch.base import _private, moving
+from baechi.torch.memory.eager import eager as memory
+from baechi.torch.record.capture import capture_on
+from baechi.torch.run import assigner, communication
 from random_placement import placed_at_random, simulated
 from torch import nn
 from torch_models import ALL, CASES, built, deep

@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.capture import capture_on
-from baechi.torch.memory import peak_memory
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.record.capture import capture_on
 from memory_test import check
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -14,9 +14,11 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import placing, surroundings, tiers
-from baechi.torch.capture import call_arguments
-from baechi.torch.memory_plan import peaks_by_tier
+from baechi.torch import placing
+from baechi.torch.memory.fit import peaks_by_tier
+from baechi.torch.record.capture import call_arguments
+from baechi.torch.run import tiers
+from baechi.torch.trace import surroundings
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
 from torch_models import ALL, CASES, built

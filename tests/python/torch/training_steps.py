@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from baechi.torch.capture import call_arguments
-from baechi.torch.nested import tensors_in
+from baechi.torch.base.nested import tensors_in
+from baechi.torch.record.capture import call_arguments
 
 
 def loss_like(out: Any) -> Any:

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import tiers
-from baechi.torch.exported import export
+from baechi.torch.run import tiers
+from baechi.torch.trace.exported import export
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
 from torch_models import CASES, built

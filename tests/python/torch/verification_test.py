@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from baechi.torch import executor
-from baechi.torch.communication import Links
+from baechi.torch.run import program
+from baechi.torch.run.communication import Links
 from random_placement import placed_at_random
 from torch_models import CASES, built
 
@@ -97,7 +97,7 @@ def test_the_call_of_a_graph_behind_a_wrong_copy_is_named(monkeypatch: pytest.Mo
     """Tier 2 is compared call by call; what is wrong there only is found."""
     placed = placed_model("inception")
     assert placed.verify(CASES["inception"].inputs(2)).compared > 50
-    right = executor._sender
+    right = program._sender
     wrong: list[str] = []
 
     def spoiled(links: Any) -> Any:
@@ -112,7 +112,7 @@ def test_the_call_of_a_graph_behind_a_wrong_copy_is_named(monkeypatch: pytest.Mo
 
         return spoil
 
-    monkeypatch.setattr(executor, "_sender", spoiled)
+    monkeypatch.setattr(program, "_sender", spoiled)
     verification = placed.verify(CASES["inception"].inputs(2))
     assert not verification
     assert verification.what == "output"

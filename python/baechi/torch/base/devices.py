@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices PyTorch has here, and what they have room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, InputError
+from baechi.torch.base import _private
+
+_WITHOUT_ACCELERATOR = ("cpu", "meta")
+
+
+def accelerators() -> list[torch.device]:
+    """Return the accelerators that can be used now; a build for CUDA may find none."""
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or not torch.accelerator.is_available():
+        return []
+    return [torch.device(kind.type, i) for i in range(torch.accelerator.device_count())]
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """Return a device as tensors name theirs: an accelerator with its index, the CPU without.
+
+    Raises:
+        InputError: It is not there; with the reason.
+
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{str(device)!r} is no device here: {line}") from None
+    if found.type in _WITHOUT_ACCELERATOR:
+        return torch.device(found.type)
+    reason = _missing(found)
+    if reason:
+        raise InputError(f"{str(device)!r} is no device here: {reason}")
+    if found.index is None:
+        return torch.device(found.type, torch.accelerator.current_device_index())
+    return found
+
+
+def _missing(device: torch.device) -> str:
+    kind = torch.accelerator.current_accelerator()
+    if kind is None:
+        return "this PyTorch is built for the CPU only"
+    if kind.type == "sim" and device.type != "sim":
+        return (
+            "baechi.torch.sim takes the place of all other accelerators of a process; "
+            f"use {device.type} in one that does not import it"
+        )
+    if kind.type != device.type:
+        return f"the accelerator of this PyTorch is {kind.type}"
+    there = accelerators()
+    if not there:
+        return f"PyTorch finds no {kind.type} device on this machine"
+    if device.index is not None and device.index >= len(there):
+        return f"there are {len(there)}, {there[0]} to {there[-1]}"
+    return ""
+
+
+def detected_cluster(
+    model: nn.Module | None = None, given: Iterable[torch.Tensor] = ()
+) -> tuple[Cluster, list[torch.device]]:
+    """Return the accelerators of this machine, with the memory that `model` may take, as a cluster.
+
+    That is what is free, and what its weights and `given`, its arguments, have already.
+
+    Raises:
+        InputError: There is none.
+
+    """
+    devices = accelerators()
+    if not devices:
+        raise InputError("no accelerator is found; name the cluster, e.g. cluster='2x8GiB'")
+    weights = [] if model is None else [*model.parameters(), *model.buffers()]
+    held = [*weights, *(w.grad for w in weights if w.grad is not None), *given]
+    line = "+".join(f"1x{_free_memory(device, held)}B" for device in devices)
+    return Cluster(line), devices
+
+
+def _free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that are free, kept for reuse by the allocator, or taken by `held`."""
+    module = torch.get_device_module(device)
+    module.empty_cache()
+    free, _ = module.mem_get_info(device)
+    mine = {
+        _private.storage_address(t): t.untyped_storage().nbytes()
+        for t in held
+        if t.device == device
+    }
+    return int(free) + sum(mine.values())
+
+
+def default_devices(cluster: Cluster) -> list[torch.device]:
+    """Return the CPU for devices of kind "cpu", an accelerator of its own for every other one.
+
+    Where there is no accelerator, the CPU for all.
+
+    Raises:
+        InputError: There are too few.
+
+    """
+    cpu = torch.device("cpu")
+    on_cpu = [device.kind == "cpu" for device in cluster.devices]
+    there = accelerators()
+    wanted = on_cpu.count(False)
+    if not there:
+        return [cpu] * len(cluster)
+    if len(there) < wanted:
+        raise InputError(
+            f"the cluster has {wanted} accelerators and this machine {len(there)} ({there[0]} to "
+            f"{there[-1]}): name a smaller cluster, or with devices= where each is to be, several "
+            "on one or on 'cpu'"
+        )
+    free = iter(there)
+    return [cpu if here else next(free) for here in on_cpu]

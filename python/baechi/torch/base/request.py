@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the user asks for before a step is recorded, which may take minutes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError, methods
+from baechi.pipeline import budget_text, place_graph
+from baechi.torch.cost.profiler import OPTIMIZERS
+
+# By class; others keep as much beside a weight as one of OPTIMIZERS does.
+_CLASSES = {
+    "SGD": "sgd",
+    "RMSprop": "rmsprop",
+    "Adagrad": "rmsprop",
+    "Adam": "adam",
+    "AdamW": "adamw",
+    "NAdam": "adam",
+    "RAdam": "adam",
+    "Adamax": "adam",
+    "Adadelta": "adam",
+}
+_MORE = {"sgd": "momentum", "rmsprop": "adam"}  # with momentum
+
+
+def check_model(model: Any) -> None:
+    """Raise InputError unless `model` is a module."""
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InputError(
+            f"the model is a {what}, not a torch.nn.Module: give the module, e.g. Model() where "
+            "Model is its class"
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Raise InputError unless `loss` can be called with what a model returns."""
+    if loss is None:
+        return
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:  # a builtin that does not say
+        return
+    except TypeError as error:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise InputError(
+            f"loss is called with what the model returns and nothing else, which {name} does not "
+            f"take ({error}): give e.g. loss=lambda output: loss_function(output, target)"
+        ) from None
+
+
+def optimizer_name(optimizer: Any) -> str:
+    """Return which of OPTIMIZERS an optimizer is: given by name, as a class or as an instance."""
+    if optimizer is None:
+        return "none"
+    if isinstance(optimizer, str):
+        if optimizer.lower() in OPTIMIZERS:
+            return optimizer.lower()
+        raise InputError(f"unknown optimizer {optimizer!r}: one of {', '.join(OPTIMIZERS)}")
+    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+    name = next((_CLASSES[c.__name__] for c in cls.__mro__ if c.__name__ in _CLASSES), None)
+    if name is None:
+        raise InputError(
+            f"optimizer {cls.__name__} is unknown: name the one of {', '.join(OPTIMIZERS)} that "
+            "keeps as much beside each weight"
+        )
+    groups = getattr(optimizer, "param_groups", None) or []
+    if any(group.get("momentum") for group in groups):
+        return _MORE.get(name, name)
+    return name
+
+
+def check_options(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InputError for an option that neither `place` nor `place_graph` has."""
+    all_of = [*known, *list(inspect.signature(place_graph).parameters)[2:]]
+    for name in options:
+        if name not in all_of:
+            near = difflib.get_close_matches(name, all_of, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(all_of)}"
+            raise InputError(f"place has no option {name!r}{hint}")
+
+
+def check_search(method: str, budget: str | float, costs: Any) -> None:
+    """Raise InputError for a method, a budget or costs that there are not."""
+    if method not in methods():
+        raise InputError(f"unknown method {method!r}; there are {', '.join(methods())}")
+    budget_text(budget)
+    if isinstance(costs, str) and costs not in ("estimate", "measure"):
+        raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+
+
+def check_values(model: nn.Module) -> None:
+    """Raise InputError where a model has no values that could be placed."""
+    name = next((n for n, p in model.named_parameters() if p.is_meta), None)
+    if name is not None:
+        raise InputError(
+            f"{name!r} is on the meta device, so there is nothing to place: give the model its "
+            "weights first, or only plan it, with capture, estimate, graph_of and place_graph"
+        )
+
+
+def check_called_with(model: nn.Module, inputs: Any) -> None:
+    """Raise InputError where a mapping of inputs has names that the forward does not take."""
+    if not isinstance(inputs, dict):
+        return
+    parameters = inspect.signature(model.forward).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    unknown = [name for name in inputs if name not in parameters]
+    if unknown:
+        takes = ", ".join(name for name, p in parameters.items() if p.default is p.empty)
+        raise InputError(
+            f"{type(model).__name__} takes no {unknown[0]!r} but {takes or ', '.join(parameters)}: "
+            "give example_inputs"
+        )
+
+
+def devices_too_small(
+    capacities: dict[str, int], physical: dict[str, torch.device]
+) -> dict[torch.device, tuple[int, int]]:
+    """Return the accelerators that have less memory than the cluster says: planned, there."""
+    planned = {d: capacities[n] for n, d in physical.items() if d.type not in ("cpu", "meta")}
+    result = {}
+    for device, size in planned.items():
+        total = int(torch.get_device_module(device).mem_get_info(device)[1])
+        if size > total:
+            result[device] = size, total
+    return result

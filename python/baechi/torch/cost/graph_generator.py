@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ML graph of a recorded step (Paper 4.1): forward and backward operators, tensors, colocation.
+
+An operator and its backward run where its weights are, so they are one colocation group; so are all
+users of a weight, and a storage with what changes it in place. What the backward keeps is an edge
+from its producer to the backward operator: the planner then knows how long it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from baechi._core import Graph, GraphBuilder, InputError
+from baechi.torch.base.function_rules import TRANSFORMS
+from baechi.torch.base.request import optimizer_name
+from baechi.torch.cost.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
+from baechi.torch.record.recorded_step import Capture
+
+INPUTS = "inputs"
+BACKWARD = ":backward"
+
+
+@dataclass
+class ModelGraph:
+    """A baechi graph, and which module call or function each of its operators is."""
+
+    graph: Graph
+    capture: Capture
+    modules: dict[str, str]  # path of the unit by operator, for those that are modules
+    weights: dict[str, str] = field(default_factory=dict)  # operator by parameter or buffer
+
+
+class _Assembly:
+    """The graph while it is put together."""
+
+    def __init__(
+        self,
+        captured: Capture,
+        costs: Costs,
+        state: int,
+        together: Sequence[Sequence[str]],
+        held_gradients: bool,
+    ) -> None:
+        self._held_gradients = held_gradients
+        self._together: dict[str, list[str]] = {}
+        for number, keys in enumerate(together):
+            for key in keys:
+                self._together.setdefault(key, []).append(f"together:{number}")
+        self._captured = captured
+        self._costs = costs
+        self._state = state  # bytes of optimizer state per byte of a trained parameter
+        stands = kept_ops(captured)
+        self._kept = [i for i in stands if stands[i] == i]
+        self._stands = stands
+        self._readers: dict[int, list[int]] = {}
+        for i in self._kept:
+            for tensor in self._tensors_read(i):
+                self._readers.setdefault(tensor, []).append(i)
+        self._savers: dict[int, list[int]] = {}
+        for index, op in enumerate(captured.ops):
+            stand = stands[index]
+            for tensor in op.saved if stand is not None else []:
+                self._savers.setdefault(tensor, []).append(stand)  # type: ignore[arg-type]
+        self._users: dict[str, list[int]] = {}
+        for i in self._kept:
+            for name in captured.ops[i].weights:
+                self._users.setdefault(name, []).append(i)
+        self._viewed: dict[int, list[str]] = {}  # groups of whose results cannot be copied
+        for index, op in enumerate(captured.ops):
+            read = {captured.tensors[t].producer for t in op.reads}
+            changed = any(len(captured.tensors[t].writers) > 1 for t in op.reads)
+            if op.kind in TRANSFORMS:  # what it reads beside its arguments does not come to it
+                named = op.reads.keys() - op.arrives.keys()
+                read = {index, *(captured.tensors[t].producer for t in named)}
+            elif not (op.only_views and len(op.reads) > 1 and changed):
+                continue  # a view of a copy would not see the change
+            for producer in read - {None}:
+                self._viewed.setdefault(producer, []).append(f"beside:{op.key}")  # type: ignore[arg-type]
+        self._inputs = INPUTS
+        if any(op.key == INPUTS for op in captured.ops):
+            self._inputs = ">" + INPUTS  # no module is called so
+        self._port: dict[int, int] = {}
+        self._from_outside: list[int] = []
+        self._incoming: dict[int, list[tuple[str, int]]] = {}  # gradients, by who receives them
+        self._builder = GraphBuilder(captured.name, memory_mode="dataflow")
+
+    def build(self) -> Graph:
+        self._add_inputs()
+        for i in self._kept:
+            self._add_forward(i)
+        if self._captured.training:
+            for i in reversed(self._kept):
+                if self._captured.ops[i].grads:
+                    self._add_backward(i)
+        return self._builder.build()
+
+    def _name(self, index: int) -> str:
+        return self._captured.ops[index].key
+
+    def _cost(self, index: int) -> OpCost:
+        cost = self._costs.ops.get(self._name(index))
+        if cost is None:
+            raise InputError(f"the costs say nothing of operator {self._name(index)!r}")
+        return cost
+
+    def _tensors_read(self, index: int) -> list[int]:
+        return list(self._captured.ops[index].reads)
+
+    def _add_inputs(self) -> None:
+        tensors = self._captured.tensors
+        used = set(self._readers) | set(self._savers)
+        self._from_outside = sorted(t for t in used if tensors[t].producer is None)
+        for port, tensor in enumerate(self._from_outside):
+            self._port[tensor] = port
+        if self._from_outside:
+            sizes = [tensors[t].bytes for t in self._from_outside]
+            self._builder.add(self._inputs, {"*": 0}, kind="inputs", outputs=sizes)
+
+    def _source(self, tensor: int) -> tuple[str, int] | None:
+        if tensor not in self._port:
+            return None
+        producer = self._captured.tensors[tensor].producer
+        return (self._inputs if producer is None else self._name(producer), self._port[tensor])
+
+    def _groups(self, index: int) -> list[str]:
+        op = self._captured.ops[index]
+        groups = [f"weight:{n}" for n in op.weights if len(self._users[n]) > 1]
+        changed = set(op.changed)
+        changed.update(t for t in op.made if len(self._captured.tensors[t].writers) > 1)
+        groups += [
+            f"storage:{t}"
+            for t in sorted(changed)
+            if self._captured.tensors[t].producer is not None
+        ]
+        if op.grads and self._captured.training:
+            groups.append(f"pair:{op.key}")
+        return groups + self._viewed.get(index, []) + self._together.get(op.key, [])
+
+    def _add_forward(self, index: int) -> None:
+        op, cost = self._captured.ops[index], self._cost(index)
+        outputs: list[int] = []
+        for tensor in op.made:
+            used = tensor in self._readers or tensor in self._savers
+            if used or self._captured.tensors[tensor].returned:
+                self._port[tensor] = len(outputs)
+                outputs.append(self._captured.tensors[tensor].bytes)
+        inputs, after = [], []
+        for tensor, writer in op.reads.items():
+            source = self._source(tensor)
+            if source is not None and source[0] != op.key:
+                inputs.append(source)
+            stand = None if writer is None else self._stands[writer]
+            if (
+                stand is not None
+                and stand != index
+                and stand != self._captured.tensors[tensor].producer
+            ):
+                after.append(self._name(stand))
+        trained = cost.parameters if self._captured.training else 0
+        held = cost.gradients if self._held_gradients else 0
+        self._builder.add(
+            op.key,
+            cost.forward,
+            kind=op.kind,
+            permanent=cost.parameters + cost.buffers + self._state * trained + held,
+            temporary=cost.forward_temporary,
+            outputs=outputs,
+            inputs=inputs,
+            after=sorted(set(after)),
+            colocate=self._groups(index),
+        )
+
+    def _gradient_targets(self, index: int) -> list[tuple[int, int]]:
+        """Return the operators that the gradients of an operator's inputs go to, with the bytes."""
+        targets = []
+        for tensor, writer in self._captured.ops[index].reads.items():
+            known = self._captured.tensors[tensor]
+            stand = None if writer is None else self._stands[writer]
+            if stand is None or stand == index or not known.requires_grad:
+                continue
+            if self._captured.ops[stand].grads:
+                targets.append((stand, known.bytes))
+        return targets
+
+    def _add_backward(self, index: int) -> None:
+        op, cost = self._captured.ops[index], self._cost(index)
+        name = op.key + BACKWARD
+        incoming = self._incoming.pop(index, [])
+        inputs = list(incoming)
+        for tensor, savers in self._savers.items():
+            if index in savers and (source := self._source(tensor)) is not None:
+                inputs.append(source)
+        outputs: list[int] = []
+        targets = self._gradient_targets(index)
+        for target, size in targets:
+            self._incoming.setdefault(target, []).append((name, len(outputs)))
+            outputs.append(size)
+        if cost.gradients and not self._held_gradients:
+            outputs.append(cost.gradients)
+        self._builder.add(
+            name,
+            cost.backward,
+            kind=op.kind,
+            temporary=cost.backward_temporary + (cost.gradients if self._held_gradients else 0),
+            outputs=outputs,
+            inputs=sorted(set(inputs)),
+            after=[op.key],
+            colocate=[f"pair:{op.key}"],
+            forward=op.key,
+            backward=True,
+        )
+
+
+def graph_of(
+    captured: Capture,
+    costs: Costs,
+    *,
+    optimizer: Any = "adam",
+    together: Sequence[Sequence[str]] = (),
+    held_gradients: bool = False,
+) -> ModelGraph:
+    """Return the graph of a recorded step.
+
+    Args:
+        captured: The recorded step.
+        costs: What its operators cost.
+        optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS, a
+            class or an instance.
+        together: More operators that must share a device, by key.
+        held_gradients: Those of the step before are there while the forward runs, and added to.
+
+    """
+    state = OPTIMIZERS[optimizer_name(optimizer)] if captured.training else 0
+    graph = _Assembly(captured, costs, state, together, held_gradients).build()
+    stands = kept_ops(captured)
+    kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
+    modules = {op.key: op.module for op in kept if op.module is not None}
+    weights: dict[str, str] = {}
+    for op in kept:
+        for name in op.weights:
+            weights.setdefault(name, op.key)
+    return ModelGraph(graph, captured, modules, weights)

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peak memory of each device, from the recorded step (beyond the paper).
+
+Eager PyTorch allocates and frees in the order of the program, whatever order the devices work in,
+so the peak under a placement is that of the recorded step with every storage on the device of the
+operator that makes it, and a copy of it on every other device that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from baechi.torch.base import _private
+from baechi.torch.cost.profiler import OPTIMIZERS, kept_ops
+from baechi.torch.memory.gradients import TICKS, Gradients
+from baechi.torch.memory.recomputed import Recomputed
+from baechi.torch.record.autograd_graph import Node
+from baechi.torch.record.recorded_step import LOSS, Capture, Run, Seen, rounded
+
+# Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
+# as it does by default on accelerators (`foreach`).
+UPDATES = {"rmsprop": 1, "adam": 1, "adamw": 1}
+# And per byte of the largest parameter where it updates them one by one: with some on the CPU.
+SINGLE_UPDATES = {"rmsprop": 1, "adam": 2, "adamw": 2}
+
+
+UPDATE = "the optimizer's update"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes that a device holds, and what runs then."""
+
+    bytes: int
+    operator: str
+
+
+@dataclass(frozen=True)
+class Around:
+    """What decides the memory of a step beside the placement."""
+
+    optimizer: str = "adam"  # whose state is held beside each trained parameter
+    home: str | None = None  # the device where the model is called; None: not one of them
+    given: int = 0  # bytes of the arguments that the caller holds there
+    host: Collection[str] = ()  # those of the devices that are the CPU
+    held_gradients: bool = False  # those of the step before are there while the forward runs
+    # The memory that a device has a share of, as logical devices of one physical device do; the
+    # peaks are then those of the memories.
+    memory_of: Mapping[str, str] = field(default_factory=dict)
+
+
+def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return what an allocator takes for tensors; those that share memory count once."""
+    storages = {_private.storage_address(t): t.untyped_storage().nbytes() for t in tensors}
+    return sum(map(rounded, storages.values()))
+
+
+class Step:
+    """The recorded step under a placement."""
+
+    def __init__(
+        self,
+        captured: Capture,
+        device_of: Mapping[str, str],
+        weights: Mapping[str, str],
+        around: Around,
+    ) -> None:
+        self._captured = captured
+        self._around = around
+        self._home = home = around.home
+        self._weight_device = weights
+        self._end = len(captured.trace)
+        stands = kept_ops(captured)
+        self._device: list[str | None] = []
+        for index, op in enumerate(captured.ops):
+            stand = stands[index]
+            key = None if stand is None else captured.ops[stand].key
+            loss = op.key.startswith(LOSS) and captured.training
+            self._device.append(home if loss else device_of.get(key) if key is not None else None)
+        self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
+        self._changes: dict[str, list[tuple[int, int]]] = {}
+        self._forward_end = self._end
+        self._begins = [op.end for op in captured.ops]
+        for at, event in enumerate(captured.trace):
+            if isinstance(event, Run) and event.backward:
+                self._forward_end = min(self._forward_end, at)
+            elif isinstance(event, Run):
+                self._begins[event.op] = min(self._begins[event.op], at)
+        self._savers: dict[int, list[int]] = {}
+        for index, op in enumerate(captured.ops):
+            for tensor in op.saved:
+                self._savers.setdefault(tensor, []).append(index)
+        self._objects: dict[int, list[Seen]] = {}
+        for seen in captured.seen:
+            self._objects.setdefault(seen.tensor, []).append(seen)
+        self._takers: dict[int, list[int]] = {}  # of what the code holds
+        for index, op in enumerate(captured.ops):
+            for number in op.takes:
+                self._takers.setdefault(number, []).append(index)
+
+    def peaks(self, devices: Iterable[str]) -> dict[str, Peak]:
+        """Return the most bytes that each memory holds."""
+        around, weights = self._around, self._weight_device
+        permanent = dict.fromkeys(devices, 0)
+        always = [permanent_memory(self._captured, weights, around.optimizer), self.constants()]
+        if around.held_gradients:
+            always.append(gradient_memory(self._captured, weights))
+        if around.home is not None:
+            always.append({around.home: around.given})
+        for held in always:
+            for device, size in held.items():
+                permanent[device] = permanent.get(device, 0) + size
+        update = update_memory(self._captured, weights, around.optimizer, around.host)
+        return self._peaks_over(permanent, update)
+
+    def constants(self) -> dict[str, int]:
+        """Return the bytes that are held as long as there is a program: of modules, none."""
+        return {}
+
+    def _peaks_over(
+        self, permanent: Mapping[str, int], update: Mapping[str, int]
+    ) -> dict[str, Peak]:
+        memory_of = self._around.memory_of
+        self._hold_tensors()
+        held, more = _by_memory(permanent, memory_of), _by_memory(update, memory_of)
+        changes: dict[str, list[tuple[int, int]]] = {}
+        for device, own in self._changes.items():
+            changes.setdefault(memory_of.get(device, device), []).extend(own)
+        result = {}
+        for memory, kept in held.items():
+            now, peak, peak_at = 0, 0, 0
+            for at, change in sorted(changes.get(memory, ()), key=lambda c: (c[0], c[1] > 0)):
+                if at >= self._end * TICKS:
+                    break  # the optimizer's update, with the gradients
+                now += change
+                if now > peak:
+                    peak, peak_at = now, at
+            if now + more.get(memory, 0) > peak:
+                peak, peak_at = now + more.get(memory, 0), self._end * TICKS
+            result[memory] = Peak(kept + peak, self._running_at(peak_at // TICKS))
+        return result
+
+    def _running_at(self, at: int) -> str:
+        if at >= self._end and self._captured.training:
+            return UPDATE
+        for event in reversed(self._captured.trace[: at + 1]):
+            if isinstance(event, Run):
+                return self._captured.ops[event.op].key
+        return self._captured.ops[0].key if self._captured.ops else UPDATE
+
+    def _hold(self, device: str | None, tensor: int, start: int, end: int) -> None:
+        size = self._captured.tensors[tensor].bytes
+        self._hold_bytes(device, size, start * TICKS, max(end, start + 1) * TICKS)
+
+    def _hold_bytes(self, device: str | None, size: int, start: int, end: int) -> None:
+        if device is not None:
+            changes = self._changes.setdefault(device, [])
+            changes.append((start, size))
+            changes.append((end, -size))
+
+    def _device_of_node(self, node: Node) -> str | None:
+        if node.weight is not None:
+            return self._weight_device.get(node.weight)
+        return self._home if node.op is None else self._device[node.op]
+
+    def _hold_tensors(self) -> None:
+        gradients = Gradients(
+            self._captured,
+            self._device_of_node,
+            self._hold_bytes,
+            self._sent_behind(),
+            added_to_held=self._around.held_gradients,
+        ).replay()
+        made: dict[int, tuple[str | None, int]] = {}
+        for at, event in enumerate(self._captured.trace):
+            if isinstance(event, Run):
+                for tensor in event.made:
+                    made.setdefault(tensor, (self._device[event.op], at))
+        forward = {t: where for t, where in made.items() if t not in gradients}
+        self._hold_forward(forward)
+        if self._captured.again:
+            Recomputed(self._captured, self._device, self._hold_bytes).hold(forward)
+
+    def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
+        """Hold what the forward makes; `made`: the device and the event, by tensor."""
+        for tensor, (device, start) in made.items():
+            self._hold(device, tensor, start, self._activation_end(tensor, device, start))
+        for number, ops in self._takers.items():
+            self._hold_copies(self._captured.seen[number], ops, made)
+
+    def _sent_behind(self) -> dict[tuple[int, int], int]:
+        """Return the operator behind which an output of a node first goes to another device."""
+        result: dict[tuple[int, int], int] = {}
+        for number, ops in self._takers.items():
+            seen = self._captured.seen[number]
+            if seen.node is None or seen.maker is None:
+                continue
+            near = None, self._device[seen.maker]
+            away = [op for op in ops if self._device[op] not in near]
+            if away and (sender := seen.sender(away[0])) is not None:
+                result[seen.node] = sender
+        return result
+
+    def _released(self, tensor: int, savers: Iterable[int]) -> int | None:
+        """Return when the backwards of operators let go of a tensor that they saved."""
+        ends = []
+        for index in savers:
+            keepers = self._captured.ops[index].keepers.get(tensor, [])
+            ends += [self._captured.nodes[n].at for n in keepers] or [self._end]
+        return max(ends, default=None)
+
+    def _savers_on(self, tensor: int, device: str | None) -> list[int]:
+        return [s for s in self._savers.get(tensor, ()) if self._device[s] == device]
+
+    def _activation_end(self, tensor: int, device: str | None, start: int) -> int:
+        """Return when the memory of what an operator made in the forward is freed on its device."""
+        freed = self._freed.get(tensor, self._end)
+        if self._captured.tensors[tensor].returned and device == self._home:
+            return freed
+        saved = self._released(tensor, self._savers_on(tensor, device))
+        held = [
+            s.until if s.until is not None else self._end for s in self._objects.get(tensor, ())
+        ]
+        local = max(held, default=start if tensor in self._savers else freed)
+        if tensor in self._savers or self._captured.tensors[tensor].returned:
+            local = min(local, self._forward_end)
+        return min(max(local, saved or 0), freed)
+
+    def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
+        """Hold what is sent of a tensor to the devices of those who take it."""
+        owner = made[seen.tensor][0] if seen.tensor in made else self._home
+        kept = any(self._device[s] == owner for s in seen.kept)
+        until = seen.until if seen.until is not None else self._end
+        until = self._forward_end if kept else until
+        for device in {self._device[t] for t in takers} - {owner}:
+            mine = [t for t in takers if self._device[t] == device]
+            start = self._begins[mine[0]] * TICKS
+            sender = seen.sender(mine[0])
+            if sender is not None:  # it is sent before that one's own arguments are let go of
+                start = min(start, self._captured.ops[sender].end * TICKS - 1)
+            savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
+            end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
+            self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
+
+
+def _by_memory(counts: Mapping[str, int], memory_of: Mapping[str, str]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for device, count in counts.items():
+        memory = memory_of.get(device, device)
+        result[memory] = result.get(memory, 0) + count
+    return result
+
+
+def weight_devices(captured: Capture, device_of: Mapping[str, str]) -> dict[str, str]:
+    """Return where every weight is: with its first user, or beside its neighbour."""
+    user: dict[str, str] = {}
+    for op in captured.ops:
+        for name in op.weights:
+            if op.key in device_of:
+                user.setdefault(name, device_of[op.key])
+    last = next(iter(user.values()), next(iter(device_of.values())))
+    result = {}
+    for name in captured.weights:
+        last = result[name] = user.get(name, last)
+    return result
+
+
+def permanent_memory(
+    captured: Capture, weights: Mapping[str, str], optimizer: str
+) -> dict[str, int]:
+    """Return the bytes of weights and optimizer state on each device that has any."""
+    state = OPTIMIZERS[optimizer] if captured.training else 0
+    result: dict[str, int] = {}
+    for name, device in weights.items():
+        weight = captured.weights[name]
+        held = weight.bytes * (1 + (state if weight.trained else 0))
+        result[device] = result.get(device, 0) + held
+    return result
+
+
+def _trained(captured: Capture) -> set[str]:
+    """Return the weights that got a gradient."""
+    return {node.weight for node in captured.nodes if node.weight is not None}
+
+
+def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes of all weights' gradients on each device that has any."""
+    result: dict[str, int] = {}
+    for name in _trained(captured):
+        device = weights[name]
+        result[device] = result.get(device, 0) + captured.weights[name].bytes
+    return result
+
+
+def update_memory(
+    captured: Capture, weights: Mapping[str, str], optimizer: str, host: Collection[str] = ()
+) -> dict[str, int]:
+    """Return the bytes that the optimizer needs on each device while it updates the weights."""
+    sizes = [(weights[name], captured.weights[name].bytes) for name in _trained(captured)]
+    update: dict[str, int] = {}
+    one_by_one = any(device in host for device, _ in sizes)
+    for device, size in sizes:
+        if one_by_one:
+            more = size * SINGLE_UPDATES.get(optimizer, 0)
+            update[device] = max(update.get(device, 0), more)
+        else:
+            update[device] = update.get(device, 0) + size * UPDATES.get(optimizer, 0)
+    return update
+
+
+def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:
+    """Return the most bytes of `peaks_of`; the options are those of `Around`."""
+    found = peaks_of(captured, device_of, Around(**options))
+    return {device: peak.bytes for device, peak in found.items()}
+
+
+def peaks_of(captured: Capture, device_of: Mapping[str, str], around: Around) -> dict[str, Peak]:
+    """Return the most bytes that each device holds during a step of the model's own code.
+
+    Args:
+        captured: The recorded step.
+        device_of: The device of every operator.
+        around: What else decides.
+
+    """
+    step = Step(captured, device_of, weight_devices(captured, device_of), around)
+    return step.peaks(device_of.values())

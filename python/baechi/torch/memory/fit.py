@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan whose peaks fit also in the order in which PyTorch allocates (beyond the paper)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, Graph, Plan
+from baechi.pipeline import DoesNotFit, place_graph
+from baechi.torch.memory.eager import Around, Peak, peaks_of, weight_devices
+from baechi.torch.memory.graph import graph_peaks
+from baechi.torch.record.recorded_step import Capture
+from baechi.torch.run.tiers import ORDER
+from baechi.torch.trace.exported import Exported
+from baechi.torch.trace.operators import InOrder
+from baechi.torch.trace.placement import (
+    GraphPlacement,
+    Operators,
+    ids_by_name,
+    operators_of,
+    weights_in,
+)
+from baechi.torch.trace.schedule import Run, Schedule
+
+_ATTEMPTS = 8
+
+
+Peaks = dict[str, Peak]  # by device
+
+
+@dataclass
+class Memory:
+    """What decides the memory beside the placement."""
+
+    model: nn.Module
+    captured: Capture  # of modules and functions
+    devices: Sequence[str]
+    tiers: tuple[int, ...]  # that may run it
+    around: Around
+    graph: GraphStep | None = None  # what tier 2 runs
+
+    def peaks(
+        self, device_of: Mapping[str, str], starts: Mapping[str, int] | None = None
+    ) -> dict[int, Peaks]:
+        """Return the peaks by tier; those of tier 1 stand for a graph that there is not.
+
+        Args:
+            device_of: The device of every operator.
+            starts: When the plan has each begin.
+
+        """
+        index = {name: i for i, name in enumerate(self.devices)}
+        graphs = [] if self.graph is None else [self.graph.exported]
+        operators, device_of = operators_of(self.captured, device_of, graphs, index)
+        found: dict[int, Peaks] = {}
+        if 1 in self.tiers or self.graph is None:
+            peaks = peaks_of(self.captured, device_of, self.around)
+            names = [self.around.memory_of.get(d, d) for d in self.devices]
+            found[1] = {name: peaks.get(name, Peak(0, "")) for name in names}
+        if 2 in self.tiers and self.graph is not None:
+            found[2] = self._of_graph(self.graph, operators, device_of, starts or {})
+        return found
+
+    def _of_graph(
+        self,
+        graph: GraphStep,
+        operators: Operators | None,
+        device_of: Mapping[str, str],
+        starts: Mapping[str, int],
+    ) -> Peaks:
+        index = {name: i for i, name in enumerate(self.devices)}
+        keys = {op.key for op in self.captured.ops}
+        placement = GraphPlacement(
+            {key: index[device] for key, device in device_of.items() if key in keys},
+            operators,
+            push=graph.mode != "plain",
+            starts=starts if graph.mode == ORDER else None,
+            physical=graph.physical,
+        )
+        weights = weight_devices(self.captured, device_of)
+        ids = ids_by_name(self.model)
+        where = {ids[name]: index[device] for name, device in weights.items()}
+        nodes = graph.exported.graph
+        schedule = placement.scheduled(nodes, weights_in(self.model, nodes, where))
+        recorded = graph.recorded(schedule)
+        return graph_peaks(recorded, nodes, schedule, self.devices, weights, self.around)
+
+
+@dataclass
+class GraphStep:
+    """How tier 2 runs the example inputs, and the step that was recorded of it."""
+
+    exported: Exported
+    mode: str
+    physical: Sequence[torch.device]
+    record: Callable[[Any], Capture]  # of the calls of a graph
+    captured: Capture | None = None  # in the order of the program
+
+    def recorded(self, schedule: Schedule) -> Capture:
+        """Return the recorded step in the order of a schedule."""
+        if self.mode == ORDER:
+            order = [step.node for step in schedule.steps if isinstance(step, Run)]
+            return self.record(InOrder(self.exported, order))
+        if self.captured is None:
+            self.captured = self.record(self.exported)
+        return self.captured
+
+
+GRADIENTS = {"auto": (True, False), "held": (True,), "freed": (False,)}  # held or not, in turn
+
+
+def planned_for_gradients(
+    graph: Callable[[bool], Graph], cluster: Cluster, memory: Memory, gradients: str, options: Any
+) -> tuple[Plan, dict[int, dict[str, int]], str]:
+    """Return a plan within memory, the peaks, and whether gradients are "held" or "freed".
+
+    Args:
+        graph: What to place, with the gradients of the step before or without.
+        cluster: The devices.
+        memory: What else decides the memory.
+        gradients: One of GRADIENTS; "auto" has them held if any plan fits so.
+        options: For `place_graph`.
+
+    """
+    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
+    for held in turns[:-1]:
+        memory.around = replace(memory.around, held_gradients=held)
+        with contextlib.suppress(DoesNotFit):
+            plan, peaks = planned_within(graph(held), cluster, memory, options)
+            return plan, peaks, "held"
+    held = turns[-1]
+    memory.around = replace(memory.around, held_gradients=held)
+    plan, peaks = planned_within(graph(held), cluster, memory, options)
+    if len(turns) > 1:
+        warnings.warn(
+            "no plan is found that leaves room for gradients while a forward runs: with this one, "
+            "call zero_grad() before each forward and do not accumulate gradients "
+            "(gradients='freed' says that you do so)",
+            stacklevel=3,
+        )
+    return plan, peaks, "held" if held else "freed"
+
+
+def planned_within(
+    graph: Graph, cluster: Cluster, memory: Memory, options: Any
+) -> tuple[Plan, dict[int, dict[str, int]]]:
+    """Return a plan within memory also in the order in which PyTorch will run it, and the peaks.
+
+    The planner assumes that a device takes up what is ready first. Where the order that runs needs
+    more memory than a device has, the planner is asked again with less.
+    """
+    capacity = {device.name: device.capacity for device in cluster.devices}
+    allowed = dict(capacity)
+    nearest: _RunOrder | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
+        except DoesNotFit:
+            if nearest is None:
+                raise
+            break
+        by_tier = _peaks_of(memory, plan)
+        peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
+        over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
+        if not over:
+            return plan, _in_bytes(by_tier)
+        worst = max(over, key=lambda device: over[device])
+        found = _RunOrder(
+            worst,
+            peaks[worst],
+            over[worst],
+            max(p.bytes for p in peaks.values()),
+            order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
+        )
+        if nearest is None or found.short_by < nearest.short_by:
+            nearest = found
+        for device, excess in over.items():
+            allowed[device] = min(allowed[device], plan.peaks[device]) - excess
+        if min(allowed.values()) <= 0:
+            break
+    assert nearest is not None  # the last plan was over
+    raise DoesNotFit(nearest)
+
+
+def peaks_by_tier(memory: Memory, plan: Plan) -> dict[int, dict[str, int]]:
+    """Return the bytes that each device holds at most under a plan."""
+    return _in_bytes(_peaks_of(memory, plan))
+
+
+def _peaks_of(memory: Memory, plan: Plan) -> dict[int, Peaks]:
+    starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+    return memory.peaks(plan.device_of, starts)
+
+
+def _in_bytes(by_tier: Mapping[int, Peaks]) -> dict[int, dict[str, int]]:
+    return {tier: {d: peak.bytes for d, peak in each.items()} for tier, each in by_tier.items()}
+
+
+def _size(peak: Peak) -> int:
+    return peak.bytes
+
+
+@dataclass(frozen=True)
+class _RunOrder:
+    """The plan that came nearest to fitting in the order that runs."""
+
+    device: str
+    peak: Peak
+    short_by: int
+    smallest_capacity: int  # at which it would have fitted
+    smallest_device_count: None = None
+    proved: bool = False
+    order: str = "program"
+
+    @property
+    def operator(self) -> str:
+        return self.peak.operator
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"in the order of the {self.order} {self.device!r} holds {self.peak.bytes:,} bytes at "
+            f"{self.operator!r}: {self.short_by:,} bytes short in the best plan found, which fits "
+            f"when every device has {self.smallest_capacity:,} bytes"
+        )
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def _with_capacities(cluster: Cluster, capacity: Mapping[str, int]) -> Cluster:
+    document = json.loads(cluster.to_json())
+    for device in document["devices"]:
+        device["capacity"] = f"{capacity[device['name']]}B"
+    return Cluster.from_json(json.dumps(document))

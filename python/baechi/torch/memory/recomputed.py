@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of activations that are computed again in the backward (beyond the paper).
+
+They are made where their operators ran in the forward, and sent again to the devices that read
+them. There is no hook on what is kept of them: what an operator's backward reads, it kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from baechi.torch.memory.gradients import TICKS, Hold
+from baechi.torch.record.recorded_step import Again, Capture, Run, Seen
+
+
+class Recomputed:
+    """Holds what runs of operators in the backward make, and the copies of what they read."""
+
+    def __init__(self, captured: Capture, devices: Sequence[str | None], hold: Hold) -> None:
+        self._captured = captured
+        self._devices = devices  # of the operators
+        self._hold = hold
+        self._end = len(captured.trace)
+        self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
+        self._reads: dict[tuple[int, int], int] = {}  # last one, by tensor and operator
+        self._made: dict[int, tuple[int, int]] = {}  # event and operator, by tensor
+        for at, event in enumerate(captured.trace):
+            if isinstance(event, Run) and event.again:
+                for tensor in event.made:
+                    self._made[tensor] = at, event.op
+            elif isinstance(event, Run) and event.backward:
+                for tensor, _ in event.reads:
+                    self._reads[tensor, event.op] = at
+        self._node_ends: dict[int, list[int]] = {}
+        for node in captured.nodes:
+            if node.op is not None:
+                self._node_ends.setdefault(node.op, []).append(node.at)
+
+    def hold(self, forward: Mapping[int, tuple[str | None, int]]) -> None:
+        """Hold all of it.
+
+        Args:
+            forward: The device of what the forward made, by tensor.
+
+        """
+        seen: dict[int, list[Seen]] = {}
+        users: dict[int, set[int]] = {}
+        for run in self._captured.again:
+            for one in (*run.takes, *run.makes):
+                seen.setdefault(one.tensor, []).append(one)
+                users.setdefault(one.tensor, set()).add(run.op)
+        for tensor, (at, op) in self._made.items():
+            size = self._captured.tensors[tensor].bytes
+            end = self._freed.get(tensor, self._end)
+            away = {self._devices[user] for user in users.get(tensor, ())} - {self._devices[op]}
+            if away:
+                mine = [u for u in users[tensor] if self._devices[u] == self._devices[op]]
+                held = max(_until(one, self._end) for one in seen[tensor])
+                end = min(end, max(held, self._kept(tensor, mine)))
+            start = at * TICKS + TICKS - 1
+            self._hold(self._devices[op], size, start, max(end * TICKS, start + 1))
+        self._hold_copies(forward)
+
+    def _hold_copies(self, forward: Mapping[int, tuple[str | None, int]]) -> None:
+        sent: dict[tuple[int, str | None], list[tuple[Again, Seen]]] = {}
+        makers: dict[int, list[Again]] = {}
+        for run in self._captured.again:
+            for one in run.takes:
+                sent.setdefault((id(one), self._devices[run.op]), []).append((run, one))
+            for one in run.makes:
+                makers.setdefault(id(one), []).append(run)
+        for (_, device), takers in sent.items():
+            first, one = takers[0]
+            source = [run.end for run in makers.get(id(one), ()) if run.end <= first.begin]
+            known = self._made.get(one.tensor)
+            if known is not None:
+                owner = self._devices[known[1]]
+            elif one.tensor in forward:
+                owner = forward[one.tensor][0]
+            else:
+                continue
+            if owner == device:
+                continue
+            start = first.begin * TICKS
+            if source:  # it is sent behind who returned it last
+                start = min(start, max(source) * TICKS - 1)
+            kept = self._kept(one.tensor, [run.op for run, _ in takers])
+            end = max(min(_until(one, self._end), first.until), kept)
+            self._hold(device, one.bytes, start, max(end * TICKS, start + 1))
+
+    def _kept(self, tensor: int, ops: Sequence[int]) -> int:
+        """Return when the backwards of operators let go of what they kept of a tensor."""
+        ends = []
+        for op in ops:
+            read = self._reads.get((tensor, op))
+            if read is not None:
+                later = [end for end in self._node_ends.get(op, ()) if end > read]
+                ends.append(min(later, default=self._end))
+        return max(ends, default=0)
+
+
+def _until(seen: Seen, end: int) -> int:
+    return end if seen.until is None else seen.until

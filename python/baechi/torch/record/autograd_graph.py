@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The autograd graph of a recorded step: which node hands which gradient to which (Paper 4.1).
+
+The dispatcher sees the kernels of a backward, but not the gradients that a node passes on as they
+are, nor who waits for what. Hooks on the nodes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from baechi.torch.base import _private
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a node hands to input `slot` of node `target`."""
+
+    target: int
+    slot: int
+    tensor: int | None = None  # its storage; None when there is no gradient
+    bytes: int = 0  # of its values, rounded as an allocator does
+    addable: bool = True  # the engine may add to it in place when nothing else holds its storage
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The buffer that it is for."""
+        return self.target, self.slot
+
+
+@dataclass
+class Node:
+    """A node of autograd that ran, in the order of `Capture.nodes`."""
+
+    op: int | None  # the operator that made it; None for the accumulation of a leaf
+    weight: str | None = None  # whose gradient it accumulates
+    at: int = -1  # events of the trace before its end; -1 until it has run
+    received: dict[int, int] = field(default_factory=dict)  # storage by slot
+    gives: list[Gradient] = field(default_factory=list)
+
+
+class NodeRecorder:
+    """Watches the nodes under a tensor while its backward runs."""
+
+    def __init__(
+        self,
+        op_of: Callable[[int], int | None],
+        weight_of: Callable[[torch.Tensor], str | None],
+        place_of: Callable[[torch.Tensor], int | None],
+        now: Callable[[], int],
+        begins: Callable[[Any], None],
+    ) -> None:
+        self._op_of = op_of  # by sequence number
+        self._weight_of = weight_of
+        self._place_of = place_of  # a tensor's storage
+        self._now = now
+        self._told = begins  # of the gradients that a node is given, before it runs
+        self.nodes: list[Node] = []  # that ran, in this order
+        self.between = False  # no node runs: gradients are being summed
+        self._found: list[Node] = []
+        self._index: dict[Any, int] = {}
+        self._edges: list[list[tuple[int, int] | None]] = []
+
+    def watch(self, root: torch.Tensor) -> None:
+        """Put hooks on every node under `root`."""
+        start = root.grad_fn
+        if start is None:
+            return
+        index = self._index
+        index[self._key(start)] = 0
+        waiting: list[Any] = [start]
+        while waiting:
+            node = waiting.pop()
+            mine = index[self._key(node)]
+            edges: list[tuple[int, int] | None] = []
+            for following, slot in node.next_functions:
+                if following is None:
+                    edges.append(None)
+                    continue
+                key = self._key(following)
+                if key not in index:
+                    index[key] = len(index)
+                    waiting.append(following)
+                edges.append((index[key], slot))
+            self._add(mine, node, edges)
+
+    def finished(self) -> list[Node]:
+        """Return the nodes that ran, in the order in which they did."""
+        order = {id(node): position for position, node in enumerate(self.nodes)}
+        for node in self.nodes:
+            node.gives = [
+                Gradient(order[id(self._found[g.target])], g.slot, g.tensor, g.bytes, g.addable)
+                for g in node.gives
+                if id(self._found[g.target]) in order
+            ]
+        return self.nodes
+
+    @property
+    def places(self) -> dict[int, int]:
+        """Return where a node that ran is among them, by its sequence number."""
+        order = {id(node): position for position, node in enumerate(self.nodes)}
+        return {
+            key: order[id(self._found[index])]
+            for key, index in self._index.items()
+            if isinstance(key, int) and id(self._found[index]) in order
+        }
+
+    def _key(self, node: Any) -> Any:
+        variable = getattr(node, "variable", None)
+        if variable is not None:  # all leaves have the same number
+            return ("leaf", id(variable))
+        return _private.sequence_number(node)
+
+    def _add(self, index: int, node: Any, edges: list[tuple[int, int] | None]) -> None:
+        variable = getattr(node, "variable", None)
+        weight = None if variable is None else self._weight_of(variable)
+        op = self._op_of(_private.sequence_number(node)) if variable is None else None
+        while len(self._found) <= index:
+            self._found.append(Node(None))
+            self._edges.append([])
+        self._found[index] = Node(op, weight)
+        self._edges[index] = edges
+
+        def done(given: Any, received: Any, index: int = index) -> None:
+            self._done(index, given, received)
+
+        node.register_prehook(self._begins)
+        node.register_hook(done)
+
+    def _begins(self, gradients: Any) -> None:
+        self.between = False
+        self._told(gradients)
+
+    def _done(self, index: int, given: Any, received: Any) -> None:
+        node = self._found[index]
+        node.at = self._now()
+        self.between = True
+        if not isinstance(received, (tuple, list)):
+            received = (received,)
+        for slot, tensor in enumerate(map(_stored, received)):
+            place = None if tensor is None else self._place_of(tensor)
+            if place is not None:
+                node.received[slot] = place
+        node.gives = []
+        for edge, tensor in zip(self._edges[index], map(_stored, given), strict=False):
+            if edge is None:
+                continue
+            if tensor is None:
+                node.gives.append(Gradient(*edge))
+                continue
+            size = tensor.numel() * tensor.element_size()
+            node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_addable(tensor)))
+        self.nodes.append(node)
+
+
+def _stored(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """Return what of a gradient needs memory: of a sparse one the values."""
+    if gradient is None or gradient.layout is not torch.sparse_coo:
+        return gradient
+    return gradient._values()
+
+
+def _is_addable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no view and lies in memory without gaps and without overlap.
+
+    A view holds the tensor that it is a view of, so the engine is never the only one.
+    """
+    if tensor._base is not None:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

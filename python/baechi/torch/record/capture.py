@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph Generator of PyTorch: one step of a model, recorded (Paper 4.1).
+
+One forward and backward is run once, for real or on the meta device, and `recorder` watches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi._core import InputError
+from baechi.torch.base import _private
+from baechi.torch.base.moving import moved_to, moved_values
+from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.versions import check_version
+from baechi.torch.record.python_state import PythonState
+from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
+from baechi.torch.record.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.record.scopes import Scope
+from baechi.torch.record.spilling import Spilling, spilled
+
+
+def sum_of(outputs: Any) -> torch.Tensor:
+    """Return the loss that stands in when none is given: the model's own, or the sum of all."""
+    loss = getattr(outputs, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
+    parts = [t.float().sum() for t in tensors_in(outputs) if t.requires_grad]
+    if not parts:
+        raise InputError("nothing the model returns requires a gradient; give loss=")
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return how a model is called on example inputs: a mapping is keywords, a tuple not."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, Sequence) and not isinstance(example, str):
+        return tuple(example), {}
+    return (example,), {}
+
+
+@contextlib.contextmanager
+def _same_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put back the random states of the host and of devices; each has a generator of its own."""
+    away = {device for device in devices if device.type not in ("cpu", "meta")}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for device in away:
+            fork = torch.random.fork_rng(devices=[device.index], device_type=device.type)
+            stack.enter_context(fork)
+        yield
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module, devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Run a step that leaves no trace: all that a forward may change is put back, and gradients.
+
+    Args:
+        model: What runs.
+        devices: Where it will draw random numbers, beside where it is.
+
+    """
+    weights = [*model.parameters(), *model.buffers()]
+    grads = [(p, p.grad) for p in model.parameters()]
+    for parameter, _ in grads:
+        parameter.grad = None
+    state = PythonState(model)
+    try:
+        with _same_random_state({*devices, *(w.device for w in weights)}):
+            yield
+    finally:
+        for parameter, grad in grads:
+            parameter.grad = grad
+        state.put_back()
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    training: bool | None = None,
+    units: Any = "leaf",
+    abstract: bool | None = None,
+) -> Capture:
+    """Record one step of `model` on `example_inputs`: what its operators are and what they move.
+
+    Args:
+        model: Any module. On the meta device nothing is computed, so it may exceed the memory.
+        example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
+        loss: From the model's output to a scalar; by default the output's own `loss`, else a sum.
+        training: Record the backward too; by default, when the model is in training mode.
+        units: Modules that become one operator: "leaf", classes, names or a predicate; or a graph
+            by `export`, whose calls are the operators.
+        abstract: Compute nothing, only shapes. By default for models on the meta device.
+
+    """
+    return _captured(model, example_inputs, None, loss, training, units, abstract)
+
+
+def _captured(
+    model: nn.Module,
+    example_inputs: Any,
+    spilling: Spilling | None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    training: bool | None = None,
+    units: Any = "leaf",
+    abstract: bool | None = None,
+) -> Capture:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    model = _private.uncompiled(model)
+    check_version()
+    on_meta = any(p.is_meta for p in model.parameters())
+    if training is None:
+        training = model.training and any(p.requires_grad for p in model.parameters())
+    recorder = recorder_of(model, units)
+    recorder.spilling = spilling
+    args, kwargs = call_arguments(example_inputs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(unchanged(model))
+        stack.enter_context(_private.eager(model))
+        change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
+        if change is not None:
+            args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)
+        recorder.know_weights(change or (lambda t: t))
+        recorder.install()
+        stack.callback(recorder.remove)
+        try:
+            record_step(recorder, args, kwargs, loss or sum_of, training)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(recorder.sentence_of(error)) from error
+    dtypes = [p.dtype for p in model.parameters()]
+    return Capture(
+        recorder.ops,
+        recorder.tensors,
+        recorder.weights,
+        recorder.aliases,
+        recorder.units,
+        recorder.entries,
+        recorder.exits,
+        recorder.trace,
+        recorder.autograd.finished(),
+        recorder.seen,
+        training,
+        PRECISIONS.get(max(set(dtypes), key=dtypes.count), "fp32") if dtypes else "fp32",
+        type(model).__name__,
+        recorder.values,
+        recorder.again.runs,
+    )
+
+
+@dataclass
+class RecordingPlace:
+    """Where steps are recorded: on a device, or on the CPU once that was too small for a kernel.
+
+    The weights go there for the time of a recording; what has no room beside what runs is on the
+    host meanwhile.
+    """
+
+    device: torch.device
+    too_small: bool = False
+
+    def capture(self, model: nn.Module, example_inputs: Any, **options: Any) -> Capture:
+        """Record a step as `capture` does."""
+        if any(weight.is_meta for weight in (*model.parameters(), *model.buffers())):
+            return capture(model, example_inputs, **options)
+        if not self.too_small and self.device.type != "cpu":
+            try:
+                with spilled(self.device, model) as spilling:
+                    inputs = moved_values(example_inputs, self.device)
+                    return _captured(model, inputs, spilling, **options)
+            except (RuntimeError, InputError) as error:
+                if not _private.out_of_memory(error.__cause__ or error):
+                    raise
+                said = str(error)
+            self.too_small = True
+            gc.collect()  # what the attempt left on the device
+            warnings.warn(
+                f"{self.device} has no room for {type(model).__name__} even operator by operator: "
+                f"a step is recorded on the CPU, whose kernels may need other memory: {said}",
+                stacklevel=3,
+            )
+        host = torch.device("cpu")
+        with moved_to(host, model):
+            return capture(model, moved_values(example_inputs, host), **options)
+
+
+def capture_on(
+    device: torch.device, model: nn.Module, example_inputs: Any, **options: Any
+) -> Capture:
+    """Record a step on `device`, whose kernels may need other memory than the CPU's."""
+    return RecordingPlace(device).capture(model, example_inputs, **options)
+
+
+def record_step(
+    recorder: Recorder,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss: Callable[[Any], torch.Tensor],
+    training: bool,
+    side: TorchDispatchMode | None = None,
+) -> None:
+    """Run one step under a recorder that is installed; `side` tells it what is dispatched."""
+    hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
+    with side or DispatcherSide(recorder), torch.set_grad_enabled(training):
+        with hooks if training else contextlib.nullcontext():
+            outputs = recorder.model(*args, **kwargs)
+            for tensor in tensors_in(outputs):
+                recorder.tensors[recorder.tensor_of(tensor, None)].returned = True
+            if not training:
+                recorder.finished()
+                return
+            scope = Scope(LOSS, LOSS)
+            value = recorder.session(scope, loss, (outputs,), {})
+        recorder.number_end()
+        recorder.autograd.watch(value)
+        recorder.forwarded()
+        _private.one_backward_thread.begin(recorder)  # this thread is watched
+        try:
+            value.backward()
+        finally:
+            _private.one_backward_thread.end(recorder)
+    recorder.finished()
+    places = recorder.autograd.places
+    for op in recorder.ops:
+        op.keepers = {t: [places[n] for n in ns if n in places] for t, ns in op.keepers.items()}
+    for seen in recorder.seen:
+        if seen.node is not None:
+            number, output = seen.node
+            seen.node = (places[number], output) if number in places else None
+
+
+@contextlib.contextmanager
+def _abstract(on_meta: bool) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """Compute shapes only; yields what turns a real tensor into one without values."""
+    if on_meta:
+        with torch.device("meta"):
+            yield lambda t: t if t.is_meta else torch.empty_like(t, device="meta")
+        return
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield mode.from_tensor

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what is computed again in the backward, as `torch.utils.checkpoint` does (Paper 4.1).
+
+Placed, it runs where it ran in the forward: operators of one checkpoint may be on several devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from baechi.torch.base.nested import tensors_in
+from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.record.recorded_step import Again, Op, Run, Seen, rounded
+
+
+class RunAgain:
+    """The operators that run again, and the tensors that go between them."""
+
+    def __init__(
+        self,
+        weight_of: Callable[[torch.Tensor], str | None],
+        tensor_of: Callable[[torch.Tensor, int | None], int],
+    ) -> None:
+        self._weight_of = weight_of
+        self._tensor_of = tensor_of  # a tensor's storage
+        self.runs: list[Again] = []
+        self.op: int | None = None  # that runs now
+        self._by_key: dict[str, int] = {}
+        self._trace: Sequence[Run | int] = ()
+        self._seen: dict[int, tuple[Any, Seen]] = {}  # by id of the tensor: reference
+
+    @contextlib.contextmanager
+    def computing(self, ops: Sequence[Op], trace: Sequence[Run | int]) -> Iterator[None]:
+        """Take in what runs in a ``with`` block."""
+        if len(self._by_key) != len(ops):
+            self._by_key = {op.key: index for index, op in enumerate(ops)}
+        self._trace = trace
+        first = len(self.runs)
+        before, self.op = self.op, None
+        try:
+            yield
+        finally:
+            self.op = before
+            for run in self.runs[first:]:
+                run.until = len(trace)
+
+    def run(self, key: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run an operator again."""
+        index = self._by_key.get(key)
+        if index is None or self.op is not None:
+            return call(*args, **kwargs)
+        run = Again(index, len(self._trace), takes=self._see((args, kwargs)))
+        self.runs.append(run)
+        self.op = index
+        try:
+            out = call(*args, **kwargs)
+            run.makes = self._see(out)
+            return out
+        finally:
+            run.end = len(self._trace)
+            self.op = None
+
+    def _see(self, value: Any) -> list[Seen]:
+        return [
+            self._seen_of(tensor) for tensor in tensors_in(value) if not self._weight_of(tensor)
+        ]
+
+    def _seen_of(self, tensor: torch.Tensor) -> Seen:
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        seen = Seen(self._tensor_of(tensor, None), rounded(sent_bytes(tensor)))
+
+        def gone(_: Any) -> None:
+            seen.until = len(self._trace)
+
+        self._seen[id(tensor)] = (weakref.ref(tensor, gone), seen)
+        return seen

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recorded step of a PyTorch model is, as plain values (Paper 4.1).
+
+A tensor is a *storage*: views are the same tensor, and an operator that only makes views is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from baechi.torch.record.autograd_graph import Node
+
+LOSS = ">loss"  # where the functions of the loss are; no module is called so
+_ALLOCATION = 512  # bytes that caching allocators round sizes up to
+
+
+def rounded(size: int) -> int:
+    """Return what an allocator takes for `size` bytes."""
+    return -(-size // _ALLOCATION) * _ALLOCATION
+
+
+@dataclass
+class Work:
+    """What an operator does to the hardware in one direction."""
+
+    flops: int = 0
+    bytes: int = 0  # read and written
+    kernels: int = 0
+    temporary: int = 0  # bytes alive only while it runs
+
+    def add(self, other: Work) -> None:
+        """Take over the work of an operator that is folded into this one."""
+        self.flops += other.flops
+        self.bytes += other.bytes
+        self.kernels += other.kernels
+        self.temporary = max(self.temporary, other.temporary)
+
+
+@dataclass
+class Tensor:
+    """A storage that operators share. Without a producer it came from outside."""
+
+    bytes: int
+    producer: int | None
+    requires_grad: bool = False
+    returned: bool = False  # part of what the model returns
+    writers: list[int] = field(default_factory=list)  # producer first, then changes in place
+
+
+@dataclass
+class Seen:
+    """A tensor as the model's own code holds it: of one storage there may be several."""
+
+    tensor: int
+    bytes: int
+    given: list[int] = field(default_factory=list)  # operators that returned it, its maker first
+    kept: list[int] = field(default_factory=list)  # operators whose backward keeps it, or a view
+    node: tuple[int, int] | None = None  # of autograd, and which of its outputs it is
+    until: int | None = None  # events of the trace before the code let go of it; None: it did not
+
+    @property
+    def maker(self) -> int | None:
+        """The operator that returned it first."""
+        return self.given[0] if self.given else None
+
+    def sender(self, reader: int) -> int | None:
+        """The operator that returned it last before `reader` took it: behind it, it is sent."""
+        return max((op for op in self.given if op < reader), default=None)
+
+
+@dataclass
+class Weight:
+    """A parameter or a buffer; tied ones are one."""
+
+    name: str
+    bytes: int
+    trained: bool
+
+
+@dataclass
+class Op:
+    """A module call or a torch function."""
+
+    key: str
+    kind: str
+    module: str | None  # path of the unit; None for a function
+    scope: str = ""  # path of the module that calls a function
+    reads: dict[int, int | None] = field(default_factory=dict)  # tensor -> who wrote it last
+    made: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)  # made by others, changed in place
+    saved: list[int] = field(default_factory=list)  # kept for its backward
+    weights: list[str] = field(default_factory=list)
+    changes_weights: bool = False  # in place, as averages in buffers are
+    forward: Work = field(default_factory=Work)
+    backward: Work = field(default_factory=Work)
+    arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
+    feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
+    takes: list[int] = field(default_factory=list)  # its arguments, as numbers of Capture.seen
+    keepers: dict[int, list[int]] = field(default_factory=dict)  # autograd nodes of what it saved
+    end: int = 0  # events of the trace before its end
+    shapes: str = ""
+    grads: bool = False  # it has a backward
+    told: bool = False  # by an argument, on which device to make something
+
+    @property
+    def only_views(self) -> bool:
+        """Whether it makes nothing new: where it runs follows from its input."""
+        return not (self.made or self.changed or self.changes_weights)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A kernel that an operator ran: one event of the recorded step."""
+
+    op: int
+    backward: bool
+    reads: tuple[tuple[int, int], ...]  # tensor and the bytes of it that were read
+    made: tuple[int, ...]
+    sums: bool = False  # two gradients, between the runs of two nodes
+    again: bool = False  # of the forward, in the backward: what it makes is where `op` runs
+
+
+@dataclass
+class Again:
+    """A run of an operator in the backward, for activations that were not kept."""
+
+    op: int
+    begin: int  # events of the trace before it
+    end: int = 0  # and before its end
+    until: int = 0  # and before the end of all that is computed again with it
+    takes: list[Seen] = field(default_factory=list)
+    makes: list[Seen] = field(default_factory=list)
+
+
+@dataclass
+class Capture:
+    """A recorded step: operators in the order of the forward, and what flows between them."""
+
+    ops: list[Op]
+    tensors: list[Tensor]
+    weights: dict[str, Weight]
+    aliases: dict[str, str]  # the weight that a tied name stands for
+    units: set[str]  # the paths of the units that were called
+    entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
+    exits: dict[str, list[tuple[int, int] | None]]  # operator and output behind theirs, by call
+    trace: list[Run | int]  # what ran and, as a number, which tensor was freed, in order
+    nodes: list[Node]  # of autograd, in the order in which they ran
+    seen: list[Seen]
+    training: bool
+    dtype: str  # of the weights, as the presets name it
+    name: str
+    values: dict[int, list[tuple[int | None, int]]] = field(default_factory=dict)
+    # of a graph: storage (None: a weight's) and bytes of each tensor that a node is
+    again: list[Again] = field(default_factory=list)
+
+
+PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records a step of a PyTorch model while it runs (Paper 4.1).
+
+It is watched from three sides: module calls and torch functions say what the operators are
+(`interception`), the dispatcher says which storages each reads, writes and makes, and saved-tensor
+hooks say what the backward keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi._core import InputError
+from baechi.torch.base import _private
+from baechi.torch.base.function_rules import TRANSFORMS, changed_arguments, with_host_arguments
+from baechi.torch.base.nested import dense_in, held_by, tensors_in
+from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.record.autograd_graph import NodeRecorder
+from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.recomputed import RunAgain
+from baechi.torch.record.recorded_step import Op, Run, Seen, Weight, rounded
+from baechi.torch.record.scopes import Scope
+from baechi.torch.record.spilling import Spilling
+from baechi.torch.record.storages import Storages
+from baechi.torch.record.units import unit_test
+
+# What is no kernel but runs several, whose temporary memory would not be seen.
+_RUNS_OTHERS = frozenset(
+    [torch.ops.aten.masked_scatter_backward.default, torch.ops.aten._euclidean_dist.default]
+)
+
+
+class DispatcherSide(TorchDispatchMode):
+    """The dispatcher's side of the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _RUNS_OTHERS:
+            with self:
+                return _private.as_its_parts(func, *args, **kwargs)
+        out = func(*args, **kwargs)
+        self._recorder.dispatched(func, args, kwargs, out)
+        return out
+
+
+class Recorder(Interceptor):
+    """Records one step of a model."""
+
+    sees_entries = True
+
+    def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
+        super().__init__(model, is_unit)
+        self._thread = threading.get_ident()
+        self.ops: list[Op] = []
+        self.weights: dict[str, Weight] = {}
+        self.aliases: dict[str, str] = {}
+        self.units: set[str] = set()
+        self.entries: dict[str, set[int]] = {}
+        self.exits: dict[str, list[tuple[int, int] | None]] = {}
+        self.trace: list[Run | int] = []
+        self.spilling: Spilling | None = None  # where the model has no room
+        self._storages = Storages(self.trace, self._bytes_of)
+        self.tensors = self._storages.tensors
+        self.autograd = NodeRecorder(
+            self._op_of_number,
+            self._weight_name,
+            self._known_storage,
+            lambda: len(self.trace),
+            self.node_begins,
+        )
+        self.again = RunAgain(self._weight_name, self.tensor_of)
+        self._twins: list[torch.Tensor] = []
+        self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
+        self.seen: list[Seen] = []
+        self.values: dict[int, list[tuple[int | None, int]]] = {}  # as in Capture
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
+        self._end_number = 0
+        self._failed: str | None = None
+        self._formulas = _private.flop_formulas()
+        self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
+        self._op: int | None = None
+        self._first_numbers: list[int] = []  # of the autograd nodes of each op
+        self._forwarded = False
+
+    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            # Placed, it would wait for the call of the model, which would wait for it.
+            raise InputError(
+                f"{path or 'the model'} is called by another thread while a step is recorded: a "
+                "model whose forward has threads of its own cannot be placed"
+            )
+        return super()._outside(path, forward, args, kwargs)
+
+    # Weights
+
+    def know_weights(self, twin: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Take in parameters and buffers; `twin` is what the dispatcher sees in their place."""
+        named = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
+        named += [(n, b, False) for n, b in self.model.named_buffers()]
+        for name, tensor, trained in named:
+            self._twins.append(twin(tensor))  # held, so that no address is used again
+            addresses = [_private.storage_address(t) for t in (tensor, self._twins[-1])]
+            known = next((self._weight_of[a] for a in addresses if a in self._weight_of), name)
+            self.aliases[name] = known
+            size = rounded(self._bytes_of(tensor.untyped_storage()))
+            self.weights.setdefault(known, Weight(known, size, False)).trained |= trained
+            for address in addresses:
+                self._weight_of[address] = known
+
+    def _bytes_of(self, storage: Any) -> int:
+        own = storage.nbytes() if self.spilling is None else self.spilling.bytes_of(storage)
+        return int(own)
+
+    # Module calls and functions
+
+    def run_unit(
+        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a unit as an operator."""
+        kind = type(module).__name__
+        if self._state.resumed:
+            return self.again.run(scope.key or kind, forward, args, kwargs)
+        self.units.add(scope.path)
+        reads = (args, list(held_by(module).values()))  # which hooks may have computed
+        with self._running(Op(scope.key or kind, kind, scope.path), reads, kwargs):
+            return self._finish(forward(*args, **kwargs), args, kwargs)
+
+    def run_function(
+        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Record a torch function as an operator."""
+        if self._state.resumed:
+            return self.again.run(scope.function_key(index, name), call, args, kwargs)
+        op = Op(scope.function_key(index, name), name, None, scope.path)
+        op.told = kwargs.get("device") is not None
+        args = with_host_arguments(name, args, torch.Tensor.cpu)
+        with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
+            if name in TRANSFORMS:
+                stack.enter_context(_private.without_saved_hooks(self.pack))
+            return self._finish(call(*args, **kwargs), args, kwargs)
+
+    def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model and note its inputs."""
+        self.entered(self.root, args, kwargs)
+        return forward(*args, **kwargs)
+
+    def resume(
+        self, scope: Scope, mark: Any, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Compute activations again, for the backward, where they were computed."""
+        with self.again.computing(self.ops, self.trace):
+            return super().resume(scope, mark, function, args, kwargs)
+
+    def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
+        """Note what came in by arguments."""
+        if self._state.resumed:
+            return
+        known = self.entries.setdefault(scope.path, set())
+        known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
+
+    def left(self, scope: Scope, out: Any) -> None:
+        """Note whose outputs a module returns as they are."""
+        if self._state.resumed:
+            return
+        found = []
+        for tensor in tensors_in(out):
+            origin = self._origins.get(id(tensor))
+            known = origin is not None and origin[0]() is tensor
+            found.append((origin[1], origin[2]) if origin is not None and known else None)
+        self.exits[scope.key] = found
+
+    def sentence_of(self, error: Exception) -> str:
+        """Say where the step failed."""
+        name = type(self.model).__name__
+        lines = str(error).strip().splitlines() or [""]
+        what = f"{type(error).__name__}: {lines[0]}"
+        if self._forwarded:
+            return f"{name} cannot be recorded: its backward failed: {what}"
+        after = f"after {self.ops[-1].key!r}" if self.ops else "before its first operator"
+        if self._failed is not None:
+            after = f"in {self._failed!r}"
+        return f"{name} cannot be recorded: it failed {after}: {what}"
+
+    @contextlib.contextmanager
+    def _running(self, op: Op, args: Any, kwargs: Any) -> Iterator[None]:
+        if self._op is not None:  # a unit called by a function, as autograd functions do
+            yield
+            return
+        index = len(self.ops)
+        self.ops.append(op)
+        self._first_numbers.append(_private.next_sequence_number())
+        self._op = index
+        op.arrives = self._storages.bytes_read(tensors_in((args, kwargs)))
+        for tensor in tensors_in((args, kwargs)):
+            number = self._see(tensor, None)
+            if number is not None and number not in op.takes:
+                op.takes.append(number)
+            origin = self._origins.get(id(tensor))
+            if origin is not None and origin[0]() is tensor:
+                self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
+        self._storages.open_segment(index)
+        try:
+            with self._present(op, args, kwargs):
+                yield
+        except Exception:
+            self._failed = op.key
+            raise
+        finally:
+            self._storages.close_segment(op.forward)
+            op.end = len(self.trace)
+            self._op = None
+
+    def _present(self, op: Op, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
+        """Have what an operator reads on the device while it runs."""
+        if self.spilling is None:
+            return contextlib.nullcontext()
+        inside = None if op.module is None else self.model.get_submodule(op.module)
+        weights = [] if inside is None else [*inside.parameters(), *inside.buffers()]
+        return self.spilling.unit(args, kwargs, weights)
+
+    def _see(self, tensor: torch.Tensor, maker: int | None) -> int | None:
+        """Return the number of a tensor that the model's code holds; None for weights."""
+        if _private.storage_address(tensor) in self._weight_of:
+            return None
+        version = _private.version_of(tensor)
+        known = self._seen.get(id(tensor))
+        given = [] if maker is None else [maker]
+        if known is not None and known[0]() is tensor and known[1] == version:
+            self.seen[known[2]].given += given
+            return known[2]
+        number = len(self.seen)
+        seen = Seen(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
+        if tensor.grad_fn is not None:
+            seen.node = _private.sequence_number(tensor.grad_fn), tensor.output_nr
+        self.seen.append(seen)
+
+        def gone(_: Any) -> None:
+            seen.until = len(self.trace)
+
+        self._seen[id(tensor)] = (weakref.ref(tensor, gone), version, number)
+        return number
+
+    def _finish(self, out: Any, args: Any, kwargs: Any) -> Any:
+        op = self.ops[self._op] if self._op is not None else None
+        if op is not None:
+            op.shapes = ",".join(
+                "x".join(map(str, t.shape)) for t in tensors_in((args, tuple(kwargs.values())))
+            )
+        for position, tensor in enumerate(tensors_in(out)):
+            if self._op is not None:
+                self._see(tensor, self._op)
+                self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
+            if not tensor.requires_grad:
+                continue
+            if op is not None:
+                op.grads = True
+            known = self._storages.known(tensor)
+            if known is not None:
+                self.tensors[known].requires_grad = True
+        return out
+
+    # Storages
+
+    def tensor_of(self, tensor: torch.Tensor, producer: int | None) -> int:
+        """Return the graph's tensor that `tensor` is, or is a view of."""
+        return self._storages.tensor_of(tensor, producer)
+
+    def forwarded(self) -> None:
+        """Say that the forward is over: what the dispatcher sees now is the backward."""
+        self._forwarded = True
+
+    def finished(self) -> None:
+        """Say that the step is over."""
+        running = self._storages.segment_op()
+        if running is not None:
+            self._storages.close_segment(self.ops[running].backward)
+        self._storages.finished()
+
+    def _backward_op(self) -> int | None:
+        node = _private.current_autograd_node()
+        return None if node is None else self._op_of_number(_private.sequence_number(node))
+
+    def _weight_name(self, tensor: torch.Tensor) -> str | None:
+        return self._weight_of.get(_private.storage_address(tensor))
+
+    def _known_storage(self, tensor: torch.Tensor) -> int | None:
+        return self._storages.known(tensor)
+
+    def _op_of_number(self, number: int) -> int | None:
+        if number >= self._end_number:
+            return None  # the accumulation of a leaf
+        index = bisect_right(self._first_numbers, number) - 1
+        return index if index >= 0 else None
+
+    def number_end(self) -> None:
+        """Take note of where the autograd nodes of the forward end."""
+        self._end_number = _private.next_sequence_number()
+
+    # The dispatcher
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Take in one aten operator."""
+        backward = self._forwarded
+        index = self._backward_op() if backward else self._op
+        if index is None:
+            if backward:  # belongs to what ran last
+                index = self._storages.segment_op()
+            if index is None:
+                return
+        op = self.ops[index]
+        running = self._storages.segment_op()
+        if backward and running != index:
+            if running is not None:
+                self._storages.close_segment(self.ops[running].backward)
+            self._storages.open_segment(index)
+        if not backward:
+            self._read(op, args, kwargs)
+        if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
+            self._storages.added_in_place(args)
+        first_made = len(self.tensors)
+        outs = list(dense_in(out))
+        for tensor in outs:
+            if _private.storage_address(tensor) in self._weight_of:
+                continue
+            number = self.tensor_of(tensor, index if not backward else None)
+            if not backward and number >= first_made and number not in op.made:
+                op.made.append(number)
+        if not backward:
+            self._written(op, index, func, args, kwargs)
+        made = tuple(range(first_made, len(self.tensors)))
+        reads = self._storages.bytes_read(self._arguments(args, kwargs))
+        known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
+        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
+        again = self.again.op if backward else None
+        runs = index if again is None else again
+        self.trace.append(Run(runs, backward, known, made, sums, again is not None))
+        work = op.backward if backward else op.forward
+        if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
+            return
+        work.kernels += 1
+        touched = [*outs, *self._arguments(args, kwargs)]
+        work.bytes += sum(t.numel() * t.element_size() for t in touched)
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            work.flops += int(formula(*args, **kwargs, out_val=out))
+
+    @staticmethod
+    def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+        return dense_in((args, tuple(kwargs.values())))
+
+    def _read(self, op: Op, args: Any, kwargs: Any) -> None:
+        for tensor in self._arguments(args, kwargs):
+            weight = self._weight_of.get(_private.storage_address(tensor))
+            if weight is not None:
+                if weight not in op.weights:
+                    op.weights.append(weight)
+                continue
+            number = self.tensor_of(tensor, None)
+            known = self.tensors[number]
+            if tensor.requires_grad:
+                known.requires_grad = True
+            if number not in op.reads and number not in op.made:
+                op.reads[number] = known.writers[-1] if known.writers else None
+
+    def _written(self, op: Op, index: int, func: Any, args: Any, kwargs: Any) -> None:
+        for tensor in changed_arguments(func, args, kwargs):
+            op.changes_weights |= _private.storage_address(tensor) in self._weight_of
+            number = self._storages.known(tensor)
+            if number is None or number in op.made:
+                continue
+            if number not in op.changed:
+                op.changed.append(number)
+                self.tensors[number].writers.append(index)
+
+    # Saved tensors
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that the running operator keeps `tensor` for its backward."""
+        if self._op is None and not self._forwarded:
+            return tensor  # what goes into a checkpoint lives as long as that
+        if self._op is not None and not self._forwarded:
+            op = self.ops[self._op]
+            if _private.storage_address(tensor) not in self._weight_of:
+                number = self.tensor_of(tensor, None)
+                if number not in op.saved:
+                    op.saved.append(number)
+                op.keepers.setdefault(number, []).append(_private.next_sequence_number() - 1)
+                for held in (tensor, tensor._base):
+                    known = self._seen.get(id(held))
+                    if known is not None and known[0]() is held:
+                        self.seen[known[2]].kept.append(self._op)
+        # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
+        # would keep it from being let go of.
+        return tensor.data
+
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Hand a node of the backward what it kept."""
+        return tensor if self.spilling is None else self.spilling.unpacked(tensor)
+
+    def node_begins(self, gradients: Any) -> None:
+        """Take note that a node of the backward is about to run."""
+        if self.spilling is not None:
+            self.spilling.node(gradients)
+
+
+def recorder_of(model: nn.Module, units: Any) -> Recorder:
+    """Return what records a step of a model whose operators `units` names."""
+    own = getattr(units, "recorder", None)
+    recorder: Recorder = Recorder(model, unit_test(units)) if own is None else own(model)
+    return recorder

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which device has a tensor, and how it comes to where it is read (Paper 4.3).
+
+A tensor travels once per device and version; what changes a storage waits for the copies of it that
+are on their way. What comes from the caller, and goes back, is ordered behind the caller's streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.torch.base import _private
+from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
+from baechi.torch.base.nested import held_tensors, map_tensors, tensors_in
+from baechi.torch.base.repeats import without_repeats
+from baechi.torch.record.interception import Interceptor
+from baechi.torch.run.communication import Arrival, Departure, Links, LogicalDevice
+
+TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
+
+
+class _Copy:
+    """A tensor that was sent, as long as it lives."""
+
+    __slots__ = ("arrival", "grads", "source", "version")
+
+    def __init__(self, source: Any, version: int, grads: bool, arrival: Arrival) -> None:
+        self.source = source
+        self.version = version
+        self.grads = grads
+        self.arrival = arrival
+
+
+class Made:
+    """When a storage was written last: a view of it that is made later is there just as early."""
+
+    __slots__ = ("event", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, event: Any) -> None:
+        self.tensor = weakref.ref(tensor)  # without it another storage may have the address
+        self.version = _private.version_of(tensor)
+        self.event = event
+
+
+class SentTensors(Interceptor):
+    """Knows which device has a tensor, and takes it to where it is read."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        is_unit: Callable[[str, nn.Module], bool],
+        devices: list[LogicalDevice],
+        mode: str,
+    ) -> None:
+        super().__init__(model, is_unit)
+        self.devices = devices
+        self.mode = mode
+        self.links = Links(devices, mode)
+        self._exclusive = {d.torch_device: d for d in devices if not d.shared}
+        self._mine = set(devices)
+        self._any_shared = any(d.shared for d in devices)
+        self._any_streams = any(d.has_streams for d in devices)
+        self._own_streams = [d for d in devices if d.own_stream is not None]
+        self._copies: dict[tuple[int, int], _Copy] = {}
+        self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
+        self._weight_ids: set[int] = set()  # the ids of parameters and buffers
+        self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
+        self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
+        self._home: torch.device | None = None  # where the model was called
+
+    # Who has a tensor
+
+    def owner(self, tensor: torch.Tensor) -> LogicalDevice | None:
+        """Return the device that has a tensor; None for what came from outside."""
+        if self._any_shared:
+            device = getattr(tensor, TAG, None)
+            if device in self._mine:
+                return device
+        return self._exclusive.get(tensor.device)
+
+    def _mark(self, value: Any, device: LogicalDevice | None) -> None:
+        if device is not None and device.shared:
+            for tensor in tensors_in(value):
+                if tensor.device == device.torch_device:  # a function may send it elsewhere
+                    setattr(tensor, TAG, device)
+
+    def _keep_on_host(self, value: Any) -> None:
+        """Take note that the model wants tensors on the CPU, and not where the plan has them."""
+        host = self._host
+        if not self._any_streams:
+            return
+        for tensor in tensors_in(value):
+            if not tensor.is_cpu:
+                continue
+
+            def forget(_: Any, key: int = id(tensor)) -> None:
+                host.pop(key, None)
+
+            host[id(tensor)] = weakref.ref(tensor, forget)
+
+    def _stays_on_host(self, tensors: list[torch.Tensor], module: nn.Module | None = None) -> bool:
+        """Whether a function, or a module without weights, computes on the CPU by intent."""
+        if module is not None and any(True for _ in (*module.parameters(), *module.buffers())):
+            return False
+        if not all(tensor.is_cpu for tensor in tensors):
+            return False
+        known = [self._host.get(id(tensor)) for tensor in tensors]
+        return any(k is not None and k() is t for k, t in zip(known, tensors, strict=True))
+
+    # Moving
+
+    def moved(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return `tensor` as `target` may read it; a tensor travels once per device and version."""
+        source = self.owner(tensor)
+        if source is target or tensor.is_meta:
+            return tensor
+        if source is None and tensor.device == target.torch_device:
+            if target.own_stream is not None:  # made on the caller's stream
+                callers = torch.accelerator.current_stream(tensor.device)
+                target.own_stream.wait_event(callers.record_event())
+                tensor.record_stream(target.own_stream)
+            return tensor
+        copy = self._copy(tensor, source, target)
+        return copy.arrival.wait()
+
+    def _copy(
+        self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice
+    ) -> _Copy:
+        key = (id(tensor), target.index)
+        grads = tensor.requires_grad and torch.is_grad_enabled()
+        version = _private.version_of(tensor)
+        copy = self._copies.get(key)
+        if (
+            copy is not None
+            and copy.source() is tensor
+            and copy.version == version
+            and (copy.grads or not grads)
+        ):
+            return copy
+        if source is None:
+            arrival = self._from_outside(tensor, target)
+        else:
+            arrival = self.links.send(tensor, source, target, self._ready(tensor))
+        if target.shared:
+            setattr(arrival.tensor, TAG, target)
+        self._sent.setdefault(_private.storage_address(tensor), []).append(key)
+        if source is not None and self._weight_ids.intersection((id(tensor), id(tensor._base))):
+            arrival.settle(source)  # a unit may change its own without our notice
+        copies = self._copies
+
+        def forget(_: Any, key: tuple[int, int] = key) -> None:
+            copies.pop(key, None)
+
+        copy = _Copy(weakref.ref(tensor, forget), version, grads, arrival)
+        copies[key] = copy
+        return copy
+
+    def _ready(self, tensor: torch.Tensor) -> Any:
+        """Return the event of the last change of a storage; None where that is not known."""
+        made = self._made_at.get(_private.storage_address(tensor)) if self._made_at else None
+        if made is None or tensor.is_inference():  # these do not count their versions
+            return None
+        known = made.tensor() is not None and made.version == _private.version_of(tensor)
+        return made.event if known else None
+
+    def _from_outside(self, tensor: torch.Tensor, target: LogicalDevice) -> Arrival:
+        sent = without_repeats(tensor)
+        self.links.transfers += 1
+        self.links.bytes += sent.numel() * sent.element_size()
+        with contextlib.nullcontext() if target.own_stream is None else target.computing():
+            copy = sent.to(target.torch_device)
+        return Arrival(copy if sent is tensor else copy.expand(tensor.shape), None, None, None)
+
+    def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
+        """Let pending copies of the storage finish, and forget what will be outdated.
+
+        Versions alone do not tell: inference tensors and `tensor.data` do not count them.
+        """
+        address = _private.storage_address(tensor)
+        self._made_at.pop(address, None)
+        for key in self._sent.pop(address, ()):
+            self._copies.pop(key, None)
+        self.links.reads.before_change(tensor, None if device is None else device.stream)
+
+    def _changed_back(self, given: Any, taken: Any, *, counted: bool = True) -> None:
+        """Change what was given as copies of it were changed in place, where they were taken.
+
+        Args:
+            given: To an operator.
+            taken: What it got instead.
+            counted: Its changes raise the copies' versions.
+
+        """
+        for tensor, copy in zip(tensors_in(given), tensors_in(taken), strict=True):
+            if copy is tensor:
+                continue
+            uncounted = copy.is_inference() or not (counted or copy.requires_grad)
+            if uncounted or _private.version_of(copy) > 0:
+                self._change_back(tensor, copy)
+
+    def _change_back(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        device = self.owner(tensor)
+        self._about_to_change(tensor, device)
+        if device is None:
+            tensor.copy_(self._sent_home(copy, tensor.device))
+        else:
+            sent = self.moved(copy, device)
+            with device.computing():
+                tensor.copy_(sent)
+
+    def _call_is_over(self, *held: Any) -> None:
+        """Let go of what was sent: what is `held` may change from now on without our notice."""
+        self.links.forget()
+        self.links.reads.settle(held_tensors(held))
+        self._copies.clear()
+        self._sent.clear()
+        self._made_at.clear()
+
+    def _taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
+        """Return the arguments of a function where it runs."""
+        if name in STAY:
+            return args, kwargs
+        if device is None:  # what it changes is the caller's, or was made beside the plan
+            changed = next(tensors_in(kwargs.get("out", args[:1])), None)
+            where = None if changed is None else changed.device
+            return map_tensors(lambda t: self._sent_home(t, where), (args, kwargs))
+        keep_host = name in HOST_ARGUMENTS
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if keep_host and tensor.dtype == torch.int64 and tensor.device.type == "cpu":
+                return tensor
+            return self.moved(tensor, device)
+
+        return map_tensors(move, args), map_tensors(move, kwargs)
+
+    @contextlib.contextmanager
+    def _attributes_at(
+        self, module: nn.Module, names: Iterable[str], device: LogicalDevice
+    ) -> Iterator[None]:
+        """Have tensors that a module holds, and that are no weights of it, where it runs."""
+        held = vars(module)
+        given = {n: held[n] for n in names if isinstance(held.get(n), torch.Tensor)}
+        taken = {name: self.moved(tensor, device) for name, tensor in given.items()}
+        held.update(taken)
+        try:
+            yield
+        finally:
+            kept = [name for name in given if held.get(name) is taken[name]]
+            held.update({name: given[name] for name in kept})
+        self._changed_back([given[n] for n in kept], [taken[n] for n in kept])
+
+    def _told_device(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: LogicalDevice
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments that name "the" device as they are where a unit runs."""
+        if not any(isinstance(v, torch.device) for v in (*args, *kwargs.values())):
+            return args, kwargs
+        known = {self._home, *(d.torch_device for d in self.devices)}
+
+        def told(value: Any) -> Any:
+            meant = isinstance(value, torch.device) and value in known
+            return device.torch_device if meant else value
+
+        return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
+
+    def _device_of_function(
+        self,
+        tensors: list[torch.Tensor],
+        planned: LogicalDevice | None,
+        stays: bool,
+        kwargs: Any,
+    ) -> LogicalDevice | None:
+        out = kwargs.get("out")
+        if isinstance(out, torch.Tensor):
+            return self.owner(out)
+        if not tensors:
+            return None
+        if stays:
+            first, own = tensors[0], self.owner(tensors[0])
+            if own is not None or not self._any_shared:
+                return own
+            others = filter(None, map(self.owner, tensors))  # a buffer that it fills for itself
+            return next((d for d in others if d.torch_device == first.device), None)
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter):
+                owner = self.owner(tensor)
+                if owner is not None:  # else it was made after the model was placed
+                    return owner
+        if planned is not None:
+            return planned
+        return next(filter(None, map(self.owner, tensors)), None)
+
+    # Between the caller's streams and ours
+
+    def _join(self, *, from_caller: bool) -> None:
+        for device in self._own_streams:
+            callers = torch.accelerator.current_stream(device.torch_device)
+            own = device.own_stream
+            if from_caller:
+                own.wait_event(callers.record_event())
+            else:
+                callers.wait_event(own.record_event())
+
+    def _await(self, tensors: list[torch.Tensor]) -> None:
+        """Order the caller's streams behind what made the tensors of ours that they read."""
+        if not self._own_streams:
+            return
+        owners = {self.owner(tensor) for tensor in tensors}
+        for device in (d for d in self._own_streams if d in owners):
+            callers = torch.accelerator.current_stream(device.torch_device)
+            callers.wait_event(device.own_stream.record_event())
+
+    def _all_sent_home(self, out: Any, home: torch.device | None) -> Any:
+        self._state.paused = True
+        try:
+            return map_tensors(lambda t: self._sent_home(t, home), out)
+        finally:
+            self._state.paused = False
+
+    def _read_by_caller(self, tensor: torch.Tensor) -> None:
+        """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
+        source = self.owner(tensor)
+        if source is not None and source.own_stream is not None:
+            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+
+    def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
+        source = self.owner(tensor)
+        if home is None or source is None or tensor.device == home:
+            self._read_by_caller(tensor)
+            return tensor
+        target = self._exclusive.get(home)
+        if target is not None:
+            return self.moved(tensor, target)
+        return (
+            tensor.to(home) if source.own_stream is None else Departure.apply(tensor, source, home)
+        )

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What around a model decides whether a graph of it is right (Paper 4.3, tier 2 of the Assigner).
+
+A graph has the modes and the settings that the model had when it was traced, and knows no hooks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.torch.base import _private
+from baechi.torch.record.capture import call_arguments
+from baechi.torch.record.code_names import Names, names_of
+from baechi.torch.record.python_state import DEPTH, OWN, looked_into, members_of, settings_of
+from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
+from baechi.torch.trace.graph import NotExportedError
+
+
+def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]) -> None:
+    """Raise NotExportedError where a graph would not do what the model's own code does.
+
+    Args:
+        modules: Those inside the model; its own hooks run around the graph.
+        device_types: Where it runs.
+
+    """
+    if torch.is_autocast_enabled("cpu") or any(map(torch.is_autocast_enabled, device_types)):
+        raise NotExportedError("under autocast precisions follow the eager code")
+    if _private.has_global_module_hooks():
+        raise NotExportedError("all modules have hooks")
+    for module in modules:
+        if (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        ):
+            raise NotExportedError("modules inside it have hooks")
+
+
+def _first_difference(before: list[Any], now: list[Any]) -> str:
+    known: dict[str, Any] = dict(before)
+    for what, value in now:
+        if what not in known or known[what] != value:
+            return str(what)
+    return "attribute '...'"
+
+
+def _look_into(value: Any, depth: int, found: dict[int, Any]) -> None:
+    """Find the containers that `_setting` looks into."""
+    inside = None if depth == 0 or id(value) in found else looked_into(value)
+    if inside is None:
+        return
+    found[id(value)] = inside
+    for member in members_of(inside):
+        _look_into(member, depth - 1, found)
+
+
+def _nothing(_: Any) -> Iterable[Any]:
+    return ()
+
+
+_Place = tuple[Any, Callable[[Any], Iterable[Any]]]  # and what is in it
+
+
+def _inside(places: list[_Place]) -> Iterator[Any]:
+    return itertools.chain.from_iterable([values(place) for place, values in places])
+
+
+def _without_tensor(value: Any) -> Any:
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_still(was: Any, value: Any) -> bool:
+    return was() is value if isinstance(value, torch.Tensor) and callable(was) else was is value
+
+
+class Attributes:
+    """Tells apart the settings that a model had, as attributes of its modules are changed."""
+
+    def __init__(self, model: nn.Module, settings: list[Any] | None, most: int) -> None:
+        self._model = model
+        self._variants = [settings_of(model) if settings is None else settings]
+        self._most = most
+        self._variant: int | None = 0
+        self._varying = ""
+        self._plain: list[_Place] = []
+        self._mixed: list[_Place] = []  # with tensors, which must not be kept for it
+        self._counts: list[int] = []
+        self._values: list[Any] = []  # what is in the plain ones, then in the mixed ones
+
+    def variant(self) -> int:
+        """Return the number of the present settings: those that come back have the same.
+
+        Raises:
+            NotExportedError: There were too many.
+
+        """
+        if not self._same():
+            settings = settings_of(self._model)
+            if settings not in self._variants and len(self._variants) < self._most:
+                self._variants.append(settings)
+            known = settings in self._variants
+            self._variant = self._variants.index(settings) if known else None
+            self._varying = "" if known else _first_difference(self._variants[-1], settings)
+            self._look()
+        if self._variant is None:
+            raise NotExportedError(f"its {self._varying} varies too much")
+        return self._variant
+
+    def accept(self) -> None:
+        """Take the settings for those of the last `variant`: a forward changed them."""
+        if not self._same():
+            if self._variant is not None:
+                self._variants[self._variant] = settings_of(self._model)
+            self._look()
+
+    def _same(self) -> bool:
+        if [len(place) for place, _ in (*self._plain, *self._mixed)] != self._counts:
+            return False
+        values = iter(self._values)
+        try:
+            return (
+                bool(self._counts)
+                and all(map(operator.is_, _inside(self._plain), values))
+                and all(map(_is_still, values, _inside(self._mixed)))
+            )
+        except KeyError:  # one was deleted, another is new
+            return False
+
+    def _look(self) -> None:
+        self._plain.clear()
+        self._mixed.clear()
+        found: dict[int, Any] = {}
+        for module in self._model.modules():
+            own = vars(module)
+            names = [n for n in own if n not in OWN]
+            for name in names:
+                _look_into(own[name], DEPTH, found)
+            several: Any = operator.itemgetter(*names, *names[:1]) if names else _nothing
+            self._place(own, several)
+        for read in names_of(self._model):
+            for value in read.values():
+                _look_into(value, DEPTH, found)
+            self._place(read, Names.values)
+        for inside in found.values():
+            self._place(inside, members_of)
+        self._counts = [len(place) for place, _ in (*self._plain, *self._mixed)]
+        self._values = [*_inside(self._plain), *map(_without_tensor, _inside(self._mixed))]
+
+    def _place(self, place: Any, values: Callable[[Any], Iterable[Any]]) -> None:
+        mixed = any(isinstance(value, torch.Tensor) for value in values(place))
+        (self._mixed if mixed else self._plain).append((place, values))
+
+
+@dataclass
+class ExampleGraph:
+    """The graph of a model for its example inputs, or why there is none."""
+
+    exported: Exported | None = None
+    reason: str = ""
+    settings: list[Any] = field(default_factory=list)  # of the model when it was made
+    refused: dict[Any, str] = field(default_factory=dict)  # by structure and modes
+
+
+def graph_of_example(
+    model: nn.Module,
+    example_inputs: Any,
+    units: Any,
+    device_types: Iterable[str],
+    known: Iterable[Exported] = (),
+    *,
+    training: bool = True,
+) -> ExampleGraph:
+    """Return the graph that will run the example inputs: one that is known, or a new one."""
+    result = ExampleGraph(settings=settings_of(model))
+    try:
+        with torch.set_grad_enabled(training):
+            check_surroundings(list(model.modules())[1:], device_types)
+            result.exported = _known_or_new(result, model, example_inputs, units, known)
+    except NotExportedError as reason:
+        result.reason = str(reason)
+    return result
+
+
+def _known_or_new(
+    result: ExampleGraph,
+    model: nn.Module,
+    example_inputs: Any,
+    units: Any,
+    known: Iterable[Exported],
+) -> Exported:
+    tensors: list[torch.Tensor] = []
+    call = Call(*call_arguments(example_inputs))
+    structure = structure_of((call.args, call.kwargs), tensors)
+    modes = modes_of(list(model.modules()))
+    for graph in known:
+        if (graph.structure, graph.modes) == (structure, modes) and graph.accepts(tensors):
+            return graph
+    try:
+        graph = export(model, call, units=units)
+        if not graph.accepts(tensors):
+            raise NotExportedError("its graph does not take the arguments it was made for")
+    except NotExportedError as reason:
+        result.refused[structure, modes] = str(reason)
+        raise
+    return graph
