@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.base import _private, moving
-from baechi.torch.memory.eager import eager as memory
+from baechi.torch.memory import eager as memory
 from baechi.torch.record.capture import capture_on
 from baechi.torch.run import assigner, communication
 from random_placement import placed_at_random, simulated
