@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the folders of src/baechi include only what ALLOWED gives them.
 
-Also checked: what is private stays out of headers, only io/ opens files, and the core neither
-prints nor reads the environment. docs/architecture.md says what is in every folder.
+So for the rooms of python/baechi/torch, which import what ROOMS gives them; their modules stand in
+no circle. Also checked: what is private stays out of headers, only io/ opens files, and the core
+neither prints nor reads the environment. docs/architecture.md says what is in every folder.
 """
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -52,6 +55,19 @@ ALLOWED = {
     "report/html": "base graph schedule io/json report/facts",
     "report/export": "base graph schedule io/json io/graph_def io/onnx report/facts report/picture "
     "report/text",
+}
+
+# What a sub-package of baechi.torch may import beside itself; the modules above them import any.
+ROOMS = {
+    "base": "",
+    "sim": "base",
+    "record": "base",
+    "cost": "base sim record",
+    "weights": "base record",
+    "trace": "base record weights",
+    "memory": "base record cost trace",
+    "run": "base record weights trace",
+    "interop": "base record cost",
 }
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -147,9 +163,47 @@ def check(root: Path) -> list[str]:
     return problems + check_names(files, root)
 
 
+def imports_of(source: str, known: set[str]) -> set[str]:
+    """Return the modules among the known ones that a Python source imports, wherever it does."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inside if inside <= known else {*(inside & known), str(node.module)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & known
+
+
+def check_rooms(root: Path) -> list[str]:
+    """List what is wrong with the imports below root, which is the folder python/baechi/torch."""
+    paths = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(["baechi.torch", *(p for p in parts if p != "__init__")])] = path
+    imported = {m: imports_of(p.read_text(), set(paths)) - {m} for m, p in paths.items()}
+    problems = []
+    for module, path in paths.items():
+        room, where = path.parent.name, path.relative_to(root).as_posix()
+        if path.parent == root:
+            continue
+        if room not in ROOMS:
+            problems.append(f"baechi/torch/{where}: not in a room that tools/check_layers.py knows")
+            continue
+        for name in sorted(imported[module]):
+            if [*name.split("."), ""][2] not in {room, *ROOMS[room].split()}:
+                problems.append(f"baechi/torch/{where}: {room}/ must not import {name}")
+    try:
+        graphlib.TopologicalSorter(imported).prepare()
+    except graphlib.CycleError as error:
+        problems.append(f"baechi/torch: modules import each other: {' -> '.join(error.args[1])}")
+    return problems
+
+
 def main() -> int:
     """Print the problems; 0 when there is none."""
-    problems = check(Path(__file__).resolve().parent.parent / "src" / "baechi")
+    root = Path(__file__).resolve().parent.parent
+    problems = check(root / "src" / "baechi") + check_rooms(root / "python" / "baechi" / "torch")
     print("\n".join(problems) or "layers: fine")
     return 1 if problems else 0
 

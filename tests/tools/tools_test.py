@@ -81,6 +81,46 @@ def test_layers_want_the_licence_line(tmp_path: Path) -> None:
     assert len(check_layers.check(tmp_path)) == 1
 
 
+def test_rooms_of_the_project_are_in_order(root: Path) -> None:
+    assert check_layers.check_rooms(root / "python" / "baechi" / "torch") == []
+    page = (root / "docs" / "architecture.md").read_text()
+    listed = re.findall(r"^\| `baechi\.torch\.(\w+)` \|", page, re.MULTILINE)
+    assert listed == [*check_layers.ROOMS]
+    above: list[str] = []
+    for room, imports in check_layers.ROOMS.items():
+        assert set(imports.split()) <= set(above), room
+        above.append(room)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "problem"),
+    [
+        ("record/step.py", "from baechi.torch.base.nested import tensors_in\n", None),
+        ("placing.py", "from baechi.torch.run import tiers\n", None),
+        ("record/step.py", "from baechi.torch.run.tiers import MODES\n", "record/ must not import"),
+        ("record/step.py", "def f():\n    from baechi.torch.run import tiers\n", "must not import"),
+        ("run/tiers.py", "from baechi.torch import capture\n", "run/ must not import baechi.torch"),
+        ("run/tiers.py", "import baechi.torch.placing\n", "run/ must not import"),
+        ("misc/a.py", "", "not in a room"),
+        ("base/nested.py", "from baechi.torch.base import moving\n", "import each other"),
+    ],
+)
+def test_rooms_object(tmp_path: Path, name: str, body: str, problem: str | None) -> None:
+    sources = {
+        "__init__.py": "from baechi.torch.placing import place\n",
+        "placing.py": "",
+        "base/nested.py": "",
+        "base/moving.py": "from baechi.torch.base.nested import tensors_in\n",
+        "run/tiers.py": "",
+    }
+    for path, text in {**sources, name: body}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    problems = check_layers.check_rooms(tmp_path)
+    assert len(problems) == (problem is not None)
+    assert problem is None or problem in problems[0]
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with an m-ETF that cites its section, and a paper map that knows it."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.torch.base import _private
-from baechi.torch.base.devices import default_devices, detected_cluster, usable
+from baechi.torch.base.devices import default_devices, detected_cluster, logical_devices, usable
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.request import (
     check_loss,
@@ -23,9 +23,9 @@ from baechi.torch.base.request import (
     check_search,
     check_values,
     devices_too_small,
-    optimizer_name,
 )
 from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.optimizers import optimizer_name
 from baechi.torch.cost.profiler import Costs, estimate, measure_on
 from baechi.torch.memory.eager import Around, held_bytes
 from baechi.torch.memory.fit import (
@@ -39,12 +39,12 @@ from baechi.torch.placed import Placed
 from baechi.torch.record.capture import RecordingPlace, call_arguments
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
-from baechi.torch.run.communication import logical_devices
 from baechi.torch.run.graph_gain import gain_of
-from baechi.torch.run.tiers import MODES, ORDER, TIERS, Tier2, TieredAssigner
+from baechi.torch.run.tiers import MODES, TIERS, Tier2, TieredAssigner
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
+from baechi.torch.trace.schedule import ORDER
 from baechi.torch.trace.surroundings import ExampleGraph, graph_of_example
 
 if TYPE_CHECKING:

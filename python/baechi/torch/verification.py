@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.capture import call_arguments, sum_of, unchanged
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.scopes import Scope
-from baechi.torch.run.communication import Links, LogicalDevice
+from baechi.torch.run.communication import Links
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 

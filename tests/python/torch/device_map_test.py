@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.interop.repeated_units import Repeated
+from baechi.torch.record.repeated_units import Repeated
 from torch import nn
 from torch_models import CASES, tokens
 

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.base.devices import logical_devices
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.run import tiers
-from baechi.torch.run.communication import Links, logical_devices
+from baechi.torch.run.communication import Links
 from baechi.torch.trace import surroundings
 from memory_test import check, check_close, machine, placed_on
 from torch import nn

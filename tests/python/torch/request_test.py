@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.base.request import optimizer_name
+from baechi.torch.cost.optimizers import optimizer_name
 from torch import nn
 
 import baechi

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.base import _private, moving
+from baechi.torch.base.devices import logical_devices
 from baechi.torch.memory import eager as memory
 from baechi.torch.record.capture import capture_on
 from baechi.torch.run import assigner, communication
@@ -217,7 +218,7 @@ def test_gradients_go_back_before_all_else(
 ) -> None:
     if not native:
         monkeypatch.setattr(communication, "native_transfer", lambda: None)
-    here, there = communication.logical_devices(["a", "b"], ["sim:0", "sim:1"])
+    here, there = logical_devices(["a", "b"], ["sim:0", "sim:1"])
     links = communication.Links([here, there], mode)
     x = torch.ones(2, device="sim:0", requires_grad=True) * 2
     copy = links.send(x, here, there).wait()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices PyTorch has here, and what they have room for."""
+"""Which devices PyTorch has here, what they have room for, and a cluster's devices on them."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -119,3 +121,49 @@ def default_devices(cluster: Cluster) -> list[torch.device]:
         )
     free = iter(there)
     return [cpu if here else next(free) for here in on_cpu]
+
+
+class LogicalDevice:
+    """A device of the cluster, and where its operators really run."""
+
+    def __init__(self, index: int, name: str, torch_device: torch.device, shared: bool) -> None:
+        self.index = index
+        self.name = name
+        self.torch_device = torch_device
+        self.shared = shared  # another logical device is on the same physical one
+        self.has_streams = torch_device.type not in ("cpu", "meta")
+        self._own = torch.Stream(torch_device) if shared and self.has_streams else None
+
+    @property
+    def stream(self) -> Any:
+        """The stream that its operators run on; None on a device without streams."""
+        if not self.has_streams:
+            return None
+        if self._own is not None:
+            return self._own
+        return torch.accelerator.current_stream(self.torch_device)
+
+    @property
+    def own_stream(self) -> Any:
+        """Its stream, when that is not the one the caller uses anyway."""
+        return self._own
+
+    def computing(self) -> Any:
+        """Return a context in which its stream is the current one."""
+        return contextlib.nullcontext() if self._own is None else _private.on_stream(self._own)
+
+    def __repr__(self) -> str:
+        return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
+
+
+def logical_devices(
+    names: Sequence[str], devices: Sequence[str | torch.device]
+) -> list[LogicalDevice]:
+    """Return a logical device per name, on the given physical ones."""
+    if len(names) != len(devices):
+        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
+    places = [usable(device) for device in devices]
+    return [
+        LogicalDevice(i, name, place, places.count(place) > 1)
+        for i, (name, place) in enumerate(zip(names, places, strict=True))
+    ]

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
+
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside `value`, in the order of its fields."""

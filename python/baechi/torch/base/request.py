@@ -13,21 +13,6 @@ from torch import nn
 
 from baechi._core import InputError, methods
 from baechi.pipeline import budget_text, place_graph
-from baechi.torch.cost.profiler import OPTIMIZERS
-
-# By class; others keep as much beside a weight as one of OPTIMIZERS does.
-_CLASSES = {
-    "SGD": "sgd",
-    "RMSprop": "rmsprop",
-    "Adagrad": "rmsprop",
-    "Adam": "adam",
-    "AdamW": "adamw",
-    "NAdam": "adam",
-    "RAdam": "adam",
-    "Adamax": "adam",
-    "Adadelta": "adam",
-}
-_MORE = {"sgd": "momentum", "rmsprop": "adam"}  # with momentum
 
 
 def check_model(model: Any) -> None:
@@ -55,27 +40,6 @@ def check_loss(loss: Any) -> None:
             f"loss is called with what the model returns and nothing else, which {name} does not "
             f"take ({error}): give e.g. loss=lambda output: loss_function(output, target)"
         ) from None
-
-
-def optimizer_name(optimizer: Any) -> str:
-    """Return which of OPTIMIZERS an optimizer is: given by name, as a class or as an instance."""
-    if optimizer is None:
-        return "none"
-    if isinstance(optimizer, str):
-        if optimizer.lower() in OPTIMIZERS:
-            return optimizer.lower()
-        raise InputError(f"unknown optimizer {optimizer!r}: one of {', '.join(OPTIMIZERS)}")
-    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
-    name = next((_CLASSES[c.__name__] for c in cls.__mro__ if c.__name__ in _CLASSES), None)
-    if name is None:
-        raise InputError(
-            f"optimizer {cls.__name__} is unknown: name the one of {', '.join(OPTIMIZERS)} that "
-            "keeps as much beside each weight"
-        )
-    groups = getattr(optimizer, "param_groups", None) or []
-    if any(group.get("momentum") for group in groups):
-        return _MORE.get(name, name)
-    return name
 
 
 def check_options(options: Iterable[str], known: Iterable[str]) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from baechi._core import Graph, GraphBuilder, InputError
 from baechi.torch.base.function_rules import TRANSFORMS
-from baechi.torch.base.request import optimizer_name
-from baechi.torch.cost.profiler import OPTIMIZERS, Costs, OpCost, kept_ops
-from baechi.torch.record.recorded_step import Capture
+from baechi.torch.cost.optimizers import OPTIMIZERS, optimizer_name
+from baechi.torch.cost.profiler import Costs, OpCost
+from baechi.torch.record.recorded_step import Capture, kept_ops
 
 INPUTS = "inputs"
 BACKWARD = ":backward"

@@ -31,7 +31,7 @@ from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.capture import call_arguments, record_step, sum_of, unchanged
-from baechi.torch.record.recorded_step import Capture, Op, Run, Work
+from baechi.torch.record.recorded_step import Capture, Op, Run, Work, kept_ops
 from baechi.torch.record.recorder import Recorder, recorder_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 FORMAT = "baechi.torch costs 1"
 DEFAULT_PRESET = "rtx2080"  # for devices that only say "gpu"
-OPTIMIZERS = {"none": 0, "sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 
 
 @dataclass
@@ -81,21 +80,6 @@ class Costs:
             return cls(ops, document["source"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a file of costs: {error!r}") from None
-
-
-def kept_ops(captured: Capture) -> dict[int, int | None]:
-    """Return for every recorded operator the one that stands for it in the graph.
-
-    An operator that only makes views is part of the one that made their storage.
-    """
-    stands: dict[int, int | None] = {}
-    for index, op in enumerate(captured.ops):
-        if not op.only_views:
-            stands[index] = index
-            continue
-        writer = next((w for w in op.reads.values() if w is not None), None)
-        stands[index] = None if writer is None else stands[writer]
-    return stands
 
 
 def costed_ops(captured: Capture) -> dict[int, int | None]:
@@ -309,7 +293,7 @@ def measure(
     with unchanged(model):
         for step in range(warm_up + repeats):
             model.zero_grad()
-            recorder = recorder_of(model, units)
+            recorder = recorder_of(units, model)
             recorder.know_weights(lambda tensor: tensor)
             watch = _Stopwatch(recorder, clock)
             recorder.install()

@@ -22,10 +22,10 @@ from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.base.devices import detected_cluster
 from baechi.torch.base.request import check_called_with, check_model
 from baechi.torch.cost.graph_generator import ModelGraph, graph_of
-from baechi.torch.cost.profiler import Costs, estimate, kept_ops
-from baechi.torch.interop.repeated_units import Repeated
+from baechi.torch.cost.profiler import Costs, estimate
 from baechi.torch.record.capture import capture
-from baechi.torch.record.recorded_step import Capture
+from baechi.torch.record.recorded_step import Capture, kept_ops
+from baechi.torch.record.repeated_units import Repeated
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip

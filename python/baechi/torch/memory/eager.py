@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from baechi.torch.base import _private
-from baechi.torch.cost.profiler import OPTIMIZERS, kept_ops
+from baechi.torch.cost.optimizers import OPTIMIZERS
 from baechi.torch.memory.gradients import TICKS, Gradients
 from baechi.torch.memory.recomputed import Recomputed
 from baechi.torch.record.autograd_graph import Node
-from baechi.torch.record.recorded_step import LOSS, Capture, Run, Seen, rounded
+from baechi.torch.record.recorded_step import LOSS, Capture, Run, Seen, kept_ops, rounded
 
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
 # as it does by default on accelerators (`foreach`).

@@ -18,7 +18,6 @@ from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.memory.eager import Around, Peak, peaks_of, weight_devices
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.record.recorded_step import Capture
-from baechi.torch.run.tiers import ORDER
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import InOrder
 from baechi.torch.trace.placement import (
@@ -28,7 +27,7 @@ from baechi.torch.trace.placement import (
     operators_of,
     weights_in,
 )
-from baechi.torch.trace.schedule import Run, Schedule
+from baechi.torch.trace.schedule import ORDER, Run, Schedule
 
 _ATTEMPTS = 8
 

@@ -127,7 +127,7 @@ def _captured(
     on_meta = any(p.is_meta for p in model.parameters())
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
-    recorder = recorder_of(model, units)
+    recorder = recorder_of(units, model)
     recorder.spilling = spilling
     args, kwargs = call_arguments(example_inputs)
     with contextlib.ExitStack() as stack:

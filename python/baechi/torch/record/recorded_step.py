@@ -157,3 +157,18 @@ class Capture:
 
 
 PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def kept_ops(captured: Capture) -> dict[int, int | None]:
+    """Return for every recorded operator the one that stands for it in the graph.
+
+    An operator that only makes views is part of the one that made their storage.
+    """
+    stands: dict[int, int | None] = {}
+    for index, op in enumerate(captured.ops):
+        if not op.only_views:
+            stands[index] = index
+            continue
+        writer = next((w for w in op.reads.values() if w is not None), None)
+        stands[index] = None if writer is None else stands[writer]
+    return stands

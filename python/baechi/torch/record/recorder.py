@@ -9,6 +9,7 @@ hooks say what the backward keeps.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from bisect import bisect_right
@@ -416,8 +417,10 @@ class Recorder(Interceptor):
             self.spilling.node(gradients)
 
 
-def recorder_of(model: nn.Module, units: Any) -> Recorder:
-    """Return what records a step of a model whose operators `units` names."""
-    own = getattr(units, "recorder", None)
-    recorder: Recorder = Recorder(model, unit_test(units)) if own is None else own(model)
-    return recorder
+@functools.singledispatch
+def recorder_of(units: Any, model: nn.Module) -> Recorder:
+    """Return what records a step of a model whose operators `units` names.
+
+    What names operators in its own way registers what records these.
+    """
+    return Recorder(model, unit_test(units))

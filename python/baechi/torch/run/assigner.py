@@ -23,6 +23,7 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.base import _private
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
     STAY,
@@ -37,17 +38,16 @@ from baechi.torch.base.moving import flatten_recurrent, move_weights
 from baechi.torch.base.nested import dense_in, held_by, held_tensors, map_tensors, tensors_in
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.record.scopes import Scope
-from baechi.torch.run.communication import MODES, LogicalDevice
+from baechi.torch.run.communication import MODES
 from baechi.torch.run.planned_pieces import (
     called_units,
-    homes_of_weights,
     keeping_units,
-    named_weights,
     pushed_outputs,
     units_of,
     writers_of_views,
 )
 from baechi.torch.run.sent_tensors import TAG, Made, SentTensors
+from baechi.torch.weights.homes import homes_of_weights, named_weights
 from baechi.torch.weights.kept_weights import KeptWeights, check_weights
 from baechi.torch.weights.optimizer_state import follow
 

@@ -12,70 +12,21 @@ without streams, as the CPU is, copy at once.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from baechi._core import InputError
 from baechi.torch.base import _private, native_build
-from baechi.torch.base.devices import usable
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.repeats import without_repeats
 from baechi.torch.run.reads import Reads
 from baechi.torch.run.sent_gradients import SentGradients
 
 MODES = ("plain", "streams")
-
-
-class LogicalDevice:
-    """A device of the cluster, and where its operators really run."""
-
-    def __init__(self, index: int, name: str, torch_device: torch.device, shared: bool) -> None:
-        self.index = index
-        self.name = name
-        self.torch_device = torch_device
-        self.shared = shared  # another logical device is on the same physical one
-        self.has_streams = torch_device.type not in ("cpu", "meta")
-        self._own = torch.Stream(torch_device) if shared and self.has_streams else None
-
-    @property
-    def stream(self) -> Any:
-        """The stream that its operators run on; None on a device without streams."""
-        if not self.has_streams:
-            return None
-        if self._own is not None:
-            return self._own
-        return torch.accelerator.current_stream(self.torch_device)
-
-    @property
-    def own_stream(self) -> Any:
-        """Its stream, when that is not the one the caller uses anyway."""
-        return self._own
-
-    def computing(self) -> Any:
-        """Return a context in which its stream is the current one."""
-        return contextlib.nullcontext() if self._own is None else _private.on_stream(self._own)
-
-    def __repr__(self) -> str:
-        return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"
-
-
-def logical_devices(
-    names: Sequence[str], devices: Sequence[str | torch.device]
-) -> list[LogicalDevice]:
-    """Return a logical device per name, on the given physical ones."""
-    if len(names) != len(devices):
-        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
-    places = [usable(device) for device in devices]
-    return [
-        LogicalDevice(i, name, place, places.count(place) > 1)
-        for i, (name, place) in enumerate(zip(names, places, strict=True))
-    ]
 
 
 @functools.cache

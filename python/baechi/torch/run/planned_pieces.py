@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import torch
-from torch import nn
-
-from baechi.torch.cost.profiler import kept_ops
-from baechi.torch.record.recorded_step import LOSS, Capture
-from baechi.torch.run.communication import LogicalDevice
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.record.recorded_step import LOSS, Capture, kept_ops
 
 Device = TypeVar("Device")  # or its name
 
@@ -156,25 +152,3 @@ def _wanted(
 ) -> list[LogicalDevice]:
     op, position = origin
     return pushed.get(captured.ops[op].key, {}).get(position, [])
-
-
-def homes_of_weights(
-    model: nn.Module, captured: Capture, device_of: Mapping[str, LogicalDevice]
-) -> list[tuple[torch.Tensor, LogicalDevice]]:
-    """Return where every parameter and buffer goes: to its user, or beside its neighbour."""
-    user: dict[str, LogicalDevice] = {}
-    for op in captured.ops:
-        for name in op.weights:
-            if op.key in device_of:
-                user.setdefault(name, device_of[op.key])
-    result: list[tuple[torch.Tensor, LogicalDevice]] = []
-    last = next(iter(user.values()), None) or next(iter(device_of.values()))
-    for name, tensor in named_weights(model):
-        last = user.get(captured.aliases.get(name, name), last)
-        result.append((tensor, last))
-    return result
-
-
-def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return parameters and buffers, tied ones once."""
-    return [*model.named_parameters(), *model.named_buffers()]

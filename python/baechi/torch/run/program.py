@@ -7,10 +7,9 @@ dictionary, no loop, no look at a tensor. Values are dropped behind their last u
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +17,9 @@ import torch
 from torch import nn
 
 from baechi.torch.base import _private
-from baechi.torch.run.communication import Arrival, Links, LogicalDevice
-from baechi.torch.trace.graph import ExportedGraph, Node, Ref, refs_in
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.run.communication import Arrival, Links
+from baechi.torch.trace.graph import ExportedGraph, Node, Ref
 from baechi.torch.trace.schedule import (
     Bring,
     Return,
@@ -29,6 +29,7 @@ from baechi.torch.trace.schedule import (
     Wait,
     is_everywhere,
 )
+from baechi.torch.weights.homes import table_of
 
 _VARIABLE = re.compile(r"\b[va]\d+(?:_\d+)*\b")
 _ANY = object()  # a line that may run under any stream: it names its own
@@ -44,19 +45,6 @@ class Machine:
     links: Links
     bring: Callable[[torch.Tensor, LogicalDevice], torch.Tensor]  # from outside
     watch: Callable[[str, Any], None] | None = None  # told of every operator's result
-
-
-def _holder(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    path, _, attribute = name.rpartition(".")
-    module = model.get_submodule(path)
-    return (module._parameters if attribute in module._parameters else module._buffers), attribute
-
-
-def weight_of(model: nn.Module, name: str) -> torch.Tensor:
-    """Return the parameter or buffer of a name; tied ones have several."""
-    table, attribute = _holder(model, name)
-    tensor: torch.Tensor = table[attribute]
-    return tensor
 
 
 class _Several:
@@ -247,7 +235,7 @@ class _Writer:
     def _run(self, node: Node) -> list[_Line]:
         name = self._value(node.index)
         if node.kind == "weight":
-            table, attribute = _holder(self._machine.model, node.target)
+            table, attribute = table_of(self._machine.model, node.target)
             return [_Line(None, f"{name} = {self._source.name(table, 'weights')}[{attribute!r}]")]
         if node.kind == "input":
             return [_Line(None, f"{name} = inputs[{node.target}]")]
@@ -271,69 +259,3 @@ def compiled(
 ) -> Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]:
     """Return the function that runs a schedule; its text is its attribute `source`."""
     return _Writer(graph, schedule, machine).write()
-
-
-def interpreted(
-    graph: ExportedGraph,
-    weights: Mapping[str, torch.Tensor],
-    device: torch.device,
-    inputs: list[torch.Tensor],
-    call: Callable[[Node, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
-    *,
-    order: Sequence[int] | None = None,
-    made: Callable[[Node, Any], None] | None = None,
-) -> list[torch.Tensor]:
-    """Run the graph on one device.
-
-    Args:
-        graph: The nodes.
-        weights: By the names that the graph has for them.
-        device: Where.
-        inputs: The arguments of the model.
-        call: Runs a call.
-        order: Of the nodes; by default that of the program.
-        made: Is told of the value of every node.
-
-    """
-    values: dict[int, Any] = {}
-    left = {n: len(users) for n, users in graph.users.items()}
-
-    def real(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return values[value.node]
-        if isinstance(value, torch.device):
-            return device
-        if isinstance(value, (list, tuple)):
-            return type(value)(real(v) for v in value)
-        if isinstance(value, slice):
-            return slice(real(value.start), real(value.stop), real(value.step))
-        return value
-
-    for index in range(len(graph.nodes)) if order is None else order:
-        node = graph.nodes[index]
-        if node.kind == "weight":
-            values[node.index] = weights[node.target]
-        elif node.kind == "constant":
-            values[node.index] = node.target.to(device)
-        elif node.kind == "input":
-            values[node.index] = inputs[node.target]
-        else:
-            args, kwargs = real(node.args), {k: real(v) for k, v in node.kwargs.items()}
-            kwargs.pop("pin_memory", None)
-            plain = node.is_host or node.part_of is not None
-            with contextlib.ExitStack() as stack:
-                for context in node.contexts:
-                    stack.enter_context(context(device))
-                values[node.index] = (
-                    node.target(*args, **kwargs) if plain else call(node, node.target, args, kwargs)
-                )
-            del args, kwargs
-        if made is not None:
-            made(node, values[node.index])
-        for read in set(refs_in((node.args, node.kwargs))):
-            left[read] -= 1
-            if left[read] == 0 and read not in graph.outputs:
-                del values[read]
-    outputs = [values[o] for o in graph.outputs]
-    values.clear()  # `real` refers to itself, and would keep them until they are collected
-    return outputs

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 from baechi.torch.base import _private
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.base.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.base.repeats import without_repeats
 from baechi.torch.record.interception import Interceptor
-from baechi.torch.run.communication import Arrival, Departure, Links, LogicalDevice
+from baechi.torch.run.communication import Arrival, Departure, Links
 
 TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
 

@@ -19,19 +19,21 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.communication import MODES as PLAIN_MODES
-from baechi.torch.run.communication import LogicalDevice
 from baechi.torch.run.graph_gain import GraphGain
 from baechi.torch.run.program import Machine, compiled
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement, Operators, ids_by_name, weights_in
+from baechi.torch.trace.schedule import ORDER
 from baechi.torch.trace.surroundings import Attributes, ExampleGraph, check_surroundings
 
 TIERS = ("auto", 1, 2)
-ORDER = "streams+order"
+
+
 NOT_RUN = "it has not run yet"
 MODES = (*PLAIN_MODES, ORDER)
 _GRAPHS = 4  # of one structure and mode; after that sizes vary too much for graphs

@@ -25,12 +25,11 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch.base import _private
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import PLAIN, map_tensors, tensors_in
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import of_library
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.python_state import PythonState
-from baechi.torch.record.recorder import Recorder
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.units import unit_test
 from baechi.torch.trace.graph import (
@@ -39,7 +38,7 @@ from baechi.torch.trace.graph import (
     NotExportedError,
     graph_of_export,
 )
-from baechi.torch.trace.output_form import PLAIN, output_form
+from baechi.torch.trace.output_form import output_form
 from baechi.torch.trace.outside_reads import OutsideReads
 from baechi.torch.trace.reasons import reason_of
 
@@ -102,12 +101,6 @@ class Exported:
     example: list[tuple[int, ...]]  # the shapes that it was traced with
     variant: int = 0  # which of the settings that a placed model had
     _accepted: set[Any] = field(default_factory=set)
-
-    def recorder(self, model: nn.Module) -> Recorder:
-        """Return what records a step of `model` with the calls of this graph as operators."""
-        from baechi.torch.trace.operators import OperatorRecorder
-
-        return OperatorRecorder(model, self)
 
     def accepts(self, tensors: list[torch.Tensor]) -> bool:
         """Whether the graph is right for tensors of these shapes."""

@@ -20,10 +20,11 @@ from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recorded_step import Capture, Op, rounded
-from baechi.torch.record.recorder import Recorder
-from baechi.torch.run.program import interpreted, weight_of
+from baechi.torch.record.recorder import Recorder, recorder_of
 from baechi.torch.trace.exported import Exported, structure_of
 from baechi.torch.trace.graph import Node, NotExportedError
+from baechi.torch.trace.interpreted import interpreted
+from baechi.torch.weights.homes import weight_of
 
 
 def kind_of(node: Node) -> str:
@@ -101,9 +102,15 @@ class InOrder:
     exported: Exported
     order: Sequence[int]  # of the nodes
 
-    def recorder(self, model: nn.Module) -> Recorder:
-        """Return what records a step of `model` so."""
-        return OperatorRecorder(model, self.exported, self.order)
+
+@recorder_of.register
+def _recorder_of_graph(units: Exported, model: nn.Module) -> Recorder:
+    return OperatorRecorder(model, units)
+
+
+@recorder_of.register
+def _recorder_in_order(units: InOrder, model: nn.Module) -> Recorder:
+    return OperatorRecorder(model, units.exported, units.order)
 
 
 class OperatorWatcher(Interceptor):

@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import PLAIN, map_tensors, tensors_in
 from baechi.torch.trace.graph import NotExportedError
-
-PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 
 
 class _Packer(pickle.Pickler):

@@ -14,12 +14,11 @@ from typing import Any
 from torch import nn
 
 from baechi.torch.record.recorded_step import Capture
-from baechi.torch.run.planned_pieces import named_weights
-from baechi.torch.run.program import weight_of
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import ExportedGraph, Node
 from baechi.torch.trace.operators import module_devices
 from baechi.torch.trace.schedule import Schedule, devices_of, planned_order, scheduled
+from baechi.torch.weights.homes import named_weights, weight_of
 
 
 @dataclass

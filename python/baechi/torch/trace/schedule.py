@@ -16,6 +16,8 @@ from typing import Any
 
 from baechi.torch.trace.graph import ExportedGraph, Node
 
+ORDER = "streams+order"  # the mode in which calls keep to the order of the plan
+
 
 @dataclass(frozen=True)
 class Run:

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.run.communication import LogicalDevice
-from baechi.torch.run.planned_pieces import named_weights
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.weights.homes import named_weights
 
 
 class KeptWeights:

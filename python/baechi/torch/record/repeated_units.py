@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import PLAIN, map_tensors, tensors_in
 from baechi.torch.record.python_state import OWN
 from baechi.torch.record.recorded_step import Op, Tensor
-from baechi.torch.record.recorder import Recorder
+from baechi.torch.record.recorder import Recorder, recorder_of
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.units import unit_test
-from baechi.torch.trace.output_form import PLAIN
 
 
 @dataclass
@@ -39,10 +38,6 @@ class Repeated:
     """Modules that become one operator, as `unit_test` takes them; for `capture`."""
 
     units: Any
-
-    def recorder(self, model: nn.Module) -> Recorder:
-        """Return what records a forward of `model`."""
-        return RepeatingRecorder(model, unit_test(self.units))
 
 
 class RepeatingRecorder(Recorder):
@@ -117,6 +112,11 @@ class RepeatingRecorder(Recorder):
         op.weights = [self.aliases[name] for name in own]
         op.forward = dataclasses.replace(like.forward)
         return out
+
+
+@recorder_of.register
+def _recorder_of_repeated(units: Repeated, model: nn.Module) -> Recorder:
+    return RepeatingRecorder(model, unit_test(units.units))
 
 
 def _another(tensor: torch.Tensor) -> torch.Tensor:
