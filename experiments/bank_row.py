@@ -92,8 +92,10 @@ class Subject:
         torch.manual_seed(7)
         return self.entry.build().double().train()
 
-    def _adamw(self, model: Any, batches: list[Any], before: Callable[[], None]) -> list[float]:
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    def _adamw(
+        self, model: Any, batches: list[Any], before: Callable[[], None], rate: float = 1e-3
+    ) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), rate)
         losses = []
         for batch in batches:
             optimizer.zero_grad()
@@ -122,6 +124,11 @@ class Subject:
         found |= {name: grad for name, grad in grads.items() if grad is not None}
         return Trained(losses, {n: t.detach().to("cpu", copy=True) for n, t in found.items()})
 
+    def run_example(self, model: Any, batches: list[Any], before: Callable[[], None]) -> None:
+        """Train two steps that leave the weights as they are: the second is the recorded one."""
+        self._adamw(model, [batches[0]] * 2, before, rate=0.0)
+        model.zero_grad()
+
     def why_no_graph(self) -> str:
         """Make the graph for all trials; the reason when there is none."""
         try:
@@ -148,7 +155,9 @@ class Subject:
         how: dict[str, Any] = {"asynchronous": trial.asynchronous, "poison": trial.asynchronous}
         if trial.asynchronous:
             how |= {"longest_delay": "150us", "seed": seed, "link": sim.Link("50us", "2GB/s")}
-        with sim.configured(devices=4, memory=capacity, **how):
+        # Where the data decides what a step needs, another one may need more than the example.
+        memory = ROOM if self.entry.varies else capacity
+        with sim.configured(devices=4, memory=memory, **how):
             return self._run_on(trial, seed, capacity)
 
     def _run_on(self, trial: Trial, seed: int, capacity: int) -> dict[str, Any]:
@@ -178,15 +187,23 @@ class Subject:
             for device in range(trial.devices):
                 sim.reset_peak_memory_stats(device)
 
-        def after() -> None:
+        def measure() -> None:
             torch.accelerator.synchronize()
-            measured.extend(sim.max_memory_allocated(i) for i in range(trial.devices))
+            measured[:] = [sim.max_memory_allocated(i) for i in range(trial.devices)]
+
+        def after() -> None:
+            if not (peaks and self.entry.varies):
+                measure()
             result.update(tier=placed.tier, note=placed.tier_note, predicted=placed.peaks)
             placed.restore()
 
         result: dict[str, Any] = {"result": "ok"}
+        peaks = not trial.asynchronous and self.entry.train is None
+        if peaks and self.entry.varies:
+            self.run_example(model, batches, before)
+            measure()
         found = self.trained(model, batches, before, after)
-        if not trial.asynchronous and not self.entry.no_peaks and self.entry.train is None:
+        if peaks:
             result |= compared_peaks(list(result["predicted"].values()), measured)
         if said := difference(self.truth, found):
             result |= {"result": "WRONG", "said": said}

@@ -45,7 +45,7 @@ class Entry:
     loss: Loss = loss_of_output
     train: Training | None = None  # None: AdamW on the loss of each batch
     sizes: tuple[int, int, int] = (4, 3, 4)  # of the batches; the last is the first again
-    no_peaks: str = ""  # why the step's memory is not that of the example
+    varies: str = ""  # why other steps' memory is not that of the example
     needs: str = ""  # the package that it is from
 
 

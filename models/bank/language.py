@@ -120,7 +120,7 @@ ENTRIES = [
         {**_SIZES, "ffn_dim": 48, "dropout": 0.0, "word_embed_proj_dim": 16},
         masked,
     ),
-    _entry("mixtral", "MixtralForCausalLM", {**_GROUPED, **_EXPERTS}, no_peaks=_ROUTED),
+    _entry("mixtral", "MixtralForCausalLM", {**_GROUPED, **_EXPERTS}, varies=_ROUTED),
     _entry(
         "qwen2-moe",
         "Qwen2MoeForCausalLM",
@@ -133,10 +133,10 @@ ENTRIES = [
             "shared_expert_intermediate_size": 24,
             "output_router_logits": True,
         },
-        no_peaks=_ROUTED,
+        varies=_ROUTED,
     ),
     _entry(
-        "gpt-oss", "GptOssForCausalLM", {**_GROUPED, **_EXPERTS, "head_dim": 16}, no_peaks=_ROUTED
+        "gpt-oss", "GptOssForCausalLM", {**_GROUPED, **_EXPERTS, "head_dim": 16}, varies=_ROUTED
     ),
     _entry(
         "deepseek-v3",
@@ -158,7 +158,7 @@ ENTRIES = [
             "qk_nope_head_dim": 8,
             "v_head_dim": 16,
         },
-        no_peaks=_ROUTED,
+        varies=_ROUTED,
     ),
     _entry("mamba", "MambaForCausalLM", _STATES),
     _entry(

@@ -175,6 +175,30 @@ def called(model: Any, inputs: Any) -> Any:
     return model(**inputs)
 
 
+class ChosenMatrices(nn.Module):
+    """Multiplies by some of a stack of weights, and adds a row of its input: numbers say which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(16, 16)
+        self.stack = nn.Parameter(torch.randn(4, 16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        best = self.score(x).mean(0)[:4].topk(2)
+        for value, number in zip(best.values, best.indices, strict=True):
+            x = torch.tanh(x @ self.stack[number]) * value + x.sin()[number]
+        return x
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_view_by_a_number_is_with_what_it_is_a_view_of(seed: int) -> None:
+    torch.manual_seed(3)
+    model, inputs = ChosenMatrices(), torch.randn(8, 16)
+    placed = placed_on(3, model, inputs, method="random", seed=seed, optimizer="adam")
+    check(placed, inputs, "adam")
+    placed.restore()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:
     """Recorded once, placed in several ways."""

@@ -80,7 +80,10 @@ class Step:
             stand = stands[index]
             key = None if stand is None else captured.ops[stand].key
             loss = op.key.startswith(LOSS) and captured.training
-            self._device.append(home if loss else device_of.get(key) if key is not None else None)
+            device = device_of.get(key) if key is not None else None
+            if op.only_views and op.returned[:1] == [None] and op.weights:  # it is a weight's view
+                device = weights.get(op.weights[0])
+            self._device.append(home if loss else device)
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._changes: dict[str, list[tuple[int, int]]] = {}
         self._forward_end = self._end

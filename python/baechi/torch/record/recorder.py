@@ -262,7 +262,9 @@ class Recorder(Interceptor):
             )
         for position, tensor in enumerate(tensors_in(out)):
             if self._op is not None:
-                self._see(tensor, self._op)
+                number = self._see(tensor, self._op)
+                stored = None if number is None else self.seen[number].tensor
+                self.ops[self._op].returned.append(stored)
                 self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
             if not tensor.requires_grad:
                 continue
