@@ -15,6 +15,9 @@
 #include "baechi/graph/canonical_order.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/place/exact/exact.h"
+#include "baechi/place/topological_sequences.h"
+#include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/planner.h"
 #include "baechi/verify/check_schedule.h"
 #include "property/effort.h"
@@ -83,11 +86,15 @@ std::optional<Time> step(const OpGraph& graph, const Cluster& cluster, double bu
   return std::nullopt;
 }
 
-// Two lists of names: the operators as the canonical order has them.
-std::vector<std::string> canonical_names(const OpGraph& graph) {
+std::vector<std::string> names_of(const OpGraph& graph) {
   std::vector<std::string> names;
-  for (const OpId op : canonical_order(graph)) names.emplace_back(graph[op].name);
+  for (const OpId op : graph.ops()) names.emplace_back(graph[op].name);
   return names;
+}
+
+// The operators as the canonical order has them.
+std::vector<std::string> canonical_names(const OpGraph& graph) {
+  return names_of(reordered(graph, canonical_order(graph)));
 }
 
 TEST_CASE("canonical order: is topological, and the same for every order of the lines") {
@@ -286,6 +293,57 @@ std::map<std::string, Pairs> compare(std::uint64_t graphs, double budget) {
   return pairs;
 }
 
+TEST_CASE("canonical costs: with an idle operator the others are numbered as without it") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = tight_graph(seed, 4, 20), idle = with_an_idle_operator(graph, seed);
+    const Cluster cluster(tight_cluster(graph, seed, {90, 180}));
+    const CostModel costs(graph, cluster), more(idle, cluster);
+    const CanonicalCosts canonical(costs), again(more);
+    CHECK(names_of(canonical.costs().graph()) == names_of(again.costs().graph()));
+  }
+}
+
+// The operators of a graph whose file lists them in some order, with the longest path ahead first.
+std::vector<OpId> decisions(const OpGraph& graph, const Cluster& cluster) {
+  const std::vector<OpId> canonical = canonical_order(graph);
+  const OpGraph numbered = reordered(graph, canonical);
+  std::vector<OpId> result;
+  for (const OpId op : critical_path_first_sequence(CostModel(numbered, cluster)))
+    result.push_back(canonical[op.index()]);
+  return result;
+}
+
+TEST_CASE("exact: a search that is cut short has seen the same in every order of the lines") {
+  int cut = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = tight_graph(seed, 10, 20);
+    const OpGraph other = reordered(graph, shuffled(graph, seed + 1));
+    const Cluster cluster(tight_cluster(graph, seed, {90, 180}));
+    if (cluster.communication() != CommunicationMode::kParallel) continue;  // ties are by number
+    const auto search = [&](const OpGraph& lines) {
+      const CostModel costs(lines, cluster);
+      return solve_exactly(costs, {.work = 50'000, .sequence = decisions(lines, cluster)});
+    };
+    const ExactResult first = search(graph), then = search(other);
+    CHECK(first.work == then.work);
+    CHECK(first.makespan == then.makespan);
+    CHECK(first.bound == then.bound);
+    cut += first.complete ? 0 : 1;
+  }
+  CHECK(cut > 3);
+}
+
+TEST_CASE("exact: what has the longest path ahead is decided first") {
+  for (const std::uint64_t seed : {2U, 31U, 43U, 53U}) {  // up to fifty times as much otherwise
+    CAPTURE(seed);
+    const OpGraph graph = tight_graph(seed, 4, 20);
+    const Cluster cluster(tight_cluster(graph, seed, {90, 180}));
+    CHECK(solve_exactly(CostModel(graph, cluster), {.work = 400'000}).complete);
+  }
+}
+
 TEST_CASE("auto: neither order, nor an idle operator, nor more of anything makes it worse") {
   for (const auto& compared : compare(effort(20), 0.1)) {
     CAPTURE(compared.first);
@@ -295,24 +353,28 @@ TEST_CASE("auto: neither order, nor an idle operator, nor more of anything makes
 
 TEST_CASE("auto: small graphs whose steps idle operators and other orders made longer by a tenth") {
   if (effort(20) < 20) return;  // the default budget takes too long there
-  const auto steps = [](std::uint64_t seed, const auto& change) {
+  const auto steps = [](std::uint64_t seed, double budget, const auto& change) {
     const OpGraph graph = tight_graph(seed, 4, 20), changed = change(graph, seed);
     const Cluster cluster(tight_cluster(graph, seed, {90, 180}));
-    const std::optional<Time> first = step(graph, cluster, 1.0), then = step(changed, cluster, 1.0);
+    const std::optional<Time> first = step(graph, cluster, budget);
+    const std::optional<Time> then = step(changed, cluster, budget);
     REQUIRE(first.has_value());
     REQUIRE(then.has_value());
     return std::pair(std::min(first->count(), then->count()),
                      std::max(first->count(), then->count()));
   };
-  for (const std::uint64_t seed : {59U, 86U}) {
-    CAPTURE(seed);
-    const auto found = steps(seed, with_an_idle_operator);
-    CHECK(found.second * 20 <= found.first * 21);
-  }
-  const auto found = steps(125, [](const OpGraph& graph, std::uint64_t seed) {
+  const auto in_another_order = [](const OpGraph& graph, std::uint64_t seed) {
     return reordered(graph, shuffled(graph, seed + 1));
-  });
-  CHECK(found.second * 20 <= found.first * 21);
+  };
+  const auto check = [&](std::uint64_t seed, double budget, const auto& change) {
+    CAPTURE(seed);
+    const auto found = steps(seed, budget, change);
+    CHECK(found.second * 20 <= found.first * 21);
+  };
+  for (const std::uint64_t seed : {59U, 86U}) check(seed, 1.0, with_an_idle_operator);
+  check(125, 1.0, in_another_order);
+  check(36, 0.2, with_an_idle_operator);
+  for (const std::uint64_t seed : {43U, 46U}) check(seed, 0.2, in_another_order);
 }
 
 TEST_CASE("auto: the thousand pairs" * doctest::skip()) {

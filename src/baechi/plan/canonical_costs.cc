@@ -29,21 +29,23 @@ std::optional<DeviceId> idles_on(const CostModel& costs, OpId op) {
 CanonicalCosts::CanonicalCosts(const CostModel& given, Numbering numbering)
     : order_([&] {
         const OpGraph& graph = given.graph();
-        const std::vector<OpId> all = numbering == Numbering::kCanonical
-                                          ? canonical_order(graph)
-                                          : std::vector(graph.ops().begin(), graph.ops().end());
         IdVector<OpId, char> needed(graph.num_ops());
         for (const OpId op : graph.ops())
           if (graph[op].forward.has_value()) needed[*graph[op].forward] = 1;
         std::vector<OpId> kept;
-        for (const OpId op : all) {
+        for (const OpId op : graph.ops()) {
           const std::optional<DeviceId> device = idles_on(given, op);
           if (device.has_value() && needed[op] == 0 && idle_.size() + 1 < graph.num_ops())
             idle_.emplace_back(op, *device);
           else
             kept.push_back(op);
         }
-        return kept;
+        if (numbering == Numbering::kGiven) return kept;
+        // Idle ones are no surroundings of others: with and without them the order is the same.
+        std::vector<OpId> order;
+        for (const OpId op : canonical_order(reordered(graph, kept)))
+          order.push_back(kept[op.index()]);
+        return order;
       }()),
       canonical_(given.graph().num_ops()),
       graph_(reordered(given.graph(), order_)),

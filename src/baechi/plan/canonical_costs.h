@@ -36,14 +36,15 @@ class CanonicalCosts {
   const CostModel& costs() const { return costs_; }
 
   OpId to_given(OpId op) const { return order_[op.index()]; }
+  std::optional<OpId> from_given(OpId op) const { return canonical_[op]; }  // idle ones: nothing
   PlacedGraph to_given(const PlacedGraph& placed) const;
   PlacedGraph from_given(const PlacedGraph& placed) const;
   Placement from_given(const Placement& placement) const;
 
  private:
-  std::vector<std::pair<OpId, DeviceId>> idle_;    // given numbers; where they take no time
-  std::vector<OpId> order_;                        // the given number of each
-  IdVector<OpId, std::optional<OpId>> canonical_;  // the other way; idle ones have none
+  std::vector<std::pair<OpId, DeviceId>> idle_;  // given numbers; where they take no time
+  std::vector<OpId> order_;                      // the given number of each
+  IdVector<OpId, std::optional<OpId>> canonical_;
   OpGraph graph_;
   CostModel costs_;
 };

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "baechi/place/chain/topological_sequences.h"
+#include "baechi/place/topological_sequences.h"
 
 namespace baechi {
 namespace {

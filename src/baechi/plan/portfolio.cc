@@ -13,6 +13,7 @@
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/limits.h"
 #include "baechi/place/partition/partition.h"
+#include "baechi/place/topological_sequences.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/fit_walk.h"
@@ -61,6 +62,9 @@ class Portfolio {
         last_resort_{.work = work_for_fit(costs.graph(), request.budget),
                      .seed = request.place.seed},
         work_at_first_(last_resort_.work) {
+    if (given.busy != nullptr)
+      for (const OpId op : critical_path_first_sequence(costs))
+        decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
     if (request.optimize.level == OptimizeLevel::kNone) return;
     OptimizeOptions optimize = request.optimize;
     optimize.cancel = request.place.cancel;
@@ -144,6 +148,7 @@ class Portfolio {
     ExactResult found = solve_exactly(
         costs, {.work = static_cast<std::int64_t>(budget_left() * share * kExactWorkPerSecond),
                 .start = to_beat.has_value() ? &*to_beat : nullptr,
+                .sequence = decisions_,
                 .cancel = request_.place.cancel});
     if (found.cancelled) stopped_early_ = true;
     Attempt exact;
@@ -196,7 +201,8 @@ class Portfolio {
     if (attempt.misfit.has_value())
       attempt.misfit->op = given_.canonical->to_given(attempt.misfit->op);
     if (attempt.proved && given_.busy != nullptr) {
-      const ExactResult again = solve_exactly(given_.busy->costs(), {.any = true});
+      const ExactResult again =
+          solve_exactly(given_.busy->costs(), {.sequence = decisions_, .any = true});
       attempt.proved = again.complete && !again.placed.has_value();
       if (again.placed.has_value())
         attempt.placed = from_given(given_.busy->to_given(*again.placed));
@@ -311,6 +317,7 @@ class Portfolio {
   const Units& units_;
   const Given given_;
   const PlanRequest& request_;
+  std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
   std::unique_ptr<Shrunk> shrunk_;
   LastResort last_resort_;
   const std::int64_t work_at_first_;

@@ -18,8 +18,8 @@
 
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/chain/chain_costs.h"
-#include "baechi/place/chain/topological_sequences.h"
 #include "baechi/place/placer.h"
+#include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {

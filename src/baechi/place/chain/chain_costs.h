@@ -11,7 +11,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
-#include "baechi/place/chain/topological_sequences.h"
+#include "baechi/place/topological_sequences.h"
 
 namespace baechi {
 

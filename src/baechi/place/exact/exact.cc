@@ -262,7 +262,7 @@ ExactResult solve_exactly(const CostModel& costs, const ExactOptions& options) {
     result.complete = true;
     return result;
   }
-  const std::optional<exact::Instance> instance = exact::tabulate(costs);
+  const std::optional<exact::Instance> instance = exact::tabulate(costs, options.sequence);
   if (instance.has_value()) Search(costs, *instance, options, result).run();
   return result;
 }

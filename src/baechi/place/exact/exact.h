@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "baechi/base/cancel.h"
+#include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
@@ -18,6 +20,10 @@ struct ExactOptions {
   // time): the result depends on it, not on the clock.
   std::int64_t work = 50'000'000;
   const PlacedGraph* start = nullptr;  // a plan to beat; ignored when it does not fit
+  // Topological: operators are decided along it, and of equal choices the first in it is tried
+  // first. Empty: those with the longest path ahead first, then by id. What a search that is
+  // stopped has seen depends on it.
+  std::span<const OpId> sequence = {};
   const CancelFlag* cancel = nullptr;  // stops the search with what it has
   bool any = false;                    // the first plan that fits will do
 };

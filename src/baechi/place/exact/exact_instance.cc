@@ -5,11 +5,12 @@
 
 #include "baechi/base/wide.h"
 #include "baechi/place/allowed_devices.h"
+#include "baechi/place/topological_sequences.h"
 
 namespace baechi::exact {
 namespace {
 
-void add_operators(const CostModel& costs, Instance& in) {
+void add_operators(const CostModel& costs, std::span<const OpId> order, Instance& in) {
   const OpGraph& graph = costs.graph();
   const AllowedDevices allowed(costs);
   in.num_ops = graph.num_ops();
@@ -23,7 +24,9 @@ void add_operators(const CostModel& costs, Instance& in) {
     in.outputs.emplace_back();
     for (const TensorId tensor : graph.outputs(op)) in.outputs.back().push_back(tensor.value());
   }
-  for (const OpId op : graph.topological_order()) {
+  in.rank.resize(in.num_ops);
+  for (const OpId op : order) {
+    in.rank[op.index()] = static_cast<Index>(in.order.size());
     in.order.push_back(op.value());
     for (const Edge& edge : graph.in_edges(op))
       in.ancestors[op.index()] |= in.ancestors[edge.from.index()] | op_bit(edge.from.index());
@@ -177,7 +180,7 @@ bool totals_fit(const CostModel& costs) {
 
 }  // namespace
 
-std::optional<Instance> tabulate(const CostModel& costs) {
+std::optional<Instance> tabulate(const CostModel& costs, std::span<const OpId> order) {
   if (costs.graph().num_ops() > kMostOps || costs.cluster().num_devices() > kMostDevices ||
       !totals_fit(costs))
     return std::nullopt;
@@ -187,7 +190,10 @@ std::optional<Instance> tabulate(const CostModel& costs) {
   in.mode = costs.cluster().communication();
   for (const DeviceId device : costs.cluster().devices())
     in.capacity.push_back(costs.cluster()[device].capacity.count());
-  add_operators(costs, in);
+  if (order.empty())
+    add_operators(costs, critical_path_first_sequence(costs), in);
+  else
+    add_operators(costs, order, in);
   add_tensors(costs, in);
   add_flows(costs, in);
   add_units(costs, in);

@@ -53,7 +53,8 @@ struct Instance {
   const CostModel* costs = nullptr;
   std::size_t num_ops = 0, num_devices = 0;
   CommunicationMode mode = CommunicationMode::kParallel;
-  std::vector<Index> order;                 // topological
+  std::vector<Index> order;                 // topological: the order of decisions
+  std::vector<Index> rank;                  // [op]: its place in it
   std::vector<Ns> time;                     // [op * devices + device]; kNever where it may not run
   std::vector<std::int64_t> temporary;      // [op]
   std::vector<OpSet> ancestors;             // [op]
@@ -85,7 +86,8 @@ struct Instance {
 };
 
 // Absent when there are more operators or devices than the sets have bits, or times so long that
-// sums could overflow.
-std::optional<Instance> tabulate(const CostModel& costs);
+// sums could overflow. The order of decisions is `order`, which is topological, or the one that has
+// the longest path ahead first: bounds rise soonest along it.
+std::optional<Instance> tabulate(const CostModel& costs, std::span<const OpId> order = {});
 
 }  // namespace baechi::exact

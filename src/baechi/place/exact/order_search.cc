@@ -144,21 +144,21 @@ void OrderSearch::branch(std::size_t depth, std::size_t device) {
   const Moment& at = moments_[depth];
   struct Choice {
     Ns start, tail;
-    Index op;
+    Index rank;
   };
   std::vector<Choice> ranked;
-  for_each(worth_trying(at, device, choices(at, device)), [&](std::size_t op) {
-    ranked.push_back({head_[op], tail_[op], static_cast<Index>(op)});
-  });
+  for_each(worth_trying(at, device, choices(at, device)),
+           [&](std::size_t op) { ranked.push_back({head_[op], tail_[op], in_.rank[op]}); });
   std::sort(ranked.begin(), ranked.end(), [](const Choice& a, const Choice& b) {
     if (a.start != b.start) return a.start < b.start;
-    return a.tail != b.tail ? a.tail > b.tail : a.op < b.op;
+    return a.tail != b.tail ? a.tail > b.tail : a.rank < b.rank;
   });
   for (const Choice& choice : ranked) {
     if (stopped_) return;
     moments_[depth + 1] = at;
-    commit(moments_[depth + 1], choice.op);
-    sequence_.push_back(choice.op);
+    const Index op = in_.order[choice.rank];
+    commit(moments_[depth + 1], op);
+    sequence_.push_back(op);
     search(depth + 1);
     sequence_.pop_back();
   }
@@ -261,7 +261,8 @@ OpSet OrderSearch::worth_trying(const Moment& at, std::size_t device, OpSet choi
       if (at.waits[early] != 0) return;
       const Ns end = moment_of(std::max(at.free[device], at.ready[early])) + time(early);
       if (end > head_[late]) return;
-      if (end < head_[late] || time(early) > 0 || time(late) > 0 || early < late)
+      if (end < head_[late] || time(early) > 0 || time(late) > 0 ||
+          in_.rank[early] < in_.rank[late])
         left &= ~op_bit(late);
     });
   });

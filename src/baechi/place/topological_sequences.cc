@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/chain/topological_sequences.h"
+#include "baechi/place/topological_sequences.h"
 
 #include <cstdint>
 #include <queue>
