@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # ./do demo           sets up .venv, builds baechi into it and shows what it does
-# ./do test [STAGE]   sets up .venv and runs every check and test (--list names the stages)
+# ./do test [STAGE]   sets up .venv and runs the checks and tests (--all: every stage, --list: their names)
 # ./do experiments [NAME...|all]   regenerates the tables and figures in docs/results
 # ./do bank [NAME...] places every model of models/bank in all ways (docs/results/bank.md)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`

@@ -389,6 +389,9 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "tensorflow": check_tensorflow,
 }
 
+# What a change needs: ./do test. Continuous integration runs all of them.
+NEEDED = ("format", "ruff", "mypy", "layout", "release", "python", "torch")
+
 
 def run_stage(name: str, fix: bool) -> tuple[Context, str, float]:
     """Run one stage and print its line."""
@@ -418,7 +421,10 @@ def run_stage(name: str, fix: bool) -> tuple[Context, str, float]:
 def main() -> int:
     """Run the chosen stages; 0 when none failed."""
     parser = argparse.ArgumentParser(prog="./do test", description=__doc__)
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help="stages to run (default: all)")
+    parser.add_argument(
+        "stages", nargs="*", metavar="STAGE", help=f"stages to run (default: {' '.join(NEEDED)})"
+    )
+    parser.add_argument("--all", action="store_true", help="every stage, as in CI")
     parser.add_argument("--list", action="store_true", help="name the stages and what they do")
     parser.add_argument("--fix", action="store_true", help="let format and ruff change the files")
     arguments = parser.parse_args()
@@ -431,7 +437,8 @@ def main() -> int:
 
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    results = {name: run_stage(name, arguments.fix) for name in arguments.stages or STAGES}
+    names = STAGES if arguments.all else arguments.stages or NEEDED
+    results = {name: run_stage(name, arguments.fix) for name in names}
     failed = [name for name, (_, result, _) in results.items() if result.startswith("FAILED")]
     contexts = [ctx for ctx, _, _ in results.values()]
     tests = [sum(getattr(c, key) for c in contexts) for key in ("passed", "failed", "skipped")]

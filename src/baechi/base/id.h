@@ -5,7 +5,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <span>
@@ -126,10 +125,3 @@ class IdVector {  // a std::vector that IdType indexes
 };
 
 }  // namespace baechi
-
-template <class Tag>
-struct std::hash<baechi::Id<Tag>> {
-  std::size_t operator()(baechi::Id<Tag> id) const noexcept {
-    return std::hash<std::uint32_t>{}(id.value());
-  }
-};

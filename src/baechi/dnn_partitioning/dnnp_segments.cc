@@ -2,6 +2,7 @@
 #include "baechi/dnn_partitioning/dnnp_segments.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <tuple>
 #include <utility>

@@ -2,6 +2,7 @@
 #include "baechi/place/topological_sequences.h"
 
 #include <cstdint>
+#include <functional>
 #include <queue>
 #include <tuple>
 #include <utility>

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "baechi/base/assert.h"
-#include "baechi/verify/memory_account.h"
+#include "baechi/verify/recounted_memory.h"
 #include "baechi/verify/sentences.h"
 
 namespace baechi {

@@ -11,7 +11,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/schedule/schedule.h"
-#include "baechi/verify/memory_account.h"
+#include "baechi/verify/recounted_memory.h"
 
 namespace baechi {
 

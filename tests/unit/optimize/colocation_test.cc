@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/simulate/execution_simulator.h"

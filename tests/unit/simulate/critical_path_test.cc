@@ -10,19 +10,12 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
 
 using enum CriticalReason;
-
-Cluster byte_per_ns(std::size_t count, CommunicationMode mode) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = Bytes(1000),
-                                  .latency = Time(0),
-                                  .bandwidth = Bandwidth(1'000'000'000),
-                                  .communication = mode}));
-}
 
 const char* word(CriticalReason reason) {
   constexpr const char* kWords[] = {"start",    "input", "control", "arrival",

@@ -11,21 +11,10 @@
 #include "baechi/simulate/simulator.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
-
-constexpr DeviceId kGpu0{0}, kGpu1{1}, kGpu2{2}, kGpu3{3};
-
-// Links that move one byte per nanosecond, after `latency`.
-Cluster byte_per_ns(std::size_t count, CommunicationMode mode, Time latency = Time(0),
-                    Bytes capacity = Bytes(1000)) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = capacity,
-                                  .latency = latency,
-                                  .bandwidth = Bandwidth(1'000'000'000),
-                                  .communication = mode}));
-}
 
 Trace replay(const OpGraph& graph, const Cluster& cluster, const PlacedGraph& placed) {
   return simulate(CostModel(graph, cluster), placed, {.record_memory = true});

@@ -8,11 +8,10 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
-
-constexpr DeviceId kGpu0{0}, kGpu1{1};
 
 struct Setting {
   std::size_t devices = 1;

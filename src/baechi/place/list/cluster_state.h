@@ -12,7 +12,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/place/allowed_devices.h"
-#include "baechi/place/list/memory_account.h"
+#include "baechi/place/list/believed_memory.h"
 #include "baechi/place/list/transfer_times.h"
 #include "baechi/place/placer.h"
 #include "baechi/schedule/schedule.h"
@@ -92,7 +92,7 @@ class ClusterState {
   // Memory, at the time of the decision. `overrun` is not positive when the operator fits.
   bool memory_is_ample() const { return memory_.ample(); }
   void advance_memory(DeviceId device, Time now) { memory_.advance(device, now); }
-  const MemoryAccount& memory() const { return memory_; }
+  const BelievedMemory& memory() const { return memory_; }
   Bytes overrun(OpId op, DeviceId device) const;
   bool fits(OpId op, DeviceId device) {
     if (memory_.ample()) return true;
@@ -145,7 +145,7 @@ class ClusterState {
   const OpGraph& graph_;
   const AllowedDevices& allowed_;
   TransferTimes transfer_times_;
-  MemoryAccount memory_;
+  BelievedMemory memory_;
   bool parallel_;
   bool keep_copies_;  // someone asks for them: queues or memory
   bool shares_channels_;

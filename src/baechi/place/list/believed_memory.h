@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <queue>
 #include <vector>
@@ -17,9 +18,9 @@ namespace baechi {
 // With MemoryPolicy::kLive: the permanent memory of what is placed and of the groups it belongs to,
 // plus the tensors and copies alive at the moment of the decision. With kReserve: everything ever
 // put on the device, so that what it accepts fits under any schedule.
-class MemoryAccount {
+class BelievedMemory {
  public:
-  MemoryAccount(const CostModel& costs, MemoryPolicy policy, double headroom);
+  BelievedMemory(const CostModel& costs, MemoryPolicy policy, double headroom);
 
   // Even all operators and all tensors at once fit on every device: nothing needs an account.
   bool ample() const { return ample_; }

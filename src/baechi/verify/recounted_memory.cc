@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Most memory changes hands when an operator starts or ends, and a device's operators are sorted by
 // both at once, so they are added up per operator. Only what hangs on transfers needs sorting.
-#include "baechi/verify/memory_account.h"
+#include "baechi/verify/recounted_memory.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/place/list/memory_account.h"
+#include "baechi/place/list/believed_memory.h"
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ bool holds_everything(const CostModel& costs) {
 
 }  // namespace
 
-MemoryAccount::MemoryAccount(const CostModel& costs, MemoryPolicy policy, double headroom)
+BelievedMemory::BelievedMemory(const CostModel& costs, MemoryPolicy policy, double headroom)
     : costs_(&costs), policy_(policy), ample_(holds_everything(costs)) {
   if (ample_) return;
   const OpGraph& graph = costs.graph();
@@ -46,7 +46,7 @@ MemoryAccount::MemoryAccount(const CostModel& costs, MemoryPolicy policy, double
   }
 }
 
-Bytes MemoryAccount::overrun(const Asking& asking) const {
+Bytes BelievedMemory::overrun(const Asking& asking) const {
   const auto [op, device, copies, opens_group, by_choice] = asking;
   const Operator& operation = costs_->graph()[op];
   const Bytes capacity = costs_->cluster()[device].capacity;
@@ -74,7 +74,7 @@ Bytes MemoryAccount::overrun(const Asking& asking) const {
   return need - capacity;
 }
 
-void MemoryAccount::take(OpId op, DeviceId device, bool opens_group) {
+void BelievedMemory::take(OpId op, DeviceId device, bool opens_group) {
   const Operator& operation = costs_->graph()[op];
   const bool reserve = policy_ == MemoryPolicy::kReserve;
   Bytes temporary = operation.temporary;
@@ -90,11 +90,11 @@ void MemoryAccount::take(OpId op, DeviceId device, bool opens_group) {
   if (reserve) temporary_[device] = std::max(temporary_[device], temporary);
 }
 
-void MemoryAccount::free_later(DeviceId device, Time at, Bytes bytes) {
+void BelievedMemory::free_later(DeviceId device, Time at, Bytes bytes) {
   if (policy_ == MemoryPolicy::kLive && bytes > Bytes(0)) frees_[device].push({at, bytes});
 }
 
-void MemoryAccount::advance(DeviceId device, Time now) {
+void BelievedMemory::advance(DeviceId device, Time now) {
   auto& frees = frees_[device];
   while (!frees.empty() && frees.top().at <= now) {
     used_[device] -= frees.top().bytes;
@@ -103,7 +103,7 @@ void MemoryAccount::advance(DeviceId device, Time now) {
   }
 }
 
-std::optional<Time> MemoryAccount::next_free() const {
+std::optional<Time> BelievedMemory::next_free() const {
   std::optional<Time> next;
   for (const auto& frees : frees_)
     if (!frees.empty()) next = std::min(next.value_or(frees.top().at), frees.top().at);

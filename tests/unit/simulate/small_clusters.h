@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clusters on which a tensor's bytes are the nanoseconds that it takes, and the names of their devices.
+#pragma once
+
+#include <cstddef>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cluster/cluster.h"
+
+namespace baechi::testing {
+
+inline constexpr DeviceId kGpu0{0}, kGpu1{1}, kGpu2{2}, kGpu3{3};
+
+// Links that move one byte per nanosecond, after `latency`.
+inline Cluster byte_per_ns(std::size_t count, CommunicationMode mode, Time latency = Time(0),
+                           Bytes capacity = Bytes(1000)) {
+  return Cluster(uniform_cluster({.count = count,
+                                  .capacity = capacity,
+                                  .latency = latency,
+                                  .bandwidth = Bandwidth(1'000'000'000),
+                                  .communication = mode}));
+}
+
+}  // namespace baechi::testing
