@@ -173,7 +173,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ $# == 0 || " $* " =~ \ (python|torch|bank|mypy|stub)\  ]]; then
+  if [[ $# == 0 || " $* " =~ \ (--all|python|torch|bank|tensorflow|mypy|stub)\  ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test
   fi

@@ -309,6 +309,9 @@ class Cluster:
     @property
     def devices(self) -> list[Device]: ...
 
+    def with_capacities(self, capacities: Mapping[str, int]) -> Cluster:
+        """The same cluster, but for the bytes of the devices that are named."""
+
     def transfer_time(self, bytes: int, source: str, target: str) -> int:
         """Nanoseconds to send so many bytes between two devices."""
 
@@ -404,6 +407,11 @@ class Plan:
 
     @property
     def cluster(self) -> Cluster: ...
+
+    def with_cluster(self, cluster: Cluster) -> Plan:
+        """
+        The same plan for devices of other capacities: what runs where and when stays, bounds and gap are the cluster's. InputError when a device holds more than it has.
+        """
 
     @property
     def method(self) -> str: ...

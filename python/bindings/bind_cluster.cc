@@ -7,6 +7,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -117,6 +118,19 @@ void bind_cluster(nb::module_& m) {
       .def_prop_ro("communication",
                    [](const ClusterHandle& h) { return mode_name(h.cluster->communication()); })
       .def_prop_ro("devices", [](const ClusterHandle& h) { return h.cluster->spec().devices; })
+      .def(
+          "with_capacities",
+          [](const ClusterHandle& h, const std::map<std::string, std::int64_t>& capacities) {
+            ClusterSpec spec = h.cluster->spec();
+            for (const auto& [name, bytes] : capacities) {
+              if (bytes <= 0)
+                throw InputError("the capacity of '" + name + "' must be positive, not " +
+                                 std::to_string(bytes));
+              spec.devices[device_id(*h.cluster, name).index()].capacity = Bytes(bytes);
+            }
+            return handle(std::move(spec));
+          },
+          "capacities"_a, "The same cluster, but for the bytes of the devices that are named.")
       .def(
           "transfer_time",
           [](const ClusterHandle& h, std::int64_t bytes, std::string_view from,

@@ -13,8 +13,10 @@
 #include <tuple>
 #include <vector>
 
+#include "baechi/cost/cost_model.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/text/text_file.h"
+#include "baechi/plan/planner.h"
 #include "baechi/report/text/plan_text.h"
 #include "bindings.h"
 
@@ -89,6 +91,16 @@ void bind_plan(nb::module_& m) {
                    [](const PlanHandle& h) {
                      return ClusterHandle{std::make_shared<const Cluster>(h.plan.cluster)};
                    })
+      .def(
+          "with_cluster",
+          [](const PlanHandle& h, const ClusterHandle& cluster) {
+            nb::gil_scoped_release unlocked;
+            return PlanHandle{h.graph,
+                              plan_with_capacities(h.plan, CostModel(*h.graph, *cluster.cluster))};
+          },
+          "cluster"_a,
+          "The same plan for devices of other capacities: what runs where and when stays, bounds "
+          "and gap are the cluster's. InputError when a device holds more than it has.")
       .def_prop_ro("method", [](const PlanHandle& h) { return h.plan.method; })
       .def_prop_ro(
           "makespan_ns", [](const PlanHandle& h) { return h.plan.makespan().count(); },

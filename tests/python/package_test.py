@@ -170,6 +170,28 @@ def test_cluster_reads_one_liners_and_tells_transfer_times(tmp_path: Path) -> No
     assert baechi.Cluster.from_json(cluster.to_json()) == cluster
 
 
+def test_a_plan_for_less_memory_is_shown_for_the_cluster_that_there_is() -> None:
+    graph = baechi.generate("layered", operators=60, seed=3)
+    cluster = baechi.Cluster("2x8GiB")
+    first, second = cluster.devices
+    less = cluster.with_capacities({second.name: 6 << 30})
+    assert [device.capacity for device in less.devices] == [8 << 30, 6 << 30]
+    plan = baechi.place_graph(graph, less, method="m-etf")
+    shown = plan.with_cluster(cluster)
+    assert shown.cluster == cluster
+    assert (shown.device_of, shown.starts, shown.peaks) == (plan.device_of, plan.starts, plan.peaks)
+    assert "6.00 GiB of 8.00 GiB" in shown.notes[-1]
+    assert baechi.verify(shown) == []
+    with pytest.raises(baechi.InputError, match="does not fit"):
+        plan.with_cluster(cluster.with_capacities({first.name: 1, second.name: 1}))
+    with pytest.raises(baechi.InputError, match="differs in more than capacities"):
+        plan.with_cluster(baechi.Cluster("3x8GiB"))
+    with pytest.raises(KeyError, match="no device 'tpu'"):
+        cluster.with_capacities({"tpu": 1})
+    with pytest.raises(baechi.InputError, match="must be positive, not 0"):
+        cluster.with_capacities({first.name: 0})
+
+
 @pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct", "chain", "partition", "auto"])
 def test_plans_fit_verify_and_survive_files(method: str, tmp_path: Path) -> None:
     graph = baechi.generate("layered", operators=300, seed=3)

@@ -6,6 +6,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/needed_devices.h"
@@ -176,6 +177,28 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   plan.schedule = std::move(trace.schedule);
   plan.devices = plan_devices(trace);
   if (bounds) plan.bounds = lower_bounds(costs);
+  return plan;
+}
+
+Plan plan_with_capacities(Plan plan, const CostModel& costs) {
+  const Cluster& cluster = costs.cluster();
+  ClusterSpec same = plan.cluster;
+  std::string less;
+  for (std::size_t i = 0; i < std::min(same.devices.size(), cluster.num_devices()); ++i) {
+    const Device& device = cluster[DeviceId(i)];
+    Bytes& planned = same.devices[i].capacity;
+    if (planned < device.capacity)
+      less += (less.empty() ? "" : ", ") + in_quotes(device.name) + " " + short_text(planned) +
+              " of " + short_text(device.capacity);
+    planned = device.capacity;
+  }
+  if (same != cluster.spec())
+    throw InputError("the plan is for a cluster that differs in more than capacities");
+  plan.cluster = std::move(same);
+  const std::vector<std::string> violations = check_schedule(costs.graph(), cluster, plan.schedule);
+  if (!violations.empty()) throw InputError("the plan does not fit: " + violations.front());
+  if (!plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+  if (!less.empty()) plan.notes.push_back("planned with less memory than there is: " + less);
   return plan;
 }
 

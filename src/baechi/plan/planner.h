@@ -84,4 +84,10 @@ IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace);
 Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
              bool bounds);
 
+// A plan that was made for devices of other capacities, for the cluster of `costs`: what runs where
+// and when stays, bounds (if it has any) and gap are those of this cluster, and a note names the
+// devices that it was planned with less memory for. Throws InputError when the clusters differ in
+// anything but capacities, or a device holds more than it has here.
+Plan plan_with_capacities(Plan plan, const CostModel& costs);
+
 }  // namespace baechi

@@ -70,4 +70,5 @@ def test_a_model_that_fails_on_one_device_trains_the_same_on_four(name: str, per
     placed = placed_on(4, model, batches[0], cap * 97 // 100, method="auto", **how)
     close(expected, train(model, batches))
     assert all(peak <= cap for peak in placed.peaks.values())
+    assert {device.capacity for device in placed.plan.cluster.devices} == {cap * 97 // 100}
     placed.restore()

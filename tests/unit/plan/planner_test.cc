@@ -32,6 +32,34 @@ PlanRequest request_for(std::string method) {
   return request;
 }
 
+TEST_CASE("planner: a plan for less memory keeps its times on devices that have more") {
+  const OpGraph graph = figure_1();
+  const Cluster roomy = unit_latency_cluster(2, Bytes(100)),
+                tight = unit_latency_cluster(2, Bytes(4)), tiny = unit_latency_cluster(2, Bytes(1)),
+                wide = unit_latency_cluster(3, Bytes(100));
+  const CostModel roomy_costs(graph, roomy), tight_costs(graph, tight), tiny_costs(graph, tiny),
+      wide_costs(graph, wide);
+  const Plan planned = std::get<Plan>(make_plan(tight_costs, request_for("m-sct")));
+  const Plan roomier = std::get<Plan>(make_plan(roomy_costs, request_for("m-sct")));
+  REQUIRE(planned.makespan() > roomier.makespan());
+  REQUIRE(planned.bounds != roomier.bounds);
+
+  const Plan plan = plan_with_capacities(planned, roomy_costs);
+  CHECK(plan.schedule == planned.schedule);
+  CHECK(plan.devices == planned.devices);
+  CHECK(plan.cluster == roomy.spec());
+  CHECK(plan.bounds == roomier.bounds);
+  CHECK(plan.notes.back() ==
+        "planned with less memory than there is: 'gpu:0' 4 bytes of 100 bytes, "
+        "'gpu:1' 4 bytes of 100 bytes");
+  CHECK(plan_with_capacities(planned, tight_costs) == planned);
+  CHECK_THROWS_WITH_AS(plan_with_capacities(planned, tiny_costs),
+                       doctest::Contains("the plan does not fit: "), InputError);
+  CHECK_THROWS_WITH_AS(plan_with_capacities(planned, wide_costs),
+                       "the plan is for a cluster that differs in more than capacities",
+                       InputError);
+}
+
 // Paper Figure 1.
 TEST_CASE("planner: figure 1 takes 8 time units by m-sct, and 9 on devices of 4 memory units") {
   const OpGraph graph = figure_1();

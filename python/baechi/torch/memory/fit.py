@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -161,7 +160,7 @@ def planned_within(
     nearest: _RunOrder | None = None
     for _ in range(_ATTEMPTS):
         try:
-            plan = place_graph(graph, _with_capacities(cluster, allowed), **options)
+            plan = place_graph(graph, cluster.with_capacities(allowed), **options)
         except DoesNotFit:
             if nearest is None:
                 raise
@@ -170,7 +169,7 @@ def planned_within(
         peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
         over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
         if not over:
-            return plan, _in_bytes(by_tier)
+            return plan if allowed == capacity else plan.with_cluster(cluster), _in_bytes(by_tier)
         worst = max(over, key=lambda device: over[device])
         found = _RunOrder(
             worst,
@@ -233,10 +232,3 @@ class _RunOrder:
 
     def __str__(self) -> str:
         return self.reason
-
-
-def _with_capacities(cluster: Cluster, capacity: Mapping[str, int]) -> Cluster:
-    document = json.loads(cluster.to_json())
-    for device in document["devices"]:
-        device["capacity"] = f"{capacity[device['name']]}B"
-    return Cluster.from_json(json.dumps(document))
