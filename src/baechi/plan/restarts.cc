@@ -58,7 +58,10 @@ std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
 }  // namespace
 
 std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options) {
-  return restart(options, 18 * work_over(costs.graph()), [&](std::uint64_t seed) -> Restarted {
+  constexpr std::size_t kFew = 16;  // devices; partition() tries more and more of those beyond
+  const auto times = static_cast<std::int64_t>(std::max(costs.cluster().num_devices(), kFew));
+  const std::int64_t guess = 18 * work_over(costs.graph()) * times / std::int64_t{kFew};
+  return restart(options, guess, [&](std::uint64_t seed) -> Restarted {
     PlaceOptions place = options.place;
     place.seed = seed;
     place.cancel = nullptr;
@@ -77,7 +80,8 @@ std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units
   const auto coarsest = static_cast<std::int64_t>(30 * costs.cluster().num_devices() *
                                                   std::min<std::size_t>(graph.num_ops(), 200));
   const OpLabels groups = group_labels(graph);
-  return restart(options, least, [&](std::uint64_t seed) -> Restarted {
+  // The first one is worth more than its share.
+  return restart(options, least + coarsest / 4, [&](std::uint64_t seed) -> Restarted {
     std::optional<DeviceCut> cut = cut_partition(costs, groups, {.seed = seed});
     const std::int64_t work = least + coarsest;
     if (!cut.has_value()) return {std::nullopt, work};

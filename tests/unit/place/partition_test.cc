@@ -83,5 +83,29 @@ TEST_CASE("partition: what it takes grows with the graph, and faster than the de
   CHECK(work(160, 64) < 16 * work(160, 8));
 }
 
+TEST_CASE("partition: of many devices more are tried while that helps") {
+  const auto equal = [](std::size_t count, Bytes capacity, Time latency) {
+    return Cluster(uniform_cluster({.count = count,
+                                    .capacity = capacity,
+                                    .latency = latency,
+                                    .bandwidth = Bandwidth(1'000'000'000)}));
+  };
+  const OpGraph joined =
+      testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});
+  const auto work = [&](std::size_t count) {
+    const Cluster cluster = equal(count, Bytes(1'000'000), Time(1'000));
+    return partition(CostModel(joined, cluster), {}).work;
+  };
+  CHECK(work(200) < 2 * work(16));
+
+  OpGraphBuilder builder;
+  for (int i = 0; i < 64; ++i)
+    builder.set_time(
+        builder.add_operator({.name = "op" + std::to_string(i), .permanent = Bytes(8)}), "gpu",
+        Time(10));
+  const OpGraph apart = std::move(builder).build();
+  CHECK(partitioned(apart, equal(64, Bytes(100), Time(5))).schedule.makespan == Time(10));
+}
+
 }  // namespace
 }  // namespace baechi

@@ -344,8 +344,12 @@ Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
   std::optional<PlacedGraph> best;
   std::pair<Bytes, Time> best_key;
   std::uint64_t looks = 0, candidates = 0;
-  for (std::size_t used = std::min<std::size_t>(2, fastest.size()); used <= fastest.size();
+  // Of many devices, more are tried while something runs over or the last ones made it better.
+  bool better = true;
+  for (std::size_t used = std::min<std::size_t>(2, fastest.size());
+       used <= fastest.size() && (used <= 2 * kFewDevices || better || best_key.first > Bytes(0));
        used = used < kFewDevices ? used + 1 : used * 2) {
+    better = false;
     const std::vector<DeviceId> devices(fastest.begin(),
                                         fastest.begin() + static_cast<std::ptrdiff_t>(used));
     for (const Prices& prices : {Prices{0.5, 0.2}, Prices{1.0, 1.0}}) {
@@ -363,6 +367,7 @@ Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
       if (best.has_value() && key >= best_key) continue;
       best = std::move(placed);
       best_key = key;
+      better = true;
     }
   }
   constexpr std::uint64_t kLooksPerReplay = 35, kReplaysPerCandidate = 2;

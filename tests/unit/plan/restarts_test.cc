@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/restarts.h"
+
+#include <doctest/doctest.h>
+
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+TEST_CASE("restarts: none is made that takes many times the work, however many devices there are") {
+  const OpGraph graph =
+      testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});
+  const PlaceOptions place;
+  const auto restarts = [&](std::size_t devices, std::int64_t work) {
+    const Cluster cluster(uniform_cluster({.count = devices,
+                                           .capacity = Bytes(1'000'000'000),
+                                           .latency = Time(5),
+                                           .bandwidth = Bandwidth(1'000'000'000)}));
+    const CostModel costs(graph, cluster);
+    const RestartOptions options{.work = work, .place = place, .must_stop = [] { return false; }};
+    return std::pair(further_partitions(costs, options).size(),
+                     further_cuts(costs, Units(costs), options).size());
+  };
+  CHECK(restarts(8, 100'000) == std::pair<std::size_t, std::size_t>(1, 1));
+  CHECK(restarts(64, 90'000) == std::pair<std::size_t, std::size_t>(0, 0));
+  CHECK(restarts(64, 1'000'000).first > 0);
+  CHECK(restarts(64, 1'000'000).second > 0);
+}
+
+}  // namespace
+}  // namespace baechi
