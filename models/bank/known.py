@@ -50,14 +50,5 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "flow": _RARELY,
-    "mamba2": _RARELY,
     "wav2vec2": _RARELY,
-    "ctc": [
-        Known(
-            "",
-            "FAILS",
-            "simulated devices take no lengths of `ctc_loss` that are on the host",
-            "ctc_loss",
-        )
-    ],
 }

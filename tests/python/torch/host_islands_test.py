@@ -90,6 +90,26 @@ class Offloading(nn.Module):
         return self.second(y.to(h.device) + h)
 
 
+class Spoken(nn.Module):
+    """A loss over all alignments, whose lengths are made on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        chances = self.second(self.first(x).tanh()).log_softmax(-1)
+        lengths = torch.full((words.shape[0],), chances.shape[0])
+        targets = torch.full((words.shape[0],), words.shape[1])
+        return nn.functional.ctc_loss(chances, words, lengths, targets)
+
+
+def test_lengths_of_a_loss_over_alignments() -> None:
+    torch.manual_seed(3)
+    inputs = (torch.randn(9, 4, 8).double(), torch.randint(1, 6, (4, 3)))
+    trains_the_same(Spoken().double(), inputs, ran=1)
+
+
 @pytest.mark.parametrize("to_host", [False, True])
 def test_lengths_of_sequences(to_host: bool) -> None:
     torch.manual_seed(3)

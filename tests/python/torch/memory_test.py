@@ -138,6 +138,11 @@ def nearest(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.cdist(h.detach(), x[:2], compute_mode="use_mm_for_euclid_dist").sum()
 
 
+def turned(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    taps = h.new_ones(16, 16, 1)
+    return nn.functional.conv1d(h.view(32, 16, 16).transpose(1, 2), taps).sum() + x.sum()
+
+
 class Inside(nn.Module):
     """Calls what is no kernel but runs several."""
 
@@ -149,7 +154,7 @@ class Inside(nn.Module):
         return self.call(self.layer(x), x) + self.layer.weight.sum()
 
 
-@pytest.mark.parametrize("call", [scattered, nearest])
+@pytest.mark.parametrize("call", [scattered, nearest, turned])
 def test_predicted_peaks_know_what_runs_inside_of_others(call: Any) -> None:
     inputs = torch.randn(512, 16)
     placed = placed_on(1, Inside(call), inputs, "1GiB", method="single")

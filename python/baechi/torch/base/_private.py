@@ -328,6 +328,30 @@ def as_its_parts(func: Any, *args: Any, **kwargs: Any) -> Any:
     return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
 
+class MemoryInside:
+    """What runs in a ``with`` block had this much more memory of a device than before and after.
+
+    The device's statistics of peaks begin anew. Where it has none, nothing is seen.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.index
+        self._statistics = getattr(torch._C, "_accelerator_getDeviceStats", None)
+        self._before = 0
+        self.bytes = 0
+
+    def __enter__(self) -> MemoryInside:
+        if self._statistics is not None:
+            torch._C._accelerator_resetPeakStats(self._device)
+            self._before = self._statistics(self._device)["allocated_bytes"]["all"]["current"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._statistics is not None:
+            found = self._statistics(self._device)["allocated_bytes"]["all"]
+            self.bytes = found["peak"] - max(found["current"], self._before)
+
+
 def flop_formulas() -> dict[Any, Any]:
     """Return the functions that count the FLOPs of an aten operator, by overload packet."""
     return flop_counter.flop_registry

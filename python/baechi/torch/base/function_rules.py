@@ -139,6 +139,19 @@ def with_host_arguments(
     return (*args[:position], to_host(args[position]), *args[position + 1 :])
 
 
+# Arguments that may be on the host beside a device's, but not while calls are dispatched to Python.
+_FROM_ANYWHERE = {"ctc_loss": (2, 3)}
+
+
+def with_near_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a torch function, beside the first one what may be anywhere."""
+    given = list(args)
+    for position in _FROM_ANYWHERE.get(name, ()):
+        if position < len(given) and isinstance(given[position], torch.Tensor):
+            given[position] = given[position].to(given[0].device)
+    return tuple(given)
+
+
 def asked_device(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the device that a torch function is told to take its result to: as it is given."""
     if name == "cpu":

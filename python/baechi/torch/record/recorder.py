@@ -22,7 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.torch.base import _private
-from baechi.torch.base.function_rules import TRANSFORMS, changed_arguments, with_host_arguments
+from baechi.torch.base.function_rules import (
+    TRANSFORMS,
+    changed_arguments,
+    with_host_arguments,
+    with_near_arguments,
+)
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record.autograd_graph import NodeRecorder
@@ -147,7 +152,7 @@ class Recorder(Interceptor):
             return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
         op.told = kwargs.get("device") is not None
-        args = with_host_arguments(name, args, torch.Tensor.cpu)
+        args = with_near_arguments(name, with_host_arguments(name, args, torch.Tensor.cpu))
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
                 stack.enter_context(_private.without_saved_hooks(self.pack))
@@ -343,6 +348,9 @@ class Recorder(Interceptor):
                 op.made.append(number)
         if not backward:
             self._written(op, index, func, args, kwargs)
+        inside = None  # memory that the kernel had for itself
+        if self.spilling is not None and self.spilling.inside > 0:
+            inside = self._storages.add(self.spilling.inside, index if not backward else None)
         made = tuple(range(first_made, len(self.tensors)))
         reads = self._storages.bytes_read(self._arguments(args, kwargs))
         known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
@@ -350,6 +358,8 @@ class Recorder(Interceptor):
         again = self.again.op if backward else None
         runs = index if again is None else again
         self.trace.append(Run(runs, backward, known, made, sums, again is not None))
+        if inside is not None:
+            self._storages.free(inside)
         work = op.backward if backward else op.forward
         if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
             return

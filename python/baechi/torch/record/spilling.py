@@ -51,6 +51,7 @@ class Spilling(TorchDispatchMode):
         self._unit: set[int] = set()  # what belongs to the unit that runs stays
         self._in_unit = False
         self._trained: list[torch.Tensor] = []
+        self.inside = 0  # bytes that the last kernel had beside what it left, and gave back
 
     def bytes_of(self, storage: Any) -> int:
         """Return the size of a storage, wherever what is in it is now."""
@@ -98,7 +99,7 @@ class Spilling(TorchDispatchMode):
         kwargs = kwargs or {}
         read = self._addresses(dense_in((args, tuple(kwargs.values()))))
         self._bring(read)
-        out = self._with_room(functools.partial(func, *args, **kwargs), read)
+        out = self._with_room(functools.partial(self._watched, func, args, kwargs), read)
         for tensor in changed_arguments(func, args, kwargs):
             page = self._pages.get(_private.storage_address(tensor))
             if page is not None:
@@ -106,6 +107,12 @@ class Spilling(TorchDispatchMode):
         for tensor in dense_in(out):
             if tensor.device == self._device and _private.storage_address(tensor) not in read:
                 self._add(tensor.untyped_storage())
+        return out
+
+    def _watched(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with _private.MemoryInside(self._device) as memory:
+            out = func(*args, **kwargs)
+        self.inside = memory.bytes
         return out
 
     def bring(self, *values: Any) -> None:

@@ -43,25 +43,29 @@ class Storages:
         known = self._ids.get(address)
         if known is not None:
             return known
-        index = len(self.tensors)
-        size = rounded(self._bytes_of(storage))
-        self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
+        index = self.add(rounded(self._bytes_of(storage)), producer)
         self._ids[address] = index
+
+        def freed(_: Any, address: int = address, index: int = index) -> None:
+            if index in self._sizes:
+                self.free(index)
+            del self._watches[index]
+            if self._ids.get(address) == index:
+                del self._ids[address]
+
+        self._watches[index] = weakref.ref(storage, freed)
+        return index
+
+    def add(self, size: int, producer: int | None) -> int:
+        """Return a new tensor."""
+        index = len(self.tensors)
+        self.tensors.append(Tensor(size, producer, writers=[] if producer is None else [producer]))
         self._live += size
         self._sizes[index] = size
         if self._segment is not None:
             self._segment_made.append(index)
             op, start, peak = self._segment
             self._segment = (op, start, max(peak, self._live))
-
-        def freed(_: Any, address: int = address, index: int = index) -> None:
-            if index in self._sizes:
-                self._free(index)
-            del self._watches[index]
-            if self._ids.get(address) == index:
-                del self._ids[address]
-
-        self._watches[index] = weakref.ref(storage, freed)
         return index
 
     def bytes_read(self, tensors: Iterator[torch.Tensor]) -> dict[int, int]:
@@ -75,7 +79,8 @@ class Storages:
                 views.setdefault(known, {})[place] = size
         return {known: sum(sizes.values()) for known, sizes in views.items()}
 
-    def _free(self, tensor: int) -> None:
+    def free(self, tensor: int) -> None:
+        """Say that a tensor's memory is given back."""
         self._live -= self._sizes.pop(tensor)
         self._trace.append(tensor)
 
@@ -84,7 +89,7 @@ class Storages:
         for tensor in dense_in(args):
             known = self.known(tensor)
             if known in self._sizes and _private.only_autograd_holds(tensor):
-                self._free(known)
+                self.free(known)
                 return
 
     def open_segment(self, op: int) -> None:
