@@ -35,6 +35,14 @@ _HELD = [
 _RARELY = [
     Known("", "PEAK", "3% to 7% under in one of ten trials, not understood", always=False),
 ]
+_NO_GRADIENT = [
+    Known(
+        "",
+        "PEAK",
+        "weights that get no gradient in the example have room for an optimizer's state, too",
+        always=False,
+    )
+]
 KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
@@ -49,6 +57,7 @@ KNOWN: dict[str, list[Known]] = {
             "", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False
         ),
     ],
+    "longformer": _NO_GRADIENT,
     "flow": _RARELY,
     "wav2vec2": _RARELY,
 }

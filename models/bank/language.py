@@ -220,8 +220,7 @@ ENTRIES = [
         "longformer",
         "LongformerForMaskedLM",
         {**_SIZES, **_STILL, "attention_window": 4, "type_vocab_size": 1},
-        masked,
-    ),
+    ),  # windows with padding alone have no finite gradient in it
     _entry("fnet", "FNetForMaskedLM", {**_SIZES, "hidden_dropout_prob": 0.0}),
     _entry("t5", "T5ForConditionalGeneration", _T5, masked),
     _entry("bart", "BartForConditionalGeneration", _SEQUENCES, masked),
