@@ -96,11 +96,23 @@ def test_rooms_of_the_project_are_in_order(root: Path) -> None:
     ("name", "body", "problem"),
     [
         ("record/step.py", "from baechi.torch.base.nested import tensors_in\n", None),
-        ("placing.py", "from baechi.torch.run import tiers\n", None),
-        ("record/step.py", "from baechi.torch.run.tiers import MODES\n", "record/ must not import"),
-        ("record/step.py", "def f():\n    from baechi.torch.run import tiers\n", "must not import"),
-        ("run/tiers.py", "from baechi.torch import capture\n", "run/ must not import baechi.torch"),
-        ("run/tiers.py", "import baechi.torch.placing\n", "run/ must not import"),
+        ("placing.py", "from baechi.torch.run import graphs\n", None),
+        (
+            "record/step.py",
+            "from baechi.torch.run.graphs import MODES\n",
+            "record/ must not import",
+        ),
+        (
+            "record/step.py",
+            "def f():\n    from baechi.torch.run import graphs\n",
+            "must not import",
+        ),
+        (
+            "run/graphs.py",
+            "from baechi.torch import capture\n",
+            "run/ must not import baechi.torch",
+        ),
+        ("run/graphs.py", "import baechi.torch.placing\n", "must not import"),
         ("misc/a.py", "", "not in a room"),
         ("base/nested.py", "from baechi.torch.base import moving\n", "import each other"),
     ],
@@ -111,7 +123,7 @@ def test_rooms_object(tmp_path: Path, name: str, body: str, problem: str | None)
         "placing.py": "",
         "base/nested.py": "",
         "base/moving.py": "from baechi.torch.base.nested import tensors_in\n",
-        "run/tiers.py": "",
+        "run/graphs.py": "",
     }
     for path, text in {**sources, name: body}.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -11,8 +11,8 @@ from torch import nn
 
 from baechi._core import Plan
 from baechi.torch.record.capture import unchanged
-from baechi.torch.run.assigner import Assigner
-from baechi.torch.run.tiers import NOT_RUN, TieredAssigner
+from baechi.torch.run.assigner import NOT_RUN, Assigner
+from baechi.torch.run.graphs import Graphs
 from baechi.torch.trace.exported import export
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.operators import OperatorWatcher
@@ -86,9 +86,14 @@ class Placed:
         expected = trail_of(self.model, lambda path, _: path in units, inputs, loss)
         found = Trail()
         fine = Assigner(
-            self.model, mine.captured, mine.placement, mine.devices, mine.mode, collapse=False
+            self.model,
+            mine.captured,
+            mine.placement,
+            mine.devices,
+            mine.mode,
+            collapse=False,
+            watch=found.watch,
         )
-        fine.watch = found.watch
         with unchanged(self.model, mine.places), no_dropout(self.model):
             fine.install()
             try:
@@ -96,19 +101,20 @@ class Placed:
             finally:
                 fine.remove()
         result = compared(expected, found, tolerance)
-        if result and isinstance(mine, TieredAssigner):
-            graph = self._verified_graph(mine, inputs, loss, tolerance)
+        if result and mine.graphs is not None:
+            graph = self._verified_graph(mine.graphs, inputs, loss, tolerance)
             result = result if graph is None else graph
         return result
 
     def _verified_graph(
-        self, mine: TieredAssigner, inputs: Any, loss: Any, tolerance: float | None
+        self, graphs: Graphs, inputs: Any, loss: Any, tolerance: float | None
     ) -> Verification | None:
         """Compare the exported graph on one device and placed; None where there is none."""
+        mine = self._assigner
         with no_dropout(self.model):
             try:
-                mine.announce_tracing("is verified as a graph, too")
-                graph = export(self.model, inputs, units=mine.tier2.units)
+                graphs.announce_tracing("is verified as a graph, too")
+                graph = export(self.model, inputs, units=graphs.tier2.units)
             except NotExportedError:
                 return None
             expected, found = Trail(), Trail()
@@ -133,7 +139,7 @@ class Placed:
     @property
     def tier(self) -> int:
         """Which tier ran the last call: 2 the exported graph, 1 the model's own code."""
-        return self._assigner.tier if isinstance(self._assigner, TieredAssigner) else 1
+        return self._assigner.tier
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -143,7 +149,7 @@ class Placed:
         the other tier where the example does not run in this one.
         """
         known = list(self.tier_peaks.values())
-        ran = not isinstance(self._assigner, TieredAssigner) or self._assigner.note != NOT_RUN
+        ran = self._assigner.graphs is None or self._assigner.note != NOT_RUN
         if ran and self.tier in self.tier_peaks:
             known = [self.tier_peaks[self.tier]]
         return {d: max(peaks[d] for peaks in known) for peaks in known[:1] for d in peaks}
@@ -151,24 +157,22 @@ class Placed:
     @property
     def tier_note(self) -> str:
         """Why the last call did not run in tier 2, or what that would gain; empty when it did."""
-        if isinstance(self._assigner, TieredAssigner):
-            return self._assigner.note
-        return self.why_tier_1
+        return self.why_tier_1 if self._assigner.graphs is None else self._assigner.note
 
     @property
     def graphs(self) -> int:
         """How many graphs of the model there are for tier 2: one per mode and kind of arguments."""
-        return self._assigner.graphs if isinstance(self._assigner, TieredAssigner) else 0
+        return 0 if self._assigner.graphs is None else len(self._assigner.graphs)
 
     @property
     def unplanned(self) -> set[str]:
         """The modules and functions that ran but were not in the recorded step."""
-        return set(self._assigner.unplanned)
+        return set(self._assigner.eager.unplanned)
 
     @property
     def transfers(self) -> int:
         """How many tensors were sent so far."""
-        return self._assigner.links.transfers
+        return self._assigner.sent.links.transfers
 
     def __repr__(self) -> str:
         return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"

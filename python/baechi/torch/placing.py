@@ -40,7 +40,7 @@ from baechi.torch.record.capture import RecordingPlace, call_arguments
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graph_gain import gain_of
-from baechi.torch.run.tiers import MODES, TIERS, Tier2, TieredAssigner
+from baechi.torch.run.graphs import MODES, TIERS, Tier2
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
@@ -112,7 +112,7 @@ def assign(
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan, str(gain))
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
     wanted = Tier2(tier == 2, gain, asked, list(exported), starts, operators, units, early)
-    return Placed(model, TieredAssigner(model, captured, chosen, logical, mode, wanted), plan)
+    return Placed(model, Assigner(model, captured, chosen, logical, mode, wanted), plan)
 
 
 def costs_of(

@@ -50,7 +50,7 @@ def placed(
 def keep_busy(place: Any, source: int, target: int) -> None:
     """Let what is sent from now on between two devices wait."""
     devices = place._assigner.devices
-    for stream in place._assigner.links._pair(devices[source], devices[target]):
+    for stream in place._assigner.sent.links._pair(devices[source], devices[target]):
         with _private.on_stream(stream):
             sim.work(BUSY, stream.device)
 

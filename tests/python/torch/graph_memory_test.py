@@ -15,7 +15,7 @@ import baechi.torch
 import torch
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.base.repeats import sent_bytes
-from baechi.torch.run import tiers
+from baechi.torch.run import graphs
 from baechi.torch.run.communication import Links
 from baechi.torch.trace import surroundings
 from memory_test import check, check_close, machine, placed_on
@@ -49,7 +49,7 @@ def test_predicted_peaks_of_graphs_are_those_of_the_devices(name: str) -> None:
         share = options.pop("share", None)
         size = "1GiB" if share is None else int(need * share)
         placed = placed_on(options.pop("count"), built(ALL[name]), inputs, size, **options)
-        need, known = need or placed.peaks["gpu:0"], placed._assigner.tier2.exported
+        need, known = need or placed.peaks["gpu:0"], placed._assigner.graphs.tier2.exported
         check(placed, inputs, options["optimizer"])
         assert placed.tier == 2, placed.tier_note
         placed.restore()
@@ -160,7 +160,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(args)
         return baechi.torch.export(*args, **kwargs)
 
-    for module in (surroundings, tiers):
+    for module in (surroundings, graphs):
         monkeypatch.setattr(module, "export", export)
     return made
 

@@ -153,11 +153,14 @@ def test_in_a_graph_copies_to_the_cpu_wait_until_they_are_read() -> None:
     )
     with torch.no_grad():
         placed.model(inputs)
-    (program,) = [p for known in placed._assigner._programs.values() for p in known]
-    lines = program.run.source.splitlines()
+    graphs = placed._assigner.graphs
+    assert graphs is not None
+    program: Any
+    (program,) = [g.program for known in graphs._known.values() for g in known]
+    lines = program.source.splitlines()
     sent = next(i for i, line in enumerate(lines) if "send" in line)
     calls = [i for i, line in enumerate(lines) if "call" in line]
-    assert sum(i < sent for i in calls) == 2, program.run.source  # `first` and `long`
+    assert sum(i < sent for i in calls) == 2, program.source  # `first` and `long`
     placed.restore()
 
 

@@ -141,6 +141,6 @@ def test_nothing_is_kept_of_what_a_part_was_given() -> None:
     place = placed_on_two(model, torch.ones(2, 4))
     for _ in range(3):
         model.b(torch.ones(2, 4, device="sim:0"))
-    kept = place._assigner
+    kept = place._assigner.sent
     assert (len(kept._copies), len(kept._sent), len(kept.links._collected)) == (0, 0, 0)
     place.restore()

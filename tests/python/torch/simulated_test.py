@@ -17,7 +17,7 @@ from baechi.torch.base import _private, moving
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.memory import eager as memory
 from baechi.torch.record.capture import capture_on
-from baechi.torch.run import assigner, communication
+from baechi.torch.run import communication, eager
 from random_placement import placed_at_random, simulated
 from torch import nn
 from torch_models import ALL, CASES, built, deep
@@ -273,7 +273,7 @@ def test_what_a_module_returns_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) 
         clock="virtual", operator_time="1ms", link=sim.Link("2ms", None), poison=False
     ):
         early = forward_time()
-        monkeypatch.setattr(assigner.Assigner, "_push", lambda *_: None)
+        monkeypatch.setattr(eager.EagerRunner, "_push", lambda *_: None)
         late = forward_time()
     # The last of the chain leaves after 16 ms and is read at 18; eight results come home.
     assert early <= 1e-3 * (16 + 2 + 1 + 8 * 2)

@@ -17,7 +17,7 @@ import torch
 from baechi.torch import placing
 from baechi.torch.memory.fit import peaks_by_tier
 from baechi.torch.record.capture import call_arguments
-from baechi.torch.run import tiers
+from baechi.torch.run import graphs
 from baechi.torch.trace import surroundings
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
@@ -275,7 +275,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("a trace")
         return baechi.torch.export(*args, **options)
 
-    for module in (surroundings, tiers):
+    for module in (surroundings, graphs):
         monkeypatch.setattr(module, "export", noted)
     return made
 
@@ -323,7 +323,8 @@ def test_a_long_trace_that_was_asked_for_is_announced(monkeypatch: pytest.Monkey
         assert placed.verify(x)
     placed.restore()
     # Given a graph, but not asked for others: these calls do not wait.
-    placed = placed_at_random(model.train(), x, 2, exported=placed._assigner.tier2.exported[:1])
+    known = placed._assigner.graphs.tier2.exported[:1]
+    placed = placed_at_random(model.train(), x, 2, exported=known)
     model(x)
     assert placed.tier == 2
     model.eval()

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.run import tiers
+from baechi.torch.run import graphs
 from baechi.torch.trace.exported import export
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
@@ -88,7 +88,7 @@ def test_graphs_that_cannot_be_had_are_not_tried_for_ever(monkeypatch: pytest.Mo
         tried += 1
         return export(*args, **kwargs)
 
-    monkeypatch.setattr(tiers, "export", counted)
+    monkeypatch.setattr(graphs, "export", counted)
     inputs = {"batch": {"pair": (torch.ones(2, 4), torch.ones(2, 4))}, "scale": 1.0}
     placed = placed_at_random(Turning(), inputs, 2)
     for number in range(20):

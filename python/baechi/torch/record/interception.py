@@ -24,6 +24,7 @@ from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.function_rules import OBSERVERS
 from baechi.torch.record.scopes import Scope
+from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
 
 
 class _State(threading.local):
@@ -36,16 +37,6 @@ class _State(threading.local):
         self.root = Scope("", "")  # each thread counts its own calls
 
 
-def is_unit_by_default(module: nn.Module) -> bool:
-    """Whether a module has no inside worth a look: leaves, and what computes its own weights."""
-    return (
-        next(module.children(), None) is None
-        or isinstance(module, nn.MultiheadAttention)
-        or hasattr(module, "parametrizations")
-        or _private.is_compiled(module)
-    )
-
-
 def _runs_its_parts(unit: nn.Module) -> bool:
     """Whether a unit calls the modules inside it as Python does: compiled ones do not."""
     compiled = _private.is_compiled(unit) or _private.compiled_in_place(unit)
@@ -55,21 +46,6 @@ def _runs_its_parts(unit: nn.Module) -> bool:
 def _is_own(weight: torch.Tensor | None) -> bool:
     """Whether it is a weight, not what `torch.func.functional_call` put in the place of one."""
     return weight is None or isinstance(weight, nn.Parameter)
-
-
-class _Wrapper(functools.partial[Any]):
-    """A module's forward while it is seen; a copy of it would run the module it was made for."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be copied or pickled with the module."""
-        raise InputError(
-            "a placed model cannot be copied or pickled: restore() it first, or take its state_dict"
-        )
-
-    @property
-    def __globals__(self) -> Any:
-        """Refuse to be scripted: torch.jit.script looks here first."""
-        raise AttributeError("torch.jit.script cannot take a placed model: restore() it first")
 
 
 class _Resumed:
@@ -97,20 +73,6 @@ class _Resumed:
         return self._by.resume(self._scope, self._mark, self._function, args, kwargs)
 
 
-def _own_thread(module: nn.Module, forward: Any, running: threading.RLock) -> Callable[..., Any]:
-    thread = threading.get_ident()
-
-    @functools.wraps(forward)
-    def run_or_wait(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == thread:
-            return forward(*args, **kwargs)
-        with running:
-            pass
-        return module.forward(*args, **kwargs)
-
-    return run_or_wait
-
-
 class Interceptor(TorchFunctionMode):
     """Calls run_root, run_unit and run_function for what the model does; subclasses decide."""
 
@@ -130,9 +92,18 @@ class Interceptor(TorchFunctionMode):
         """The call of the model as a whole."""
         return self._state.root
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a call of the model, or of a part of it, goes on in this thread."""
+        return self._state.scope is not None
+
+    def is_part(self, path: str) -> bool:
+        """Whether a module is inside a unit, and seen where it is called alone."""
+        return path in self._parts
+
     def check_free(self) -> None:
         """Raise InputError if the model has wrappers already."""
-        if any(isinstance(m.__dict__.get("forward"), _Wrapper) for m in self.model.modules()):
+        if any(isinstance(m.__dict__.get("forward"), WrappedForward) for m in self.model.modules()):
             raise InputError("the model is placed already: restore() it first")
 
     def install(self) -> None:
@@ -158,7 +129,7 @@ class Interceptor(TorchFunctionMode):
             call = wrap(path, module, forward)
             if not path or _private.compiled_in_place(module):
                 call = _private.not_compiled(call)
-            wrapper = functools.update_wrapper(_Wrapper(call), forward)
+            wrapper = functools.update_wrapper(WrappedForward(call), forward)
             module.__dict__["forward"] = wrapper
             self._wrapped.append((module, before, forward))
 
@@ -184,7 +155,7 @@ class Interceptor(TorchFunctionMode):
         wrappers = [module.__dict__["forward"] for module, _, _ in self._wrapped]  # or the user's
         _private.autograd_calls.end(self)
         for module, _, forward in self._wrapped:
-            module.__dict__["forward"] = _own_thread(module, forward, running)
+            module.__dict__["forward"] = of_own_thread(module, forward, running)
         try:
             yield
         finally:
@@ -193,6 +164,22 @@ class Interceptor(TorchFunctionMode):
             _private.autograd_calls.begin(self)
 
     # What subclasses decide. In all but run_function the mode is on unless said otherwise.
+
+    def run_call(self, path: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ARG002
+        """Run what was called while the model as a whole is not running; the mode is off.
+
+        Args:
+            path: Of the module; empty for the model.
+            run: Runs it, seen.
+            args: Of the call.
+            kwargs: Of the call.
+
+        """
+        return run(*args, **kwargs)
+
+    def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a function that ran in a forward once more, in the backward."""
+        return run(*args, **kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the whole model."""
@@ -291,10 +278,11 @@ class Interceptor(TorchFunctionMode):
         return wrapped
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run what was called while the model as a whole is not running.
+        run = functools.partial(self._run_seen, path, forward)
+        return self.run_call(path, run, args, kwargs)
 
-        The model itself, or one of its modules: that one counts as called for the first time.
-        """
+    def _run_seen(self, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the model, or one of its modules: that one counts as called for the first time."""
         self.root.begin()
         scope = self.root
         prefix = ""
@@ -304,20 +292,13 @@ class Interceptor(TorchFunctionMode):
             if known is not None:
                 known.begin()
                 scope = known
-        return self.session(scope, self._start(path, forward), args, kwargs)
-
-    def _start(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         if path:
-            return self.part(forward)
-        return lambda *args, **kwargs: self.run_root(forward, args, kwargs)
+            return self.session(scope, forward, args, kwargs)
+        return self.session(scope, self.run_root, (forward, args, kwargs), {})
 
     def opens(self, path: str) -> bool:  # noqa: ARG002
         """Whether a unit that was given other weights runs function by function."""
         return True
-
-    def part(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs a part of the model while the model as a whole is not running."""
-        return forward
 
     # Activations that are computed again in the backward
 
@@ -334,6 +315,12 @@ class Interceptor(TorchFunctionMode):
         """Run a function again, seen and counted as it was when `scope` was at `mark`."""
         if not self._wrapped:
             return function(*args, **kwargs)
+        run = functools.partial(self._run_seen_again, scope, mark, function)
+        return self.run_again(run, args, kwargs)
+
+    def _run_seen_again(
+        self, scope: Scope, mark: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         state = self._state
         before = scope.mark()
         scope.go_back(mark)
@@ -341,7 +328,7 @@ class Interceptor(TorchFunctionMode):
         state.scope, state.paused, state.inside, state.resumed = scope, False, False, True
         try:
             with contextlib.nullcontext() if _private.is_seeing(self) else self:
-                return self.part(function)(*args, **kwargs)
+                return function(*args, **kwargs)
         finally:
             state.scope, state.paused, state.inside, state.resumed = was
             scope.go_back(before)

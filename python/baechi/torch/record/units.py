@@ -8,7 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from baechi.torch.record.interception import is_unit_by_default
+from baechi.torch.base import _private
+
+
+def is_unit_by_default(module: nn.Module) -> bool:
+    """Whether a module has no inside worth a look: leaves, and what computes its own weights."""
+    return (
+        next(module.children(), None) is None
+        or isinstance(module, nn.MultiheadAttention)
+        or hasattr(module, "parametrizations")
+        or _private.is_compiled(module)
+    )
 
 
 def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:

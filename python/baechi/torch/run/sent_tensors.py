@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.base.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.base.repeats import without_repeats
-from baechi.torch.record.interception import Interceptor
 from baechi.torch.run.communication import Arrival, Departure, Links
 
 TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
@@ -38,7 +37,7 @@ class _Copy:
         self.arrival = arrival
 
 
-class Made:
+class _LastWrite:
     """When a storage was written last: a view of it that is made later is there just as early."""
 
     __slots__ = ("event", "tensor", "version")
@@ -49,31 +48,25 @@ class Made:
         self.event = event
 
 
-class SentTensors(Interceptor):
+class SentTensors:
     """Knows which device has a tensor, and takes it to where it is read."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        is_unit: Callable[[str, nn.Module], bool],
-        devices: list[LogicalDevice],
-        mode: str,
-    ) -> None:
-        super().__init__(model, is_unit)
+    def __init__(self, devices: list[LogicalDevice], mode: str) -> None:
         self.devices = devices
         self.mode = mode
         self.links = Links(devices, mode)
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
         self._mine = set(devices)
+        self.host = self._exclusive.get(torch.device("cpu"))
         self._any_shared = any(d.shared for d in devices)
         self._any_streams = any(d.has_streams for d in devices)
-        self._own_streams = [d for d in devices if d.own_stream is not None]
+        self.own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
-        self._weight_ids: set[int] = set()  # the ids of parameters and buffers
-        self._made_at: dict[int, Made] = {}  # by storage; of operators whose views are sent
+        self.weight_ids: set[int] = set()  # of parameters and buffers
+        self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
-        self._home: torch.device | None = None  # where the model was called
+        self.home: torch.device | None = None  # where the model was called
 
     # Who has a tensor
 
@@ -85,13 +78,14 @@ class SentTensors(Interceptor):
                 return device
         return self._exclusive.get(tensor.device)
 
-    def _mark(self, value: Any, device: LogicalDevice | None) -> None:
+    def mark(self, value: Any, device: LogicalDevice | None) -> None:
+        """Take note that `device` has the tensors in `value`, where others share its memory."""
         if device is not None and device.shared:
             for tensor in tensors_in(value):
                 if tensor.device == device.torch_device:  # a function may send it elsewhere
                     setattr(tensor, TAG, device)
 
-    def _keep_on_host(self, value: Any) -> None:
+    def keep_on_host(self, value: Any) -> None:
         """Take note that the model wants tensors on the CPU, and not where the plan has them."""
         host = self._host
         if not self._any_streams:
@@ -105,8 +99,11 @@ class SentTensors(Interceptor):
 
             host[id(tensor)] = weakref.ref(tensor, forget)
 
-    def _stays_on_host(self, tensors: list[torch.Tensor], module: nn.Module | None = None) -> bool:
+    def stays_on_host(self, read: Any, module: nn.Module | None = None) -> bool:
         """Whether a function, or a module without weights, computes on the CPU by intent."""
+        if not self._host:
+            return False
+        tensors = list(tensors_in(read))
         if module is not None and any(True for _ in (*module.parameters(), *module.buffers())):
             return False
         if not all(tensor.is_cpu for tensor in tensors):
@@ -127,12 +124,19 @@ class SentTensors(Interceptor):
                 target.own_stream.wait_event(callers.record_event())
                 tensor.record_stream(target.own_stream)
             return tensor
-        copy = self._copy(tensor, source, target)
+        copy = self.copy(tensor, source, target)
         return copy.arrival.wait()
 
-    def _copy(
+    def brought(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return what came from outside; a graph, which knows its readers, holds it."""
+        copy = self.moved(tensor, target)
+        self._copies.pop((id(tensor), target.index), None)
+        return copy
+
+    def copy(
         self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice
     ) -> _Copy:
+        """Send `tensor` unless its copy is there, or on its way, already."""
         key = (id(tensor), target.index)
         grads = tensor.requires_grad and torch.is_grad_enabled()
         version = _private.version_of(tensor)
@@ -151,7 +155,7 @@ class SentTensors(Interceptor):
         if target.shared:
             setattr(arrival.tensor, TAG, target)
         self._sent.setdefault(_private.storage_address(tensor), []).append(key)
-        if source is not None and self._weight_ids.intersection((id(tensor), id(tensor._base))):
+        if source is not None and self.weight_ids.intersection((id(tensor), id(tensor._base))):
             arrival.settle(source)  # a unit may change its own without our notice
         copies = self._copies
 
@@ -164,7 +168,9 @@ class SentTensors(Interceptor):
 
     def _ready(self, tensor: torch.Tensor) -> Any:
         """Return the event of the last change of a storage; None where that is not known."""
-        made = self._made_at.get(_private.storage_address(tensor)) if self._made_at else None
+        if not self._last_writes:
+            return None
+        made = self._last_writes.get(_private.storage_address(tensor))
         if made is None or tensor.is_inference():  # these do not count their versions
             return None
         known = made.tensor() is not None and made.version == _private.version_of(tensor)
@@ -178,18 +184,29 @@ class SentTensors(Interceptor):
             copy = sent.to(target.torch_device)
         return Arrival(copy if sent is tensor else copy.expand(tensor.shape), None, None, None)
 
-    def _about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
+    def note_made(self, value: Any, device: LogicalDevice) -> None:
+        """Take note that the tensors in `value`, whose views will be sent, are made by now."""
+        event = device.stream.record_event()
+        for tensor in tensors_in(value):
+            self._last_writes[_private.storage_address(tensor)] = _LastWrite(tensor, event)
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether a change of a tensor has to look for those who still read it."""
+        return bool(self._sent or self._last_writes or self.links.reads)
+
+    def about_to_change(self, tensor: torch.Tensor, device: LogicalDevice | None) -> None:
         """Let pending copies of the storage finish, and forget what will be outdated.
 
         Versions alone do not tell: inference tensors and `tensor.data` do not count them.
         """
         address = _private.storage_address(tensor)
-        self._made_at.pop(address, None)
+        self._last_writes.pop(address, None)
         for key in self._sent.pop(address, ()):
             self._copies.pop(key, None)
         self.links.reads.before_change(tensor, None if device is None else device.stream)
 
-    def _changed_back(self, given: Any, taken: Any, *, counted: bool = True) -> None:
+    def changed_back(self, given: Any, taken: Any, *, counted: bool = True) -> None:
         """Change what was given as copies of it were changed in place, where they were taken.
 
         Args:
@@ -207,30 +224,30 @@ class SentTensors(Interceptor):
 
     def _change_back(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         device = self.owner(tensor)
-        self._about_to_change(tensor, device)
+        self.about_to_change(tensor, device)
         if device is None:
-            tensor.copy_(self._sent_home(copy, tensor.device))
+            tensor.copy_(self.sent_home(copy, tensor.device))
         else:
             sent = self.moved(copy, device)
             with device.computing():
                 tensor.copy_(sent)
 
-    def _call_is_over(self, *held: Any) -> None:
+    def call_is_over(self, *held: Any) -> None:
         """Let go of what was sent: what is `held` may change from now on without our notice."""
         self.links.forget()
         self.links.reads.settle(held_tensors(held))
         self._copies.clear()
         self._sent.clear()
-        self._made_at.clear()
+        self._last_writes.clear()
 
-    def _taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
+    def taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
         """Return the arguments of a function where it runs."""
         if name in STAY:
             return args, kwargs
         if device is None:  # what it changes is the caller's, or was made beside the plan
             changed = next(tensors_in(kwargs.get("out", args[:1])), None)
             where = None if changed is None else changed.device
-            return map_tensors(lambda t: self._sent_home(t, where), (args, kwargs))
+            return map_tensors(lambda t: self.sent_home(t, where), (args, kwargs))
         keep_host = name in HOST_ARGUMENTS
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -241,7 +258,7 @@ class SentTensors(Interceptor):
         return map_tensors(move, args), map_tensors(move, kwargs)
 
     @contextlib.contextmanager
-    def _attributes_at(
+    def attributes_at(
         self, module: nn.Module, names: Iterable[str], device: LogicalDevice
     ) -> Iterator[None]:
         """Have tensors that a module holds, and that are no weights of it, where it runs."""
@@ -254,15 +271,15 @@ class SentTensors(Interceptor):
         finally:
             kept = [name for name in given if held.get(name) is taken[name]]
             held.update({name: given[name] for name in kept})
-        self._changed_back([given[n] for n in kept], [taken[n] for n in kept])
+        self.changed_back([given[n] for n in kept], [taken[n] for n in kept])
 
-    def _told_device(
+    def told_device(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: LogicalDevice
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments that name "the" device as they are where a unit runs."""
         if not any(isinstance(v, torch.device) for v in (*args, *kwargs.values())):
             return args, kwargs
-        known = {self._home, *(d.torch_device for d in self.devices)}
+        known = {self.home, *(d.torch_device for d in self.devices)}
 
         def told(value: Any) -> Any:
             meant = isinstance(value, torch.device) and value in known
@@ -270,13 +287,14 @@ class SentTensors(Interceptor):
 
         return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
 
-    def _device_of_function(
+    def device_of_function(
         self,
         tensors: list[torch.Tensor],
         planned: LogicalDevice | None,
         stays: bool,
         kwargs: Any,
     ) -> LogicalDevice | None:
+        """Return where a function runs that reads `tensors`; None where the caller is."""
         out = kwargs.get("out")
         if isinstance(out, torch.Tensor):
             return self.owner(out)
@@ -299,8 +317,9 @@ class SentTensors(Interceptor):
 
     # Between the caller's streams and ours
 
-    def _join(self, *, from_caller: bool) -> None:
-        for device in self._own_streams:
+    def join(self, *, from_caller: bool) -> None:
+        """Order our streams behind the caller's, or the caller's behind ours."""
+        for device in self.own_streams:
             callers = torch.accelerator.current_stream(device.torch_device)
             own = device.own_stream
             if from_caller:
@@ -308,32 +327,30 @@ class SentTensors(Interceptor):
             else:
                 callers.wait_event(own.record_event())
 
-    def _await(self, tensors: list[torch.Tensor]) -> None:
+    def wait_for(self, tensors: list[torch.Tensor]) -> None:
         """Order the caller's streams behind what made the tensors of ours that they read."""
-        if not self._own_streams:
+        if not self.own_streams:
             return
         owners = {self.owner(tensor) for tensor in tensors}
-        for device in (d for d in self._own_streams if d in owners):
+        for device in (d for d in self.own_streams if d in owners):
             callers = torch.accelerator.current_stream(device.torch_device)
             callers.wait_event(device.own_stream.record_event())
 
-    def _all_sent_home(self, out: Any, home: torch.device | None) -> Any:
-        self._state.paused = True
-        try:
-            return map_tensors(lambda t: self._sent_home(t, home), out)
-        finally:
-            self._state.paused = False
+    def all_sent_home(self, out: Any, home: torch.device | None) -> Any:
+        """Return what a call made as its caller may read it, on `home`."""
+        return map_tensors(lambda t: self.sent_home(t, home), out)
 
-    def _read_by_caller(self, tensor: torch.Tensor) -> None:
+    def read_by_caller(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
         source = self.owner(tensor)
         if source is not None and source.own_stream is not None:
             tensor.record_stream(torch.accelerator.current_stream(tensor.device))
 
-    def _sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
+    def sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
+        """Return a tensor as the caller may read it."""
         source = self.owner(tensor)
         if home is None or source is None or tensor.device == home:
-            self._read_by_caller(tensor)
+            self.read_by_caller(tensor)
             return tensor
         target = self._exclusive.get(home)
         if target is not None:

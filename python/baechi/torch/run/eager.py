@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the code of a placed model, each operator on its device (Paper 4.3, tier 1).
+
+The inputs of each unit go to the unit's device, and those of a plain torch function to the device
+that the plan names, to its weight's, or to that of its first input. What the plan does not know,
+such as control flow that took another turn than in the recorded step, follows its inputs.
+
+A module all of whose operators share a device becomes one unit, so that nothing inside it is
+intercepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.function_rules import (
+    DIFFERENTIATES,
+    STAY,
+    UNCOUNTED_CHANGES,
+    asked_device,
+    changes_argument,
+    is_host,
+    on_host_by_intent,
+    with_host_arguments,
+)
+from baechi.torch.base.nested import held_by, map_tensors, tensors_in
+from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.recorded_step import Capture
+from baechi.torch.record.scopes import Scope
+from baechi.torch.run.planned_pieces import (
+    called_units,
+    keeping_units,
+    pushed_outputs,
+    units_of,
+    writers_of_views,
+)
+from baechi.torch.run.sent_tensors import SentTensors
+
+_CPU = torch.device("cpu")
+
+
+class Calls(Protocol):
+    """Who decides how the calls of a model run that come from outside of it."""
+
+    def run_call(self, path: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model, or the module at `path`; `run` runs its code, seen."""
+
+    def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a function that ran in a forward once more, in the backward."""
+
+
+class EagerRunner(Interceptor):
+    """Runs what is seen of a model's forward where a placement says."""
+
+    sees_parts = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        captured: Capture,
+        device_of: Mapping[str, LogicalDevice],
+        sent: SentTensors,
+        calls: Calls,
+        *,
+        collapse: bool,
+        watch: Callable[[str, Any], None] | None,
+    ) -> None:
+        self._units = units_of(captured, device_of) if collapse else called_units(captured)
+        super().__init__(model, lambda path, _: path in self._units)
+        self._device_of = device_of
+        self._sent = sent
+        self._calls = calls
+        self._watch = watch
+        self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
+        self._keeping_units = keeping_units(captured)
+        self._recorded = {op.key for op in captured.ops}
+        self._opened = {op.scope for op in captured.ops if op.module is None}
+        self._changing = {op.key for op in captured.ops if op.changed or op.changes_weights}
+        streams = sent.mode == "streams"
+        self._pushed = pushed_outputs(captured, device_of) if streams else {}
+        self._viewed = writers_of_views(captured, self._pushed)
+        self.unplanned: set[str] = set()  # what ran but was not in the recorded step
+
+    def run_call(self, path: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the model, or a part that is called alone, as the placed model decides."""
+        return self._calls.run_call(path, run, args, kwargs)
+
+    def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a function once more, in the backward."""
+        return self._calls.run_again(run, args, kwargs)
+
+    def opens(self, path: str) -> bool:
+        """Whether it ran so in the recorded step; who puts in weights later keeps to the plan."""
+        return any(f"{caller}.".startswith(f"{path}.") for caller in self._opened)
+
+    def run_unit(
+        self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run a unit on its device."""
+        if scope.target is None:
+            scope.target = self._target_of_unit(scope, module)
+        device, changes, attributes = scope.target
+        known = scope.key in self._recorded or scope.path in self._units
+        if not known and not self.is_part(scope.path):
+            self._new(scope.key)
+        if device is None:
+            device = next(filter(None, map(self._sent.owner, tensors_in((args, kwargs)))), None)
+        given = (args, kwargs)
+        on_host = self._sent.stays_on_host(given, module)
+        if on_host:
+            device = self._sent.host
+        if device is not None:
+            if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+                args = (self._sent.moved(args[0], device),)
+            else:
+                args = map_tensors(lambda t: self._sent.moved(t, device), args)
+                kwargs = map_tensors(lambda t: self._sent.moved(t, device), kwargs)
+                args, kwargs = self._sent.told_device(args, kwargs, device)
+        if changes and self._sent.may_be_read:
+            for tensor in tensors_in((args, kwargs)):
+                self._sent.about_to_change(tensor, device)
+        if attributes and device is not None:
+            forward = self._sent.attributes_at(module, attributes, device)(forward)
+        if device is None or device.own_stream is None:
+            out = forward(*args, **kwargs)
+        else:
+            with device.computing():
+                out = forward(*args, **kwargs)
+        if changes:
+            self._sent.changed_back(given, (args, kwargs))
+        if on_host or (device is not None and device.has_streams):
+            self._sent.keep_on_host(out)
+        self._made(scope.key or type(module).__name__, out, device)
+        return out
+
+    def _new(self, key: str) -> None:
+        """Say once that the model took a turn that the recorded step did not."""
+        if not self.unplanned:
+            warnings.warn(
+                f"{type(self.model).__name__} ran {key!r}, which was not in the recorded step: it "
+                "follows its inputs. To plan it, give example inputs that lead there",
+                stacklevel=2,
+            )
+        self.unplanned.add(key)
+
+    def _target_of_unit(
+        self, scope: Scope, module: nn.Module
+    ) -> tuple[LogicalDevice | None, bool, list[str]]:
+        key = scope.key or type(module).__name__
+        known = self._units.get(scope.path)
+        device = self._device_of.get(key) or known
+        if device is None:  # called more often than in the recorded step, or only views
+            weight = next(module.parameters(), None)
+            device = None if weight is None else self._sent.owner(weight)
+        keeps = key in self._keeps_inputs or scope.path in self._keeping_units
+        return device, not keeps, list(held_by(module))
+
+    def run_function(
+        self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run a torch function on one device."""
+        known = scope.planned.get(index)
+        if known is None or known[0] != name:
+            key = scope.function_key(index, name)
+            known = scope.planned[index] = (name, key, self._device_of.get(key))
+            if key not in self._recorded:
+                self._new(key)
+        args = with_host_arguments(name, args, self._copied_to_host)
+        tensors = list(tensors_in((args, tuple(kwargs.values()))))
+        changes = changes_argument(name, kwargs)
+        first = args[:1] or tensors[:1]  # of several tensors, where a function changes a list
+        asked = asked_device(name, args, kwargs)
+        on_host = on_host_by_intent(asked, self._sent.home)
+        if self._sent.stays_on_host(tensors):
+            device, on_host = self._sent.host, True
+        elif name == DIFFERENTIATES:
+            device = None
+        else:
+            stays = changes or name in STAY
+            device = self._sent.device_of_function(tensors, known[2], stays, kwargs)
+            args, kwargs = self._sent.taken(name, args, kwargs, device)
+        out = kwargs.get("out")
+        if self._sent.may_be_read and (changes or out is not None or known[1] in self._changing):
+            for tensor in tensors_in(first if changes else tensors if out is None else out):
+                self._sent.about_to_change(tensor, device)
+        if device is None:
+            self._sent.wait_for(tensors)
+        if device is None or device.own_stream is None:
+            out = call(*args, **kwargs)
+        else:
+            if name in STAY and is_host(asked):
+                args = (self._sent.sent_home(args[0], _CPU), *args[1:])
+            with device.computing():
+                out = call(*args, **kwargs)
+        if changes and args:
+            self._sent.changed_back(first, args[:1])
+        elif name in UNCOUNTED_CHANGES or known[1] in self._changing:
+            taken = list(tensors_in((args, tuple(kwargs.values()))))
+            self._sent.changed_back(tensors[1:], taken[1:], counted=name not in UNCOUNTED_CHANGES)
+        if on_host or (device is not None and device.has_streams and name not in STAY):
+            self._sent.keep_on_host(out)
+        self._made(known[1], out, device)
+        return out
+
+    def _copied_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._sent.wait_for([tensor])  # the copy is the caller's, on its own stream
+        return tensor.cpu()
+
+    def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
+        self._sent.mark(out, device)
+        if key in self._viewed and device is not None and device.has_streams:
+            self._sent.note_made(out, device)
+        if self._pushed:
+            self._push(key, out, device)
+        if self._watch is not None:
+            with contextlib.nullcontext() if device is None else device.computing():
+                self._watch(key, out)
+
+    def _push(self, key: str, out: Any, device: LogicalDevice | None) -> None:
+        """Send outputs to the devices that will want them, before these ask."""
+        wanted = self._pushed.get(key)
+        if wanted is None or device is None or not device.has_streams:
+            return
+        for position, tensor in enumerate(tensors_in(out)):
+            for target in wanted.get(position, ()):
+                elsewhere = target is not device and target.has_streams
+                if elsewhere and self._sent.owner(tensor) is device:
+                    self._sent.copy(tensor, device, target)
