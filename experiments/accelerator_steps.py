@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.memory.eager import Around, held_bytes, peak_memory
+from baechi.torch.memory.eager import StepContext, held_bytes, peak_memory
 from baechi.torch.memory.fit import GraphStep, Memory
 from baechi.torch.record.capture import capture_on
 from baechi.torch.trace.graph import NotExportedError
@@ -97,7 +97,7 @@ class Subject:
             self.captured,
             used,
             tiers=(tier,),
-            around=Around("none", home, held_bytes(self.inputs.values()), memory_of=physical),
+            around=StepContext("none", home, held_bytes(self.inputs.values()), memory_of=physical),
             graph=self._recorded([physical[name] for name in used]) if tier == 2 else None,
         )
         return {device: peak.bytes for device, peak in memory.peaks(device_of)[tier].items()}

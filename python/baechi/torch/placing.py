@@ -27,7 +27,7 @@ from baechi.torch.base.request import (
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.optimizers import optimizer_name
 from baechi.torch.cost.profiler import Costs, estimate, measure_on
-from baechi.torch.memory.eager import Around, held_bytes
+from baechi.torch.memory.eager import StepContext, held_bytes
 from baechi.torch.memory.fit import (
     GRADIENTS,
     GraphStep,
@@ -314,10 +314,12 @@ def _cluster_on(
     return found, physical_of
 
 
-def _around(example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str) -> Around:
+def _around(
+    example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str
+) -> StepContext:
     """Return what the caller holds; arguments on several devices count where the first one is."""
     given = list(tensors_in(call_arguments(example_inputs)))
     called = given[0].device if given else None
     home = next((name for name, device in physical_of.items() if device == called), None)
     host = tuple(n for n, d in physical_of.items() if d.type == "cpu")
-    return Around(optimizer, home, held_bytes(given), host)
+    return StepContext(optimizer, home, held_bytes(given), host)

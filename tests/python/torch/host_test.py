@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.memory.eager import Around, held_bytes, peak_memory
+from baechi.torch.memory.eager import StepContext, held_bytes, peak_memory
 from baechi.torch.memory.fit import GraphStep, Memory
 from torch import nn
 from torch_models import CASES, built
@@ -175,13 +175,13 @@ def test_logical_devices_that_share_a_memory_have_one_peak() -> None:
         return baechi.torch.capture(model, inputs, units=units)
 
     for tier in (1, 2):
-        memory = Memory(model, captured, list(memory_of), (tier,), Around("none"))
+        memory = Memory(model, captured, list(memory_of), (tier,), StepContext("none"))
         if tier == 2:
             graph = baechi.torch.export(model, inputs)
             shared = [torch.device("sim:0")] * 2
             memory.graph = GraphStep(graph, "streams", shared, record)
         own = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
-        memory.around = Around("none", "gpu:0", held_bytes([inputs]), memory_of=memory_of)
+        memory.around = StepContext("none", "gpu:0", held_bytes([inputs]), memory_of=memory_of)
         together = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
         assert max(own.values()) < together["sim:0"] <= sum(own.values())
         placed = baechi.torch.assign(model, captured, device_of, memory_of, tier=tier)

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.memory.eager import Around, held_bytes
+from baechi.torch.memory.eager import StepContext, held_bytes
 from baechi.torch.memory.fit import GraphStep, Memory
 from baechi.torch.run import communication, sent_gradients
 from busy_links import X, both_tiers, goes_wrong, keep_busy, machine, placed
@@ -345,7 +345,7 @@ def test_the_second_buffer_is_among_the_predicted_peaks(added: bool, tier: int) 
     physical = [torch.device("sim:0"), torch.device("sim:1")]
     record = functools.partial(baechi.torch.capture, model, x)
     graph = GraphStep(exported, "streams", physical, lambda units: record(units=units))
-    around = Around("none", "d1", held_bytes([x]))
+    around = StepContext("none", "d1", held_bytes([x]))
     memory = Memory(model, captured, ["d0", "d1"], (tier,), around, graph)
     device_of = {op.key: "d1" if op.key in there else "d0" for op in captured.ops}
     predicted = [peak.bytes for peak in memory.peaks(device_of)[tier].values()]

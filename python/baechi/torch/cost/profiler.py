@@ -31,7 +31,7 @@ from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.capture import call_arguments, record_step, sum_of, unchanged
-from baechi.torch.record.recorded_step import Capture, Op, Run, Work, kept_ops
+from baechi.torch.record.recorded_step import Capture, KernelRun, Op, Work, kept_ops
 from baechi.torch.record.recorder import Recorder, recorder_of
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class _Stopwatch(TorchDispatchMode):
         before = len(self._recorder.trace)
         self._recorder.dispatched(func, args, kwargs, out)
         run = self._recorder.trace[-1] if len(self._recorder.trace) > before else None
-        if isinstance(run, Run) and not func.is_view:
+        if isinstance(run, KernelRun) and not func.is_view:
             place = run.op, run.backward
             self.kernels.setdefault(place, []).append(str(func))
             self._times.setdefault(place, []).append(took)

@@ -18,8 +18,15 @@ from baechi.torch.base import _private
 from baechi.torch.cost.optimizers import OPTIMIZERS
 from baechi.torch.memory.gradients import TICKS, Gradients
 from baechi.torch.memory.recomputed import Recomputed
-from baechi.torch.record.autograd_graph import Node
-from baechi.torch.record.recorded_step import LOSS, Capture, Run, Seen, kept_ops, rounded
+from baechi.torch.record.autograd_graph import AutogradNode
+from baechi.torch.record.recorded_step import (
+    LOSS,
+    Capture,
+    KernelRun,
+    TensorObject,
+    kept_ops,
+    rounded,
+)
 
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
 # as it does by default on accelerators (`foreach`).
@@ -40,7 +47,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Around:
+class StepContext:
     """What decides the memory of a step beside the placement."""
 
     optimizer: str = "adam"  # whose state is held beside each trained parameter
@@ -59,7 +66,7 @@ def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(map(rounded, storages.values()))
 
 
-class Step:
+class StepMemory:
     """The recorded step under a placement."""
 
     def __init__(
@@ -67,7 +74,7 @@ class Step:
         captured: Capture,
         device_of: Mapping[str, str],
         weights: Mapping[str, str],
-        around: Around,
+        around: StepContext,
     ) -> None:
         self._captured = captured
         self._around = around
@@ -89,15 +96,15 @@ class Step:
         self._forward_end = self._end
         self._begins = [op.end for op in captured.ops]
         for at, event in enumerate(captured.trace):
-            if isinstance(event, Run) and event.backward:
+            if isinstance(event, KernelRun) and event.backward:
                 self._forward_end = min(self._forward_end, at)
-            elif isinstance(event, Run):
+            elif isinstance(event, KernelRun):
                 self._begins[event.op] = min(self._begins[event.op], at)
         self._savers: dict[int, list[int]] = {}
         for index, op in enumerate(captured.ops):
             for tensor in op.saved:
                 self._savers.setdefault(tensor, []).append(index)
-        self._objects: dict[int, list[Seen]] = {}
+        self._objects: dict[int, list[TensorObject]] = {}
         for seen in captured.seen:
             self._objects.setdefault(seen.tensor, []).append(seen)
         self._takers: dict[int, list[int]] = {}  # of what the code holds
@@ -151,7 +158,7 @@ class Step:
         if at >= self._end and self._captured.training:
             return UPDATE
         for event in reversed(self._captured.trace[: at + 1]):
-            if isinstance(event, Run):
+            if isinstance(event, KernelRun):
                 return self._captured.ops[event.op].key
         return self._captured.ops[0].key if self._captured.ops else UPDATE
 
@@ -165,7 +172,7 @@ class Step:
             changes.append((start, size))
             changes.append((end, -size))
 
-    def _device_of_node(self, node: Node) -> str | None:
+    def _device_of_node(self, node: AutogradNode) -> str | None:
         if node.weight is not None:
             return self._weight_device.get(node.weight)
         return self._home if node.op is None else self._device[node.op]
@@ -180,7 +187,7 @@ class Step:
         ).replay()
         made: dict[int, tuple[str | None, int]] = {}
         for at, event in enumerate(self._captured.trace):
-            if isinstance(event, Run):
+            if isinstance(event, KernelRun):
                 for tensor in event.made:
                     made.setdefault(tensor, (self._device[event.op], at))
         forward = {t: where for t, where in made.items() if t not in gradients}
@@ -233,7 +240,7 @@ class Step:
             local = min(local, self._forward_end)
         return min(max(local, saved or 0), freed)
 
-    def _hold_copies(self, seen: Seen, takers: list[int], made: Any) -> None:
+    def _hold_copies(self, seen: TensorObject, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
         owner = made[seen.tensor][0] if seen.tensor in made else self._home
         kept = any(self._device[s] == owner for s in seen.kept)
@@ -316,12 +323,14 @@ def update_memory(
 
 
 def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:
-    """Return the most bytes of `peaks_of`; the options are those of `Around`."""
-    found = peaks_of(captured, device_of, Around(**options))
+    """Return the most bytes of `peaks_of`; the options are those of `StepContext`."""
+    found = peaks_of(captured, device_of, StepContext(**options))
     return {device: peak.bytes for device, peak in found.items()}
 
 
-def peaks_of(captured: Capture, device_of: Mapping[str, str], around: Around) -> dict[str, Peak]:
+def peaks_of(
+    captured: Capture, device_of: Mapping[str, str], around: StepContext
+) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step of the model's own code.
 
     Args:
@@ -330,5 +339,5 @@ def peaks_of(captured: Capture, device_of: Mapping[str, str], around: Around) ->
         around: What else decides.
 
     """
-    step = Step(captured, device_of, weight_devices(captured, device_of), around)
+    step = StepMemory(captured, device_of, weight_devices(captured, device_of), around)
     return step.peaks(device_of.values())

@@ -14,7 +14,7 @@ from torch import nn
 
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
-from baechi.torch.memory.eager import Around, Peak, peaks_of, weight_devices
+from baechi.torch.memory.eager import Peak, StepContext, peaks_of, weight_devices
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.trace.exported import Exported
@@ -42,7 +42,7 @@ class Memory:
     captured: Capture  # of modules and functions
     devices: Sequence[str]
     tiers: tuple[int, ...]  # that may run it
-    around: Around
+    around: StepContext
     graph: GraphStep | None = None  # what tier 2 runs
 
     def peaks(

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from baechi.torch.record.autograd_graph import Gradient, Node
-from baechi.torch.record.recorded_step import Capture, Run, rounded
+from baechi.torch.record.autograd_graph import AutogradNode, Gradient
+from baechi.torch.record.recorded_step import Capture, KernelRun, rounded
 
 TICKS = 64  # of the clock per event of the trace: what is freed, made and freed again in between
 
@@ -48,7 +48,7 @@ class Gradients:
     def __init__(
         self,
         captured: Capture,
-        device_of_node: Callable[[Node], str | None],
+        device_of_node: Callable[[AutogradNode], str | None],
         hold: Hold,
         sent_behind: Mapping[tuple[int, int], int],
         *,
@@ -99,7 +99,7 @@ class Gradients:
             made = {
                 tensor: at
                 for at in range(begins, node.at)
-                if isinstance(event := events[at], Run)
+                if isinstance(event := events[at], KernelRun)
                 and event.backward
                 and not (event.sums or event.again)
                 for tensor in event.made
@@ -110,7 +110,7 @@ class Gradients:
             self._drop(storage, self._next())
         return set(self._made)
 
-    def _run(self, index: int, node: Node, made: Mapping[int, int]) -> None:
+    def _run(self, index: int, node: AutogradNode, made: Mapping[int, int]) -> None:
         self._collect(index, node)
         device, end = self._devices[index], node.at * TICKS
         if node.weight is not None and self._added_to_held:
@@ -195,7 +195,7 @@ class Gradients:
         else:
             self._sent.append(storage)
 
-    def _collect(self, index: int, node: Node) -> None:
+    def _collect(self, index: int, node: AutogradNode) -> None:
         """Add what came over to the buffers, as far as the engine does so before a node."""
         for place in list(self._arrived):
             sender = self._sent_behind.get(place, self._captured.nodes[place[0]].op)

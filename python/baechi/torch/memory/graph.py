@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from baechi.torch.memory.eager import Around, Peak, Step
+from baechi.torch.memory.eager import Peak, StepContext, StepMemory
 from baechi.torch.memory.gradients import TICKS
 from baechi.torch.record.recorded_step import Capture, rounded
 from baechi.torch.trace.graph import ExportedGraph
@@ -21,7 +21,7 @@ _DROPPED, _SENT, _LET_GO = 1, 2, 3
 _Copy = tuple[int, int, int]  # a value, the device it went to, and its version
 
 
-class _Program:
+class _VariableTimes:
     """From when to when the program of a schedule holds its variables, in ticks of the record."""
 
     def __init__(self, graph: ExportedGraph, schedule: Schedule, ends: Mapping[int, int]) -> None:
@@ -52,7 +52,7 @@ class _Program:
             self.ends[output] = self.end
 
 
-class GraphStep(Step):
+class GraphStepMemory(StepMemory):
     """The recorded step of a graph under a schedule."""
 
     def __init__(
@@ -62,7 +62,7 @@ class GraphStep(Step):
         schedule: Schedule,
         devices: Sequence[str],
         weights: Mapping[str, str],
-        around: Around,
+        around: StepContext,
     ) -> None:
         super().__init__(captured, {}, weights, around)
         self._graph, self._schedule, self._names = graph, schedule, devices
@@ -77,7 +77,7 @@ class GraphStep(Step):
 
     def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
         ends = {node: self._captured.ops[op].end for node, op in self._op_of.items()}
-        program = _Program(self._graph, self._schedule, ends)
+        program = _VariableTimes(self._graph, self._schedule, ends)
         dropped: dict[tuple[int, str | None], int] = {}  # the storages that variables name
         for node, parts in self._captured.values.items():
             for tensor, _ in parts:
@@ -101,7 +101,9 @@ class GraphStep(Step):
         saved = self._released(tensor, self._savers_on(tensor, device)) or 0
         return min(max(dropped, saved * TICKS), freed)
 
-    def _hold_sent(self, program: _Program, dropped: Mapping[tuple[int, str | None], int]) -> None:
+    def _hold_sent(
+        self, program: _VariableTimes, dropped: Mapping[tuple[int, str | None], int]
+    ) -> None:
         """Hold the copies on other devices until the program and autograd let go of them."""
         readers: dict[_Copy, list[int]] = {}
         for (reader, value), version in self._schedule.copies.items():
@@ -132,7 +134,7 @@ class GraphStep(Step):
         savers = [op for op in ops if tensor in self._captured.ops[op].saved]
         return self._released(tensor, savers) or 0
 
-    def _hold_returned(self, program: _Program) -> None:
+    def _hold_returned(self, program: _VariableTimes) -> None:
         """Hold at home what the model returns from other devices."""
         for node in dict.fromkeys(self._graph.outputs):
             if self._schedule.devices[node] is None or self._where(node) == self._home:
@@ -167,7 +169,7 @@ def graph_peaks(
     schedule: Schedule,
     devices: Sequence[str],
     weights: Mapping[str, str],
-    around: Around,
+    around: StepContext,
 ) -> dict[str, Peak]:
     """Return the most bytes that each device holds during a step of a graph.
 
@@ -180,4 +182,4 @@ def graph_peaks(
         around: What else decides.
 
     """
-    return GraphStep(captured, graph, schedule, devices, weights, around).peaks(devices)
+    return GraphStepMemory(captured, graph, schedule, devices, weights, around).peaks(devices)

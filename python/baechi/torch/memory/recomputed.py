@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from baechi.torch.memory.gradients import TICKS, Hold
-from baechi.torch.record.recorded_step import Again, Capture, Run, Seen
+from baechi.torch.record.recorded_step import Again, Capture, KernelRun, TensorObject
 
 
 class Recomputed:
@@ -25,10 +25,10 @@ class Recomputed:
         self._reads: dict[tuple[int, int], int] = {}  # last one, by tensor and operator
         self._made: dict[int, tuple[int, int]] = {}  # event and operator, by tensor
         for at, event in enumerate(captured.trace):
-            if isinstance(event, Run) and event.again:
+            if isinstance(event, KernelRun) and event.again:
                 for tensor in event.made:
                     self._made[tensor] = at, event.op
-            elif isinstance(event, Run) and event.backward:
+            elif isinstance(event, KernelRun) and event.backward:
                 for tensor, _ in event.reads:
                     self._reads[tensor, event.op] = at
         self._node_ends: dict[int, list[int]] = {}
@@ -43,7 +43,7 @@ class Recomputed:
             forward: The device of what the forward made, by tensor.
 
         """
-        seen: dict[int, list[Seen]] = {}
+        seen: dict[int, list[TensorObject]] = {}
         users: dict[int, set[int]] = {}
         for run in self._captured.again:
             for one in (*run.takes, *run.makes):
@@ -62,7 +62,7 @@ class Recomputed:
         self._hold_copies(forward)
 
     def _hold_copies(self, forward: Mapping[int, tuple[str | None, int]]) -> None:
-        sent: dict[tuple[int, str | None], list[tuple[Again, Seen]]] = {}
+        sent: dict[tuple[int, str | None], list[tuple[Again, TensorObject]]] = {}
         makers: dict[int, list[Again]] = {}
         for run in self._captured.again:
             for one in run.takes:
@@ -99,5 +99,5 @@ class Recomputed:
         return max(ends, default=0)
 
 
-def _until(seen: Seen, end: int) -> int:
+def _until(seen: TensorObject, end: int) -> int:
     return end if seen.until is None else seen.until

@@ -33,7 +33,7 @@ class Gradient:
 
 
 @dataclass
-class Node:
+class AutogradNode:
     """A node of autograd that ran, in the order of `Capture.nodes`."""
 
     op: int | None  # the operator that made it; None for the accumulation of a leaf
@@ -59,9 +59,9 @@ class NodeRecorder:
         self._place_of = place_of  # a tensor's storage
         self._now = now
         self._told = begins  # of the gradients that a node is given, before it runs
-        self.nodes: list[Node] = []  # that ran, in this order
+        self.nodes: list[AutogradNode] = []  # that ran, in this order
         self.between = False  # no node runs: gradients are being summed
-        self._found: list[Node] = []
+        self._found: list[AutogradNode] = []
         self._index: dict[Any, int] = {}
         self._edges: list[list[tuple[int, int] | None]] = []
 
@@ -88,7 +88,7 @@ class NodeRecorder:
                 edges.append((index[key], slot))
             self._add(mine, node, edges)
 
-    def finished(self) -> list[Node]:
+    def finished(self) -> list[AutogradNode]:
         """Return the nodes that ran, in the order in which they did."""
         order = {id(node): position for position, node in enumerate(self.nodes)}
         for node in self.nodes:
@@ -120,9 +120,9 @@ class NodeRecorder:
         weight = None if variable is None else self._weight_of(variable)
         op = self._op_of(_private.sequence_number(node)) if variable is None else None
         while len(self._found) <= index:
-            self._found.append(Node(None))
+            self._found.append(AutogradNode(None))
             self._edges.append([])
-        self._found[index] = Node(op, weight)
+        self._found[index] = AutogradNode(op, weight)
         self._edges[index] = edges
 
         def done(given: Any, received: Any, index: int = index) -> None:

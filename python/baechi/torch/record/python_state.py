@@ -35,7 +35,7 @@ _CONTAINERS = (list, tuple, set, deque, dict)
 _ONE_THING = (nn.Module, torch.Tensor, type, ModuleType, logging.Logger, logging.Handler)
 
 
-def looked_into(value: Any) -> Any:
+def container_of(value: Any) -> Any:
     """Return the container whose members belong to a setting; None where it is one thing."""
     if isinstance(value, (*_PLAIN, *_ONE_THING)):
         return None
@@ -56,7 +56,7 @@ def members_of(container: Any) -> Iterable[Any]:
 # Settings: what may change between two calls, for a comparison
 
 
-class _Thing:
+class _Identity:
     """Equals itself only: an id is another's once the thing is gone, and nothing lives for it."""
 
     __slots__ = ("_get",)
@@ -66,14 +66,14 @@ class _Thing:
 
     def __eq__(self, other: object) -> bool:
         value = self._get()
-        return isinstance(other, _Thing) and value is not None and value is other._get()
+        return isinstance(other, _Identity) and value is not None and value is other._get()
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def _thing(value: Any) -> Any:
+def _identity_of(value: Any) -> Any:
     try:
-        return _Thing(value)
+        return _Identity(value)
     except TypeError:  # a list, for example: to hold it would be to hold its tensors
         return id(value)
 
@@ -81,12 +81,12 @@ def _thing(value: Any) -> Any:
 def _setting(value: Any, depth: int) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), value
-    inside = looked_into(value) if depth > 0 else None
+    inside = container_of(value) if depth > 0 else None
     if inside is None:
         many = depth > 0 and isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module)
-        return (_thing(value), len(value)) if many else _thing(value)
+        return (_identity_of(value), len(value)) if many else _identity_of(value)
     if inside is not value:
-        return _thing(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
+        return _identity_of(value), [(name, _setting(v, depth - 1)) for name, v in inside.items()]
     if isinstance(value, Mapping):  # not by its items, pairs that are made to be looked at
         members = dict.items(value) if isinstance(value, dict) else value.items()
         return type(value), [(_setting(k, 0), _setting(v, depth - 1)) for k, v in members]
@@ -285,7 +285,7 @@ class PythonState:
             self._array(what, value)
         if self._restorable or not isinstance(value, torch.Generator):
             self._generator(what, value)
-        inside = looked_into(value) if depth > 0 else None
+        inside = container_of(value) if depth > 0 else None
         namespace = type(value) is dict and inside is None and len(value) <= _MANY and depth > 0
         if isinstance(value, _CONTAINERS) and not isinstance(value, nn.Module) and not namespace:
             self._container(what, value)

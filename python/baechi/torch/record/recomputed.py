@@ -15,7 +15,7 @@ import torch
 
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
-from baechi.torch.record.recorded_step import Again, Op, Run, Seen, rounded
+from baechi.torch.record.recorded_step import Again, KernelRun, Op, TensorObject, rounded
 
 
 class RunAgain:
@@ -31,11 +31,11 @@ class RunAgain:
         self.runs: list[Again] = []
         self.op: int | None = None  # that runs now
         self._by_key: dict[str, int] = {}
-        self._trace: Sequence[Run | int] = ()
-        self._seen: dict[int, tuple[Any, Seen]] = {}  # by id of the tensor: reference
+        self._trace: Sequence[KernelRun | int] = ()
+        self._seen: dict[int, tuple[Any, TensorObject]] = {}  # by id of the tensor: reference
 
     @contextlib.contextmanager
-    def computing(self, ops: Sequence[Op], trace: Sequence[Run | int]) -> Iterator[None]:
+    def computing(self, ops: Sequence[Op], trace: Sequence[KernelRun | int]) -> Iterator[None]:
         """Take in what runs in a ``with`` block."""
         if len(self._by_key) != len(ops):
             self._by_key = {op.key: index for index, op in enumerate(ops)}
@@ -65,16 +65,16 @@ class RunAgain:
             run.end = len(self._trace)
             self.op = None
 
-    def _see(self, value: Any) -> list[Seen]:
+    def _see(self, value: Any) -> list[TensorObject]:
         return [
             self._seen_of(tensor) for tensor in tensors_in(value) if not self._weight_of(tensor)
         ]
 
-    def _seen_of(self, tensor: torch.Tensor) -> Seen:
+    def _seen_of(self, tensor: torch.Tensor) -> TensorObject:
         known = self._seen.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        seen = Seen(self._tensor_of(tensor, None), rounded(sent_bytes(tensor)))
+        seen = TensorObject(self._tensor_of(tensor, None), rounded(sent_bytes(tensor)))
 
         def gone(_: Any) -> None:
             seen.until = len(self._trace)

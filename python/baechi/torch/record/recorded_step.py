@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baechi.torch.record.autograd_graph import Node
+from baechi.torch.record.autograd_graph import AutogradNode
 
 LOSS = ">loss"  # where the functions of the loss are; no module is called so
 _ALLOCATION = 512  # bytes that caching allocators round sizes up to
@@ -50,7 +50,7 @@ class Tensor:
 
 
 @dataclass
-class Seen:
+class TensorObject:
     """A tensor as the model's own code holds it: of one storage there may be several."""
 
     tensor: int
@@ -113,7 +113,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Run:
+class KernelRun:
     """A kernel that an operator ran: one event of the recorded step."""
 
     op: int
@@ -132,8 +132,8 @@ class Again:
     begin: int  # events of the trace before it
     end: int = 0  # and before its end
     until: int = 0  # and before the end of all that is computed again with it
-    takes: list[Seen] = field(default_factory=list)
-    makes: list[Seen] = field(default_factory=list)
+    takes: list[TensorObject] = field(default_factory=list)
+    makes: list[TensorObject] = field(default_factory=list)
 
 
 @dataclass
@@ -147,9 +147,9 @@ class Capture:
     units: set[str]  # the paths of the units that were called
     entries: dict[str, set[int]]  # the tensors that came in by arguments, by module around units
     exits: dict[str, list[tuple[int, int] | None]]  # operator and output behind theirs, by call
-    trace: list[Run | int]  # what ran and, as a number, which tensor was freed, in order
-    nodes: list[Node]  # of autograd, in the order in which they ran
-    seen: list[Seen]
+    trace: list[KernelRun | int]  # what ran and, as a number, which tensor was freed, in order
+    nodes: list[AutogradNode]  # of autograd, in the order in which they ran
+    seen: list[TensorObject]
     training: bool
     dtype: str  # of the weights, as the presets name it
     name: str

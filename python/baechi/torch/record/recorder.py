@@ -33,7 +33,7 @@ from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record.autograd_graph import NodeRecorder
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recomputed import RunAgain
-from baechi.torch.record.recorded_step import Op, Run, Seen, Weight, rounded
+from baechi.torch.record.recorded_step import KernelRun, Op, TensorObject, Weight, rounded
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling
 from baechi.torch.record.storages import Storages
@@ -76,7 +76,7 @@ class Recorder(Interceptor):
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
         self.exits: dict[str, list[tuple[int, int] | None]] = {}
-        self.trace: list[Run | int] = []
+        self.trace: list[KernelRun | int] = []
         self.spilling: Spilling | None = None  # where the model has no room
         self._storages = Storages(self.trace, self._bytes_of)
         self.tensors = self._storages.tensors
@@ -90,7 +90,7 @@ class Recorder(Interceptor):
         self.again = RunAgain(self._weight_name, self.tensor_of)
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
-        self.seen: list[Seen] = []
+        self.seen: list[TensorObject] = []
         self.values: dict[int, list[tuple[int | None, int]]] = {}  # as in Capture
         self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
         self._end_number = 0
@@ -248,7 +248,7 @@ class Recorder(Interceptor):
             self.seen[known[2]].given += given
             return known[2]
         number = len(self.seen)
-        seen = Seen(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
+        seen = TensorObject(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
         if tensor.grad_fn is not None:
             seen.node = _private.sequence_number(tensor.grad_fn), tensor.output_nr
         self.seen.append(seen)
@@ -357,7 +357,7 @@ class Recorder(Interceptor):
         sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
         again = self.again.op if backward else None
         runs = index if again is None else again
-        self.trace.append(Run(runs, backward, known, made, sums, again is not None))
+        self.trace.append(KernelRun(runs, backward, known, made, sums, again is not None))
         if inside is not None:
             self._storages.free(inside)
         work = op.backward if backward else op.forward

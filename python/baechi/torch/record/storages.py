@@ -15,13 +15,13 @@ import torch
 
 from baechi.torch.base import _private
 from baechi.torch.base.nested import dense_in
-from baechi.torch.record.recorded_step import Run, Tensor, Work, rounded
+from baechi.torch.record.recorded_step import KernelRun, Tensor, Work, rounded
 
 
 class Storages:
     """The storages that a step uses, by number; when one is let go of, the trace says so."""
 
-    def __init__(self, trace: list[Run | int], bytes_of: Callable[[Any], int]) -> None:
+    def __init__(self, trace: list[KernelRun | int], bytes_of: Callable[[Any], int]) -> None:
         self._bytes_of = bytes_of
         self.tensors: list[Tensor] = []
         self._trace = trace

@@ -19,7 +19,7 @@ from torch import nn
 from baechi.torch.base import _private
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import Names, names_of
-from baechi.torch.record.python_state import DEPTH, OWN, looked_into, members_of, settings_of
+from baechi.torch.record.python_state import DEPTH, OWN, container_of, members_of, settings_of
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.trace.graph import NotExportedError
 
@@ -56,7 +56,7 @@ def _first_difference(before: list[Any], now: list[Any]) -> str:
 
 def _look_into(value: Any, depth: int, found: dict[int, Any]) -> None:
     """Find the containers that `_setting` looks into."""
-    inside = None if depth == 0 or id(value) in found else looked_into(value)
+    inside = None if depth == 0 or id(value) in found else container_of(value)
     if inside is None:
         return
     found[id(value)] = inside
