@@ -50,8 +50,8 @@ TEST_CASE("planner: a plan for less memory keeps its times on devices that have 
   CHECK(plan.cluster == roomy.spec());
   CHECK(plan.bounds == roomier.bounds);
   CHECK(plan.notes.back() ==
-        "planned with less memory than there is: 'gpu:0' 4 bytes of 100 bytes, "
-        "'gpu:1' 4 bytes of 100 bytes");
+        "planned with less memory than there is: 'gpu:0' 4 B of 100 B, "
+        "'gpu:1' 4 B of 100 B");
   CHECK(plan_with_capacities(planned, tight_costs) == planned);
   CHECK_THROWS_WITH_AS(plan_with_capacities(planned, tiny_costs),
                        doctest::Contains("the plan does not fit: "), InputError);
