@@ -21,25 +21,41 @@ namespace {
 
 using Leaders = IdVector<OpId, std::optional<OpId>>;
 
+// The forward operator where the chain that starts with each operator ends: a second derivative
+// follows its derivative. Absent: the chain ends in the backward pass, or never.
+Leaders ends_of_chains(const OpGraph& graph) {
+  Leaders end(graph.num_ops());
+  IdVector<OpId, char> seen(graph.num_ops());
+  std::vector<OpId> chain;
+  for (const OpId op : graph.ops()) {
+    chain.clear();
+    std::optional<OpId> at = op;
+    while (at.has_value() && seen[*at] == 0) {
+      seen[*at] = 1;
+      chain.push_back(*at);
+      if (!graph[*at].backward)
+        end[*at] = at;
+      else
+        at = graph[*at].forward;
+    }
+    for (const OpId member : chain)
+      if (at.has_value()) end[member] = end[*at];
+  }
+  return end;
+}
+
 // The forward operator that each operator follows; itself when it is one. Absent: there is none.
 Leaders find_leaders(const OpGraph& graph) {
-  Leaders leader(graph.num_ops());
+  Leaders leader = ends_of_chains(graph);
   IdVector<GroupId, std::optional<OpId>> forward_in(graph.num_groups());
   for (const OpId op : graph.ops()) {
     if (graph[op].backward) continue;
-    leader[op] = op;
     if (const std::optional<GroupId> group = graph[op].group; group.has_value())
       if (!forward_in[*group].has_value()) forward_in[*group] = op;
   }
-  for (const OpId op : graph.ops()) {
-    if (leader[op].has_value()) continue;
-    std::optional<OpId> forward = graph[op].forward;
-    while (forward.has_value() && graph[*forward].backward && graph[*forward].forward != op)
-      forward = graph[*forward].forward;  // a second derivative follows its derivative
-    if (forward.has_value() && !graph[*forward].backward) leader[op] = forward;
+  for (const OpId op : graph.ops())
     if (!leader[op].has_value() && graph[op].group.has_value())
       leader[op] = forward_in[*graph[op].group];
-  }
   const auto follow = [&](OpId op, OpId neighbour) {
     if (!leader[op].has_value()) leader[op] = leader[neighbour];
   };

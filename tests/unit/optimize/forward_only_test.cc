@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -55,6 +57,28 @@ TEST_CASE("forward-only: forward operators carry their backward operators' costs
   const PlacedGraph placed = expand(small.expansion, {Placement{DeviceId(1), DeviceId(0)}, {}});
   CHECK(placed.device ==
         Placement{DeviceId(1), DeviceId(0), DeviceId(0), DeviceId(0), DeviceId(1)});
+}
+
+//   f <~ a <~ b    c <~ d <~ e <~ c, and h ~> c: derivatives of each other, f the only forward one
+TEST_CASE("forward-only: derivatives of derivatives follow the first; circles of them end") {
+  OpGraphBuilder builder("chains");
+  const auto add = [&](const char* name) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(1));
+    return op;
+  };
+  const OpId b = add("b"), a = add("a"), h = add("h"), c = add("c"), d = add("d"), e = add("e");
+  const OpId f = add("f");
+  const std::pair<OpId, OpId> follows[] = {{a, f}, {b, a}, {d, c}, {e, d}, {c, e}, {h, c}};
+  for (const auto& [op, forward] : follows) builder.set_forward(op, forward);
+  builder.connect(builder.add_output(f, Bytes(1)), c);
+  for (const auto& [from, to] : {std::pair(c, d), std::pair(d, e), std::pair(e, h)})
+    builder.connect(builder.add_output(from, Bytes(1)), to);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(2'000));
+  const Optimized small = forward_only(CostModel(graph, cluster));
+  REQUIRE(small.graph.num_ops() == 1);
+  CHECK(small.graph.times(KindId(0))[OpId(0)] == Time(7));
 }
 
 TEST_CASE("forward-only: without room for everything it places both, and says so") {
