@@ -168,12 +168,13 @@ build_package() {
     --config-settings=cmake.define.BAECHI_WERROR="${BAECHI_WERROR:-OFF}" .
 }
 
-# For the checks; the package is built only when one of the named stages, or all, is about Python.
+# For the checks; the package is built only when one of the named stages, or of those run unasked, is about Python.
 setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ $# == 0 || " $* " =~ \ (--all|python|torch|bank|tensorflow|mypy|stub)\  ]]; then
+  if [[ " $* " =~ \ (--all|python|torch|bank|tensorflow|mypy|stub)\  ||
+    ! " $*" =~ \ ([a-z]|-h|--help|--list) ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test
   fi

@@ -59,8 +59,10 @@ def test_five_steps_are_the_same_as_on_one_device(name: str) -> None:
 def doubles() -> Iterator[None]:
     """Models are made in double precision: training multiplies a rounding error by thousands."""
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")  # once one is set, it does not follow
     yield
     keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
 
 
 @pytest.mark.usefixtures("doubles")

@@ -187,12 +187,13 @@ class ChosenMatrices(nn.Module):
         super().__init__()
         self.score = nn.Linear(16, 16)
         self.stack = nn.Parameter(torch.randn(4, 16, 16))
+        self.register_buffer("fixed", torch.tensor(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         best = self.score(x).mean(0)[:4].topk(2)
         for value, number in zip(best.values, best.indices, strict=True):
             x = torch.tanh(x @ self.stack[number]) * value + x.sin()[number]
-        return x
+        return x @ self.stack[self.fixed]
 
 
 @pytest.mark.parametrize("seed", range(4))

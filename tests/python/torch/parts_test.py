@@ -14,8 +14,9 @@ import baechi.torch
 import torch
 from baechi.torch.run.planned_pieces import intercepted_calls
 from random_placement import placed_at_random
-from same_training import EXCLUSIVE, SHARED
+from same_training import EXCLUSIVE, SHARED, trains_the_same
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
@@ -107,3 +108,26 @@ def test_what_a_part_makes_of_no_tensor_is_where_the_part_is(how: str, told: boo
     placed = baechi.torch.assign(model, captured, device_of, where, tier=1)
     torch.testing.assert_close(model(x), expected)
     placed.restore()
+
+
+class Named(nn.Module):
+    """Takes arguments by names that ours could have, also where a function runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def again(self, x: torch.Tensor, *, scope: float, mark: float) -> torch.Tensor:
+        return torch.tanh(self.inner(x)) * (scope + mark)
+
+    def forward(self, *, path: torch.Tensor, forward: torch.Tensor) -> torch.Tensor:
+        found = checkpoint(self.again, path + forward, use_reentrant=False, scope=1.0, mark=2.0)
+        result: torch.Tensor = self.outer(found)
+        return result
+
+
+def test_arguments_have_any_name() -> None:
+    torch.manual_seed(1)
+    model = Named().to(torch.float64)
+    inputs = {name: torch.randn(4, 8, dtype=torch.float64) for name in ("path", "forward")}
+    trains_the_same(model, inputs, seeds=(1,), homes=("cpu",))

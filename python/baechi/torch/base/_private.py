@@ -331,7 +331,7 @@ def as_its_parts(func: Any, *args: Any, **kwargs: Any) -> Any:
 class MemoryInside:
     """What runs in a ``with`` block had this much more memory of a device than before and after.
 
-    The device's statistics of peaks begin anew. Where it has none, nothing is seen.
+    The device's statistics of peaks begin anew. Where its allocator has none, nothing is seen.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -341,9 +341,13 @@ class MemoryInside:
         self.bytes = 0
 
     def __enter__(self) -> MemoryInside:
-        if self._statistics is not None:
+        if self._statistics is None:
+            return self
+        try:
             torch._C._accelerator_resetPeakStats(self._device)
             self._before = self._statistics(self._device)["allocated_bytes"]["all"]["current"]
+        except RuntimeError:  # an allocator of the user's
+            self._statistics = None
         return self
 
     def __exit__(self, *_: object) -> None:

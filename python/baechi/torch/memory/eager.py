@@ -88,8 +88,8 @@ class StepMemory:
             key = None if stand is None else captured.ops[stand].key
             loss = op.key.startswith(LOSS) and captured.training
             device = device_of.get(key) if key is not None else None
-            if op.only_views and op.returned[:1] == [None] and op.weights:  # it is a weight's view
-                device = weights.get(op.weights[0])
+            if op.only_views and op.returned and isinstance(op.returned[0], str):
+                device = weights.get(op.returned[0])  # it is a weight's view
             self._device.append(home if loss else device)
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._changes: dict[str, list[tuple[int, int]]] = {}

@@ -281,7 +281,9 @@ class Interceptor(TorchFunctionMode):
         run = functools.partial(self._run_seen, path, forward)
         return self.run_call(path, run, args, kwargs)
 
-    def _run_seen(self, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run_seen(
+        self, path: str, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run the model, or one of its modules: that one counts as called for the first time."""
         self.root.begin()
         scope = self.root
@@ -319,7 +321,7 @@ class Interceptor(TorchFunctionMode):
         return self.run_again(run, args, kwargs)
 
     def _run_seen_again(
-        self, scope: Scope, mark: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
+        self, scope: Scope, mark: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         state = self._state
         before = scope.mark()

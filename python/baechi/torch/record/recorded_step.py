@@ -91,8 +91,8 @@ class Op:
     made: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # made by others, changed in place
     saved: list[int] = field(default_factory=list)  # kept for its backward
-    # The storage of each tensor that it returns; None: a weight's.
-    returned: list[int | None] = field(default_factory=list)
+    # The storage of each tensor that it returns, or the name of the weight.
+    returned: list[int | str | None] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     changes_weights: bool = False  # in place, as averages in buffers are
     forward: Work = field(default_factory=Work)
@@ -179,5 +179,6 @@ def kept_ops(captured: Capture) -> dict[int, int | None]:
 def _writer_behind(op: Op) -> int | None:
     """Return what wrote the storage that a view is of: an index that is a tensor is only read."""
     if op.returned:
-        return None if op.returned[0] is None else op.reads.get(op.returned[0])
+        first = op.returned[0]
+        return op.reads.get(first) if isinstance(first, int) else None
     return next((w for w in op.reads.values() if w is not None), None)

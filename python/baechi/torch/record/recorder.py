@@ -268,7 +268,7 @@ class Recorder(Interceptor):
         for position, tensor in enumerate(tensors_in(out)):
             if self._op is not None:
                 number = self._see(tensor, self._op)
-                stored = None if number is None else self.seen[number].tensor
+                stored = self._weight_name(tensor) if number is None else self.seen[number].tensor
                 self.ops[self._op].returned.append(stored)
                 self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
             if not tensor.requires_grad:
