@@ -72,9 +72,7 @@ std::string check_path(const std::string& path) {
 }
 
 void add_graph_argument(OptionSet& set, GraphArgument& argument) {
-  set.add("graph", argument.path,
-          "ML graph: graph.json, dnn-partitioning JSON, PipeDream graph.txt, ONNX model, "
-          "TensorFlow GraphDef (.pb) or Chakra trace (.et); - is standard input")
+  set.add("graph", argument.path, "ML graph: " + graph_format_names() + "; - is standard input")
       .required()
       .check(check_path)
       .type_name("GRAPH");

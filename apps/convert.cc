@@ -9,6 +9,7 @@
 #include "apps/console.h"
 #include "baechi/base/error.h"
 #include "baechi/io/cluster/write_cluster.h"
+#include "baechi/io/graph/read_graph.h"
 #include "baechi/io/graph/write_dot.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
@@ -62,8 +63,7 @@ void report(const Options& options, const std::string& format, const Converted& 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   set.add("input", options->input.path,
-          "Graph (graph.json, dnn-partitioning JSON, PipeDream graph.txt, GraphDef), or with "
-          "--to cluster a cluster file or line")
+          "Graph (" + graph_format_names() + "), or with --to cluster a cluster file or line")
       .required()
       .check(check_path)
       .type_name("IN");

@@ -147,9 +147,10 @@ class Graph:
     @staticmethod
     def load(path: str | os.PathLike[str], *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile] = '', batch: int | None = None, dimensions: Mapping[str, int] = {}) -> Graph:
         """
-        Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, an ONNX model or
-        a TensorFlow GraphDef. `costs` is a Profile, the path of one, or presets by device kind,
-        such as "gpu=rtx3090,cpu=cpu", or several of these. The last two formats need them, and
+        Reads a graph file:
+        graph.json, dnn-partitioning JSON, TensorFlow GraphDef, ONNX model, Chakra trace or PipeDream graph.txt.
+        `costs` is a Profile, the path of one, or presets by device kind, such as
+        "gpu=rtx3090,cpu=cpu", or several of these. GraphDefs and ONNX models need them, and
         `batch` where they leave dimensions open; those of an ONNX model can also be given by
         name: `dimensions={"sequence": 128}`.
         """

@@ -181,14 +181,14 @@ void bind_graph(nb::module_& m) {
           nb::sig("def load(path: str | os.PathLike[str], *, costs: " BAECHI_COSTS
                   " = '', batch: int | None = None, dimensions: "
                   "collections.abc.Mapping[str, int] = {}) -> Graph"),
-          "Reads a graph file: graph.json, dnn-partitioning JSON, PipeDream text, an ONNX model "
-          "or\n"
-          "a TensorFlow GraphDef. `costs` is a Profile, the path of one, or presets by device "
-          "kind,\n"
-          "such as \"gpu=rtx3090,cpu=cpu\", or several of these. The last two formats need them, "
-          "and\n"
-          "`batch` where they leave dimensions open; those of an ONNX model can also be given by\n"
-          "name: `dimensions={\"sequence\": 128}`.")
+          ("Reads a graph file:\n" + graph_format_names() +
+           ".\n"
+           "`costs` is a Profile, the path of one, or presets by device kind, such as\n"
+           "\"gpu=rtx3090,cpu=cpu\", or several of these. GraphDefs and ONNX models need them, "
+           "and\n"
+           "`batch` where they leave dimensions open; those of an ONNX model can also be given by\n"
+           "name: `dimensions={\"sequence\": 128}`.")
+              .c_str())
       .def_static(
           "from_graph_def",
           [](nb::bytes graph_def, const nb::object& costs, std::optional<std::int64_t> batch) {

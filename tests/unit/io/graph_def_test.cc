@@ -271,7 +271,7 @@ TEST_CASE("graph_def: a SavedModel is told from an ONNX model, and says what to 
   const std::string saved = number(1, 1) + field(2, meta_graph);
   CHECK_THROWS_WITH_AS(detect_graph_format(saved, "saved_model.pb"),
                        doctest::Contains("capture(FOLDER, signature=...)"), InputError);
-  CHECK(detect_graph_format(number(1, 8) + field(2, "producer"), "m") == GraphFormat::kOnnx);
+  CHECK(detect_graph_format(number(1, 8) + field(2, "producer"), "m").name == "ONNX model");
 }
 
 TEST_CASE("graph_def: what cannot be right is refused by node and reason") {

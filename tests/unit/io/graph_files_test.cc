@@ -133,6 +133,12 @@ TEST_CASE("graph files: a file of another kind is called by its name") {
   CHECK_THROWS_WITH(parse(R"({"format": "baechi-cluster"})"),
                     "g.json: this is a cluster, expected a graph");
   CHECK_THROWS_WITH(parse(" \n"), "g.json: the file is empty");
+  for (const GraphFormat& format : graph_formats()) {  // whoever is lost is told of each
+    CAPTURE(format.name);
+    CHECK_THROWS_WITH_AS(parse("words"), doctest::Contains(std::string(format.name).c_str()),
+                         InputError);
+    CHECK(graph_format_names().find(format.name) != std::string::npos);
+  }
 }
 
 const char* const kInstance = R"({"maxSizePerFPGA": 1000.0, "maxFPGAs": 2, "maxCPUs": 1, "nodes": [

@@ -332,8 +332,8 @@ TEST_CASE("onnx: what cannot be read is told by node and reason") {
 
 TEST_CASE("onnx: the format is told by the first fields, cut off or not") {
   const std::string whole = model(small_graph());
-  CHECK(detect_graph_format(whole, "m") == GraphFormat::kOnnx);
-  CHECK(detect_graph_format(whole.substr(0, 20), "m") == GraphFormat::kOnnx);
+  CHECK(detect_graph_format(whole, "m").name == "ONNX model");
+  CHECK(detect_graph_format(whole.substr(0, 20), "m").name == "ONNX model");
   CHECK_FALSE(looks_like_onnx(""));
   CHECK_FALSE(looks_like_onnx("\x08\x08"));
   CHECK_FALSE(looks_like_onnx("{\"format\": 1}"));

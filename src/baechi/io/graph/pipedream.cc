@@ -181,6 +181,13 @@ class GraphTextReader {
 
 }  // namespace
 
+bool looks_like_pipedream(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin != text.npos && static_cast<unsigned char>(text[begin]) < 0x80 &&
+         text[begin] != 0x1F && text[begin] != '{' && text.find(kSeparator) != text.npos &&
+         text.substr(begin, 4096).find('\0') == text.npos;
+}
+
 OpGraph parse_pipedream(std::string_view text, const std::string& place) {
   return GraphTextReader(text, place).read();
 }

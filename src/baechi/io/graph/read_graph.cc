@@ -2,6 +2,7 @@
 #include "baechi/io/graph/read_graph.h"
 
 #include <algorithm>
+#include <array>
 
 #include "baechi/base/error.h"
 #include "baechi/io/chakra/chakra.h"
@@ -9,7 +10,6 @@
 #include "baechi/io/graph/graph_json.h"
 #include "baechi/io/graph/pipedream.h"
 #include "baechi/io/graph_def/graph_def.h"
-#include "baechi/io/json/json_reader.h"
 #include "baechi/io/json/json_values.h"
 #include "baechi/io/onnx/onnx.h"
 #include "baechi/io/text/text_file.h"
@@ -17,69 +17,120 @@
 namespace baechi {
 namespace {
 
-constexpr const char* kKnownFormats =
-    "not a graph: expected graph.json (a JSON object with \"format\": \"baechi-graph\"), "
-    "dnn-partitioning JSON, PipeDream's graph.txt, an ONNX model, a TensorFlow GraphDef or a "
-    "Chakra trace";
+OpGraph read_baechi(std::string_view text, const std::string& place, const ReadOptions& options) {
+  return parse_graph_json(text, place, options.cancel);
+}
 
-}  // namespace
+OpGraph read_dnn_partitioning(std::string_view text, const std::string& place, const ReadOptions&) {
+  return graph_of(parse_dnn_partitioning(text, place), place);
+}
 
-GraphFormat detect_graph_format(std::string_view text, const std::string& place) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (looks_like_graph_def(text)) return GraphFormat::kGraphDef;
+OpGraph read_pipedream(std::string_view text, const std::string& place, const ReadOptions&) {
+  return parse_pipedream(text, place);
+}
+
+OpGraph read_onnx(std::string_view text, const std::string& place, const ReadOptions& options) {
+  return parse_onnx(text, place, {}, options.costs);
+}
+
+OpGraph read_graph_def(std::string_view text, const std::string& place,
+                       const ReadOptions& options) {
+  return parse_graph_def(text, place, {}, options.costs);
+}
+
+OpGraph read_chakra(std::string_view text, const std::string& place, const ReadOptions&) {
+  return parse_chakra(text, place);
+}
+
+// A format of another version, too: its reader says what it knows.
+bool is_baechi(const DocumentKind& document) { return document.format.has_value(); }
+
+bool is_dnn_partitioning(const DocumentKind& document) {
+  const auto has = [&](const char* field) {
+    return std::find(document.fields.begin(), document.fields.end(), field) !=
+           document.fields.end();
+  };
+  return has("nodes") && has("edges");
+}
+
+// In the order of help and errors; of several that may recognise a file, the first one reads it.
+constexpr std::array<GraphFormat, 6> kFormats{{
+    {.name = "graph.json",
+     .known = "a JSON object with \"format\": \"baechi-graph\"",
+     .by_document = is_baechi,
+     .read = read_baechi},
+    {.name = "dnn-partitioning JSON",
+     .known = "an object with \"nodes\" and \"edges\"",
+     .by_document = is_dnn_partitioning,
+     .read = read_dnn_partitioning},
+    {.name = "TensorFlow GraphDef",
+     .known = ".pb, a node comes first",
+     .by_bytes = looks_like_graph_def,
+     .read = read_graph_def},
+    {.name = "ONNX model",
+     .known = "the version of a model comes first",
+     .by_bytes = looks_like_onnx,
+     .read = read_onnx},
+    {.name = "Chakra trace",
+     .known = ".et, messages with their lengths in front",
+     .by_bytes = looks_like_chakra,
+     .read = read_chakra},
+    {.name = "PipeDream graph.txt",
+     .known = "lines with \" -- \"",
+     .by_bytes = looks_like_pipedream,
+     .read = read_pipedream},
+}};
+
+// "graph.json, ... or PipeDream graph.txt", with what each is recognised by or without.
+std::string listed(bool known) {
+  std::string text;
+  for (const GraphFormat& format : kFormats) {
+    if (&format != &kFormats.front()) text += &format != &kFormats.back() ? ", " : " or ";
+    text += format.name;
+    if (known) text += " (" + std::string(format.known) + ")";
+  }
+  return text;
+}
+
+void refuse_saved_model(std::string_view text, const std::string& place) {
   if (looks_like_saved_model(text))
     throw InputError(
         place,
         "this is a TensorFlow SavedModel, whose functions are not inlined: in Python, "
         "baechi.tensorflow.capture(FOLDER, signature=...).save(\"step.pb\") writes the "
         "graph to place");
-  if (looks_like_onnx(text)) return GraphFormat::kOnnx;
-  if (looks_like_chakra(text)) return GraphFormat::kChakra;
-  if (begin == text.npos) throw InputError(place, "the file is empty");
-  // Byte order marks and compressed files are JsonReader's to explain.
-  if (static_cast<unsigned char>(text[begin]) < 0x80 && text[begin] != 0x1F && text[begin] != '{') {
-    if (text.find(" -- ") != text.npos && text.substr(begin, 4096).find('\0') == text.npos)
-      return GraphFormat::kPipeDream;
-    throw InputError(place, kKnownFormats);
-  }
-  const DocumentKind kind = document_kind(text, place);
-  if (kind.format.has_value()) {
-    if (*kind.format == "baechi-cluster" || *kind.format == "baechi-plan" ||
-        *kind.format == "baechi-placement" || *kind.format == "baechi-profile")
-      throw InputError(place, "this is a " + kind.format->substr(7) + ", expected a graph");
-    return GraphFormat::kBaechi;
-  }
-  const auto has = [&](const char* field) {
-    return std::find(kind.fields.begin(), kind.fields.end(), field) != kind.fields.end();
-  };
-  if (has("nodes") && has("edges")) return GraphFormat::kDnnPartitioning;
-  throw InputError(place, kKnownFormats);
 }
 
-namespace {
-
-OpGraph parse_any(std::string_view text, const std::string& place, const ReadOptions& options) {
-  switch (detect_graph_format(text, place)) {
-    case GraphFormat::kBaechi:
-      return parse_graph_json(text, place, options.cancel);
-    case GraphFormat::kPipeDream:
-      return parse_pipedream(text, place);
-    case GraphFormat::kGraphDef:
-      return parse_graph_def(text, place, {}, options.costs);
-    case GraphFormat::kOnnx:
-      return parse_onnx(text, place, {}, options.costs);
-    case GraphFormat::kChakra:
-      return parse_chakra(text, place);
-    case GraphFormat::kDnnPartitioning:
-      break;
-  }
-  return graph_of(parse_dnn_partitioning(text, place), place);
+// Byte order marks and compressed files are JsonReader's to explain.
+bool may_be_json(std::string_view text, std::size_t begin) {
+  return static_cast<unsigned char>(text[begin]) >= 0x80 || text[begin] == 0x1F ||
+         text[begin] == '{';
 }
 
 }  // namespace
 
+std::span<const GraphFormat> graph_formats() { return kFormats; }
+
+std::string graph_format_names() { return listed(false); }
+
+const GraphFormat& detect_graph_format(std::string_view text, const std::string& place) {
+  refuse_saved_model(text, place);  // which looks like an ONNX model
+  for (const GraphFormat& format : kFormats)
+    if (format.by_bytes != nullptr && format.by_bytes(text)) return format;
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos) throw InputError(place, "the file is empty");
+  if (!may_be_json(text, begin)) throw InputError(place, "not a graph: expected " + listed(true));
+  const DocumentKind document = document_kind(text, place);
+  for (const char* other : {"baechi-cluster", "baechi-plan", "baechi-placement", "baechi-profile"})
+    if (document.format == other)
+      throw InputError(place, "this is a " + document.format->substr(7) + ", expected a graph");
+  for (const GraphFormat& format : kFormats)
+    if (format.by_document != nullptr && format.by_document(document)) return format;
+  throw InputError(place, "not a graph: expected " + listed(true));
+}
+
 OpGraph parse_graph(std::string_view text, const std::string& place, const ReadOptions& options) {
-  return with_profiles(parse_any(text, place, options), options.costs);
+  return with_profiles(detect_graph_format(text, place).read(text, place, options), options.costs);
 }
 
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {
