@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from copy import copy
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
+SEQUENCES = (tuple, list, deque)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside `value`, in the order of its fields."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, SEQUENCES):
         for item in value:
             yield from tensors_in(item)
     elif isinstance(value, Mapping):
@@ -48,7 +50,7 @@ def held_tensors(value: Any) -> Iterator[torch.Tensor]:
             yield item
         elif id(item) not in seen and not isinstance(item, (type, torch.nn.Module, str)):
             seen[id(item)] = item
-            if isinstance(item, (tuple, list)):
+            if isinstance(item, SEQUENCES):
                 waiting.extend(item)
             elif isinstance(item, Mapping):
                 waiting.extend(item.values())
@@ -61,6 +63,16 @@ def held_by(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: v for name, v in vars(module).items() if isinstance(v, torch.Tensor)}
 
 
+def leaves_of(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield what nested containers hold, with the way to it; of empty ones themselves."""
+    items = list(_items_of(value))
+    for key, item in items:
+        for way, leaf in leaves_of(item):
+            yield (key, *way), leaf
+    if not items:
+        yield (), value
+
+
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `change` applied to its tensors; itself when none changes.
 
@@ -69,54 +81,99 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, PackedSequence):
-        data, order, back = map_tensors(change, (value[0], value[2], value[3]))
-        return PackedSequence(data, value.batch_sizes, order, back)
-    if isinstance(value, (tuple, list)):
-        items = [map_tensors(change, item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return _rebuilt_sequence(value, items)
-    if isinstance(value, Mapping):
-        changed = {}
-        for key, item in value.items():
-            new = map_tensors(change, item)
-            if new is not item:
-                changed[key] = new
-        return _with_items(value, changed) if changed else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {}
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name, None)
-            new = map_tensors(change, item)
-            if new is not item:
-                changed[field.name] = new
-        return _with_fields(value, changed) if changed else value
-    return value
+    return _with(_changed_items(lambda item: map_tensors(change, item), value), value)
 
 
-def _rebuilt_sequence(value: Any, items: list[Any]) -> Any:
+def renewed(value: Any) -> Any:
+    """Return `value` in containers of its own, so that nobody else sees them change."""
+    if _is_changeable(value):
+        return _copied_with({key: renewed(item) for key, item in _items_of(value)}, value)
+    return _with(_changed_items(renewed, value), value)
+
+
+class Lent:
+    """Nested arguments in which others stand for the tensors, until these are given back.
+
+    Lists, dictionaries and dataclasses stay the objects that they are: what is put into them, or
+    taken out, is seen by all who hold them.
+    """
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._change = change
+        self._held: list[tuple[Any, list[Any], dict[int, tuple[Any, Any]]]] = []
+
+    def of(self, value: Any) -> Any:
+        """Return `value` with what stands for its tensors."""
+        if isinstance(value, torch.Tensor):
+            return self._change(value)
+        changed = _changed_items(self.of, value)
+        if not _is_changeable(value):
+            return _with(changed, value)
+        before = dict(_items_of(value))
+        for key, item in changed.items():
+            _put(value, key, item)
+        lent = {id(item): (item, before[key]) for key, item in changed.items()}
+        self._held.append((value, list(before.values()), lent))
+        return value
+
+    def give_back(self) -> list[Any]:
+        """Put the tensors back where what stands for them still is; return what was put in."""
+        added = []
+        for value, before, lent in self._held:
+            known = {id(item) for item in before}
+            for key, item in list(_items_of(value)):
+                if id(item) in lent:
+                    _put(value, key, lent[id(item)][1])
+                elif id(item) not in known:
+                    added.append(item)
+        self._held.clear()
+        return added
+
+
+def _is_changeable(value: Any) -> bool:
+    if isinstance(value, (list, deque, MutableMapping)):
+        return True
     kind = type(value)
-    if kind is tuple or kind is list:
-        return kind(items)
-    if hasattr(value, "_fields"):  # a named tuple
-        return kind(*items)
-    if isinstance(value, list):
-        result = copy(value)
-        result[:] = items
-        return result
-    return kind(items)  # torch.Size, torch.return_types and other tuples
+    return dataclasses.is_dataclass(kind) and not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def _with_items(value: Any, changed: dict[Any, Any]) -> Any:
+def _items_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what a container holds, by index, key or field; nothing of what is none."""
+    if isinstance(value, PackedSequence):
+        return ((index, value[index]) for index in (0, 2, 3))  # 1: the sizes
+    if isinstance(value, SEQUENCES):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    return ()
+
+
+def _changed_items(change: Callable[[Any], Any], value: Any) -> dict[Any, Any]:
+    """Return what `change` makes of the items of a container, where that is another thing."""
+    made = [(key, item, change(item)) for key, item in _items_of(value)]
+    return {key: new for key, item, new in made if new is not item}
+
+
+def _with(changed: dict[Any, Any], value: Any) -> Any:
+    return _copied_with(changed, value) if changed else value
+
+
+def _copied_with(changed: dict[Any, Any], value: Any) -> Any:
+    """Return a copy of a container with other items."""
+    if isinstance(value, tuple):
+        items = [changed.get(index, item) for index, item in enumerate(value)]
+        whole = type(value) is not tuple and hasattr(value, "_fields")  # a named tuple
+        return type(value)(*items) if whole else type(value)(items)
     result = copy(value)
     for key, item in changed.items():
-        result[key] = item
+        _put(result, key, item)
     return result
 
 
-def _with_fields(value: Any, changed: dict[str, Any]) -> Any:
-    result = copy(value)
-    for name, item in changed.items():
-        object.__setattr__(result, name, item)
-    return result
+def _put(container: Any, key: Any, item: Any) -> None:
+    if dataclasses.is_dataclass(container) and not isinstance(container, Mapping):
+        object.__setattr__(container, key, item)
+    else:
+        container[key] = item

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import map_tensors, renewed, tensors_in
 from baechi.torch.base.versions import check_version
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
@@ -129,7 +129,7 @@ def _captured(
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(units, model)
     recorder.spilling = spilling
-    args, kwargs = call_arguments(example_inputs)
+    args, kwargs = renewed(call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model))
         stack.enter_context(_private.eager(model))

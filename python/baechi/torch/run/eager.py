@@ -12,6 +12,7 @@ intercepted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from baechi.torch.base.function_rules import (
     on_host_by_intent,
     with_host_arguments,
 )
-from baechi.torch.base.nested import held_by, map_tensors, tensors_in
+from baechi.torch.base.nested import Lent, held_by, tensors_in
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.record.scopes import Scope
@@ -112,29 +113,31 @@ class EagerRunner(Interceptor):
             self._new(scope.key)
         if device is None:
             device = next(filter(None, map(self._sent.owner, tensors_in((args, kwargs)))), None)
-        given = (args, kwargs)
-        on_host = self._sent.stays_on_host(given, module)
+        on_host = self._sent.stays_on_host((args, kwargs), module)
         if on_host:
             device = self._sent.host
-        if device is not None:
-            if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
-                args = (self._sent.moved(args[0], device),)
-            else:
-                args = map_tensors(lambda t: self._sent.moved(t, device), args)
-                kwargs = map_tensors(lambda t: self._sent.moved(t, device), kwargs)
-                args, kwargs = self._sent.told_device(args, kwargs, device)
-        if changes and self._sent.may_be_read:
-            for tensor in tensors_in((args, kwargs)):
-                self._sent.about_to_change(tensor, device)
-        if attributes and device is not None:
-            forward = self._sent.attributes_at(module, attributes, device)(forward)
-        if device is None or device.own_stream is None:
-            out = forward(*args, **kwargs)
-        else:
-            with device.computing():
-                out = forward(*args, **kwargs)
-        if changes:
-            self._sent.changed_back(given, (args, kwargs))
+        given = list(tensors_in((args, kwargs))) if changes else []
+        lent: Lent | None = None
+        try:
+            if device is not None:
+                if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+                    args = (self._sent.moved(args[0], device),)
+                else:
+                    lent = Lent(functools.partial(self._sent.moved, target=device))
+                    args, kwargs = lent.of(args), {n: lent.of(v) for n, v in kwargs.items()}
+                    args, kwargs = self._sent.told_device(args, kwargs, device)
+            taken = list(tensors_in((args, kwargs))) if changes else []
+            if self._sent.may_be_read:
+                for tensor in taken:
+                    self._sent.about_to_change(tensor, device)
+            if attributes and device is not None:
+                forward = self._sent.attributes_at(module, attributes, device)(forward)
+            out = self._computed(forward, args, kwargs, device)
+            self._sent.mark(out, device)
+        finally:
+            if lent is not None:
+                self._sent.mark(lent.give_back(), device)
+        self._sent.changed_back(given, taken)
         if on_host or (device is not None and device.has_streams):
             self._sent.keep_on_host(out)
         self._made(scope.key or type(module).__name__, out, device)
@@ -192,13 +195,11 @@ class EagerRunner(Interceptor):
                 self._sent.about_to_change(tensor, device)
         if device is None:
             self._sent.wait_for(tensors)
-        if device is None or device.own_stream is None:
-            out = call(*args, **kwargs)
-        else:
-            if name in STAY and is_host(asked):
-                args = (self._sent.sent_home(args[0], _CPU), *args[1:])
-            with device.computing():
-                out = call(*args, **kwargs)
+        own_stream = device is not None and device.own_stream is not None
+        if own_stream and name in STAY and is_host(asked):
+            args = (self._sent.sent_home(args[0], _CPU), *args[1:])
+        out = self._computed(call, args, kwargs, device)
+        self._sent.mark(out, device)
         if changes and args:
             self._sent.changed_back(first, args[:1])
         elif name in UNCOUNTED_CHANGES or known[1] in self._changing:
@@ -209,12 +210,19 @@ class EagerRunner(Interceptor):
         self._made(known[1], out, device)
         return out
 
+    def _computed(
+        self, call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice | None
+    ) -> Any:
+        if device is None or device.own_stream is None:
+            return call(*args, **kwargs)
+        with device.computing():
+            return call(*args, **kwargs)
+
     def _copied_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         self._sent.wait_for([tensor])  # the copy is the caller's, on its own stream
         return tensor.cpu()
 
     def _made(self, key: str, out: Any, device: LogicalDevice | None) -> None:
-        self._sent.mark(out, device)
         if key in self._viewed and device is not None and device.has_streams:
             self._sent.note_made(out, device)
         if self._pushed:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists, dictionaries and other containers among the arguments, which a model changes."""
+
+from __future__ import annotations
+
+import collections
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from random_placement import placed_at_random
+from same_training import EXCLUSIVE, SHARED, trains_the_same
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+
+
+@dataclass
+class Memory:
+    """What the steps of a model leave for each other."""
+
+    last: torch.Tensor
+    slots: list[Any] = field(default_factory=lambda: [None, None])
+    position: list[int] = field(default_factory=lambda: [0])
+    named: dict[str, Any] = field(default_factory=dict)
+    recent: Any = field(default_factory=lambda: collections.deque(maxlen=2))
+
+
+class Step(nn.Module):
+    """Reads what an earlier step left, and leaves something itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        at = memory.position[0] % 2
+        y: torch.Tensor = self.norm(self.linear(x)) + memory.last
+        if memory.slots[at] is not None:
+            y = y * memory.slots[at]
+        for old in memory.recent:
+            y = y + 0.1 * old
+        if "gate" in memory.named:
+            y = y * memory.named.pop("gate").sigmoid()
+        else:
+            memory.named["gate"] = y.tanh()
+        memory.slots[at] = y.detach().cos()
+        memory.recent.append(y.sin())
+        memory.position[0] += 1
+        memory.last = memory.last + y
+        if isinstance(memory.slots[1 - at], torch.Tensor):
+            memory.slots[1 - at].mul_(0.5)
+        return y
+
+
+class Steps(nn.Module):
+    """Hands one memory through its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(Step() for _ in range(4))
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        memory = Memory(x * 0.5)
+        for step in self.steps:
+            x = step(x, memory)
+        result: torch.Tensor = self.out(x + memory.last + sum(memory.recent))
+        return result * len(memory.named) + memory.slots[0].mean() + memory.position[0]
+
+
+@pytest.mark.parametrize("units", ["leaf", [Step]])
+def test_parts_change_containers_that_they_are_given(units: Any) -> None:
+    torch.manual_seed(3)
+    trains_the_same(Steps().double(), torch.randn(4, 8).double(), units=units)
+
+
+class Batch(nn.Module):
+    """Changes the batch that its caller gives it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, batch: dict[str, Any], seen: list[Any]) -> torch.Tensor:
+        y = self.first(batch.pop("x"))
+        batch["hidden"] = y.tanh()
+        seen.append(batch["hidden"].detach())
+        batch["count"] += 1
+        result: torch.Tensor = self.second(batch["hidden"]) * batch["scale"]
+        return result
+
+
+def batch_of(home: str) -> tuple[dict[str, Any], list[Any]]:
+    x = torch.linspace(-1, 1, 32, dtype=torch.float64).view(4, 8)
+    return {"x": x.to(home), "scale": x[:, :1].exp().to(home), "count": 2}, []
+
+
+@pytest.mark.parametrize("tier", [1, "auto"])
+@pytest.mark.parametrize("devices", [EXCLUSIVE, SHARED])
+@pytest.mark.parametrize("home", ["cpu", "sim:1"])
+def test_the_caller_sees_what_a_model_does_to_its_batch(
+    tier: Any, devices: list[str], home: str
+) -> None:
+    torch.manual_seed(3)
+    plain = Batch().double()
+    example = batch_of("cpu")
+    placed = placed_at_random(copy.deepcopy(plain), example, devices, tier=tier, seed=2)
+    assert list(example[0]) == ["x", "scale", "count"]
+    assert example[0]["count"] == 2
+    assert example[1] == []
+    for _ in range(2):
+        expected, found = batch_of("cpu"), batch_of(home)
+        (plain(*expected).sum() + expected[0]["hidden"].sum()).backward()
+        out = placed.model(*found)
+        assert list(found[0]) == ["scale", "count", "hidden"]
+        assert found[0]["count"] == 3
+        (out.sum() + found[0]["hidden"].to(home).sum()).backward()
+        torch.accelerator.synchronize()
+        torch.testing.assert_close(found[0]["hidden"].cpu(), expected[0]["hidden"])
+        torch.testing.assert_close(found[1][0].cpu(), expected[1][0])
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(placed.model.get_parameter(name).grad.cpu(), weight.grad)
+    placed.restore()
+
+
+def test_containers_without_a_graph_say_so() -> None:
+    with pytest.raises(baechi.torch.NotExportedError, match="changes a list or dictionary among"):
+        baechi.torch.export(Batch().double(), batch_of("cpu"))
