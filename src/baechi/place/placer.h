@@ -68,9 +68,12 @@ struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"
   Placer place;
   std::string_view summary;     // one line for --help
+  bool in_auto = false;         // may win, or at least hold what the others cannot
   bool baseline = false;        // a yardstick: shown as it is, never helped to fit
   bool list_scheduler = false;  // knows PlaceOptions::headroom and home
-  bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is
+  bool optimizable = false;   // gains from the Graph Optimizer; the others want the graph as it is
+  bool needs_expert = false;  // follows PlaceOptions::expert
+  bool proves = false;        // its plan is optimal if it says so: others' plans go before it
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this
 const PlacerEntry& find_placer(std::string_view name);  // InputError lists the known names

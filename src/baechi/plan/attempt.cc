@@ -217,15 +217,10 @@ bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* canc
 Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
     : optimized(optimize(original, options)), costs(optimized.graph, original.cluster()) {}
 
-std::int64_t work_for_fit(const OpGraph& graph, double budget) {
-  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
-  return std::max(static_cast<std::int64_t>(budget * kSimulatedOpsPerSecond),
-                  std::min(kReplays * replay_cost(graph), kMost));
-}
-
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options) {
   Attempt attempt;
   attempt.method = std::string(placer.name);
+  attempt.placer = &placer;
   const auto begin = std::chrono::steady_clock::now();
   Try(problem, placer, options, attempt).run();
   attempt.nanoseconds =

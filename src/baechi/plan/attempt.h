@@ -27,14 +27,6 @@ struct Shrunk {
   CostModel costs;
 };
 
-// Operators that the simulator replays in a second of one core, about: what a second of budget
-// buys.
-inline constexpr double kSimulatedOpsPerSecond = 5e6;
-
-// What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
-// it, and what two thousand replays take however small it is (at most two seconds' work).
-std::int64_t work_for_fit(const OpGraph& graph, double budget);
-
 // What the attempts of one request share when their own choices run out of room: the work that is
 // left for fall-backs, and the answer of those that do not depend on the method.
 struct LastResort {
@@ -56,12 +48,13 @@ struct Problem {
 
 struct Attempt {
   std::string method;
-  bool optimized = false;             // placed on the optimised graph and expanded
-  bool at_home = false;               // if so: its groups stay on the devices they were cut for
-  std::optional<PlacedGraph> placed;  // it fits, by simulation
-  Time makespan;                      // of `placed`
-  IdVector<DeviceId, Bytes> peaks;    // of `placed`
-  std::int64_t nanoseconds = 0;       // wall time the attempt took; never part of a result
+  const PlacerEntry* placer = nullptr;  // absent: a search that started from other attempts
+  bool optimized = false;               // placed on the optimised graph and expanded
+  bool at_home = false;                 // if so: its groups stay on the devices they were cut for
+  std::optional<PlacedGraph> placed;    // it fits, by simulation
+  Time makespan;                        // of `placed`
+  IdVector<DeviceId, Bytes> peaks;      // of `placed`
+  std::int64_t nanoseconds = 0;         // wall time the attempt took; never part of a result
   std::vector<std::string> fallbacks;
   std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
   std::string reason;                // when there is no placement

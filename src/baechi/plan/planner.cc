@@ -12,6 +12,7 @@
 #include "baechi/cost/needed_devices.h"
 #include "baechi/place/limits.h"
 #include "baechi/plan/attempt.h"
+#include "baechi/plan/budget.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
@@ -20,9 +21,6 @@
 
 namespace baechi {
 namespace {
-
-// Of the budget: for every question of the suggestions whether something fits.
-constexpr double kShareOfProbe = 1.0 / 16;
 
 // This cluster with other capacities or more devices; nothing when its link rules do not reach
 // them.
@@ -56,7 +54,7 @@ bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_
   const Units units(other);
   constexpr std::int64_t kMostWork = 2'000'000;
   const std::int64_t work =
-      std::min(kMostWork, work_for_fit(costs.graph(), options.budget * kShareOfProbe) / 4);
+      std::min(kMostWork, work_for_fit(costs.graph(), options.budget * Share::kProbe) / 4);
   return find_any_fit(other, units, work, options.cancel).has_value();
 }
 

@@ -11,6 +11,7 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/attempt.h"
+#include "baechi/plan/budget.h"
 #include "baechi/plan/planner.h"
 #include "baechi/schedule/plan.h"
 
@@ -19,8 +20,15 @@ namespace baechi {
 struct PortfolioEntry {
   std::string_view name;
   std::string_view summary;
+  bool all_placers = false;       // those that cannot win as well, to compare with
+  double proof = Share::kProof;   // of the budget: for a proof before the search, and
+  double proof_after_search = 0;  // behind it
 };
 std::span<const PortfolioEntry> portfolio_methods();
+
+// The placers whose plans the method compares, its own alone if it is one. Throws InputError that
+// lists the known names.
+std::vector<const PlacerEntry*> placers_of(std::string_view method);
 
 struct PortfolioResult {
   std::vector<Attempt> attempts;       // in the order they were made; at least one

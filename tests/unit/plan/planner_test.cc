@@ -183,6 +183,19 @@ TEST_CASE("planner: a step hardly gets longer when one operator nearly fills a d
   CHECK(makespan(mebibytes(720), "refine") < makespan(gibibytes(8), "m-etf") * 2);
 }
 
+TEST_CASE("planner: the rows of the placers say which of them a method runs") {
+  const auto names = [](const char* method) {
+    std::string text;
+    for (const PlacerEntry* placer : placers_of(method)) text += std::string(placer->name) + " ";
+    return text;
+  };
+  const std::string winners = "m-topo m-etf m-sct chain partition single balanced ";
+  for (const char* method : {"auto", "refine", "exact"}) CHECK(names(method) == winners);
+  CHECK(names("all") == winners + "random expert ");
+  CHECK(names("random") == "random ");
+  CHECK_THROWS_AS(placers_of("m-magic"), InputError);
+}
+
 TEST_CASE("planner: unknown methods and impossible budgets are refused") {
   const OpGraph graph = figure_1();
   const Cluster cluster = unit_latency_cluster(2, Bytes(100));

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/budget.h"
+
+#include <algorithm>
+
+#include "baechi/plan/fit_search.h"
+
+namespace baechi {
+namespace {
+
+// In a second of one core, about: what the simulator replays, and what the exact search looks at.
+constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6;
+
+}  // namespace
+
+std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
+  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
+  return std::max(static_cast<std::int64_t>(seconds * kReplaysPerSecond),
+                  std::min(kReplays * replay_cost(graph), kMost));
+}
+
+Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
+    : request_(request), fallbacks_(fallbacks), work_at_first_(fallbacks.work) {}
+
+double Budget::seconds_left() const {
+  const auto spent = static_cast<double>(work_at_first_ - fallbacks_.work);
+  return std::max(request_.budget / 2, request_.budget - spent / kReplaysPerSecond);
+}
+
+std::int64_t Budget::replays(double share) const {
+  return static_cast<std::int64_t>(seconds_left() * share * kReplaysPerSecond);
+}
+
+std::int64_t Budget::looks(double share) const {
+  return static_cast<std::int64_t>(seconds_left() * share * kLooksPerSecond);
+}
+
+RefineOptions Budget::refinement(double share) const {
+  return {.work = replays(share),
+          .seed = request_.place.seed,
+          .threads = request_.threads,
+          .deadline = deadline_,
+          .cancel = request_.place.cancel};
+}
+
+void Budget::start_clock() {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kPatience = 5, kLeastPatience = 20;
+  deadline_ =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                         std::max(kLeastPatience, request_.budget * kPatience)));
+}
+
+bool Budget::is_over() {
+  const CancelFlag* const cancel = request_.place.cancel;
+  const bool over =
+      std::chrono::steady_clock::now() >= deadline_ || (cancel != nullptr && cancel->requested());
+  note_stop(over);
+  return over;
+}
+
+}  // namespace baechi

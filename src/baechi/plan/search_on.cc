@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/search_on.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "baechi/place/partition/partition.h"
+#include "baechi/plan/fit_walk.h"
+#include "baechi/plan/refine.h"
+#include "baechi/plan/restarts.h"
+
+namespace baechi {
+namespace {
+
+class SearchOn {
+ public:
+  SearchOn(const Problem& problem, const PlanRequest& request, Budget& budget, Attempt& best)
+      : problem_(problem), request_(request), budget_(budget), best_(best) {}
+
+  std::vector<PlacedGraph> run() {
+    budget_.start_clock();
+    restart();
+    search_elsewhere();
+    // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
+    // thousands of moves of single operators.
+    std::vector<IdVector<OpId, std::uint32_t>> levels =
+        traffic_levels(problem_.costs, request_.place.seed);
+    constexpr std::size_t kMostLevels = 3;
+    if (levels.size() > kMostLevels) levels.resize(kMostLevels);
+    for (const auto& labels : levels)
+      search_by(Units(problem_.costs, labels),
+                Share::kClusters / static_cast<double>(levels.size()));
+    search_by(problem_.units, Share::kOperators);
+    return std::move(seen_);
+  }
+
+ private:
+  // From partitions and cuts of other seeds.
+  void restart() {
+    const auto further = [&](double share) {
+      return RestartOptions{.work = budget_.replays(share),
+                            .place = request_.place,
+                            .threads = request_.threads,
+                            .must_stop = [this] { return budget_.is_over(); }};
+    };
+    const auto offer_all = [&](const std::vector<PlacedGraph>& found) {
+      for (const PlacedGraph& placed : found) offer_placement(problem_, placed, best_);
+    };
+    offer_all(further_partitions(problem_.costs, further(Share::kPartitions)));
+    offer_all(further_cuts(problem_.costs, problem_.units, further(Share::kCuts)));
+  }
+
+  // Small graphs: also from plans that have nothing in common with the best one.
+  void search_elsewhere() {
+    constexpr std::size_t kSmall = 64;  // operators
+    constexpr std::uint64_t kStarts = 8;
+    if (problem_.costs.graph().num_ops() > kSmall) return;
+    RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
+    for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
+      effort.seed = request_.place.seed + i;
+      const FitWalked start = walk_to_fit(problem_.costs, problem_.units,
+                                          {.simulated_ops = effort.work / 4, .seed = effort.seed});
+      if (!start.placed.has_value()) continue;
+      seen_.push_back(refine(problem_.costs, problem_.units, *start.placed, effort).placed);
+      offer_placement(problem_, seen_.back(), best_);
+    }
+  }
+
+  // By moves of `units`, from the best plan.
+  void search_by(const Units& units, double share) {
+    const Refined found = refine(problem_.costs, units, *best_.placed, budget_.refinement(share));
+    budget_.note_stop(found.stopped_early);
+    offer_placement(problem_, found.placed, best_);
+    seen_.push_back(found.placed);
+  }
+
+  const Problem& problem_;
+  const PlanRequest& request_;
+  Budget& budget_;
+  Attempt& best_;
+  std::vector<PlacedGraph> seen_;
+};
+
+}  // namespace
+
+std::vector<PlacedGraph> search_on(const Problem& problem, const PlanRequest& request,
+                                   Budget& budget, Attempt& best) {
+  return SearchOn(problem, request, budget, best).run();
+}
+
+}  // namespace baechi
