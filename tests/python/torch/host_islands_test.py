@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -93,21 +95,34 @@ class Offloading(nn.Module):
 class Spoken(nn.Module):
     """A loss over all alignments, whose lengths are made on the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, loss: Any) -> None:
         super().__init__()
+        self.loss = loss
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 6)
 
     def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         chances = self.second(self.first(x).tanh()).log_softmax(-1)
         lengths = torch.full((words.shape[0],), chances.shape[0])
         targets = torch.full((words.shape[0],), words.shape[1])
-        return nn.functional.ctc_loss(chances, words, lengths, targets)
+        loss: torch.Tensor = self.loss(chances, words, lengths, targets)
+        return loss
 
 
-def test_lengths_of_a_loss_over_alignments() -> None:
+class OfLogits(nn.Module):
+    """A loss of the user's own."""
+
+    def forward(self, chances: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        return nn.functional.ctc_loss(chances, *more)
+
+
+LOSSES = [nn.functional.ctc_loss, nn.CTCLoss(zero_infinity=True), OfLogits()]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_lengths_of_a_loss_over_alignments(loss: Any) -> None:
     torch.manual_seed(3)
     inputs = (torch.randn(9, 4, 8).double(), torch.randint(1, 6, (4, 3)))
-    trains_the_same(Spoken().double(), inputs, ran=1)
+    trains_the_same(Spoken(loss).double(), inputs, ran=1)
 
 
 @pytest.mark.parametrize("to_host", [False, True])

@@ -67,6 +67,11 @@ def follower() -> str | None:
     return None
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for several, or for a derivative, inside a function of torch.func."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def next_sequence_number() -> int:
     """Return the number that the next autograd node of this thread gets."""
     return int(torch.autograd._get_sequence_nr())

@@ -302,6 +302,10 @@ class Interceptor(TorchFunctionMode):
         """Whether a unit that was given other weights runs function by function."""
         return True
 
+    def hooked(self, tensor: torch.Tensor, hook: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return what to keep in the place of a hook on the gradient of a tensor."""
+        return hook
+
     # Activations that are computed again in the backward
 
     def resumed_later(self, function: Callable[..., Any], *, runs_now: bool) -> Callable[..., Any]:
@@ -383,6 +387,8 @@ class Interceptor(TorchFunctionMode):
         scope = state.scope
         name = getattr(func, "__name__", "")
         if scope is None or state.paused or name in OBSERVERS:
+            if name == "register_hook" and scope is not None and len(args) == 2:
+                args = (args[0], self.hooked(*args))
             return func(*args, **(kwargs or {}))
         if state.resumed and name == "detach" and _private.called_by_checkpoint():
             return func(*args, **(kwargs or {}))  # of what is kept: not so in the forward

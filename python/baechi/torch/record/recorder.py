@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
@@ -43,6 +44,17 @@ from baechi.torch.record.units import unit_test
 _RUNS_OTHERS = frozenset(
     [torch.ops.aten.masked_scatter_backward.default, torch.ops.aten._euclidean_dist.default]
 )
+
+
+def _placed_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return with_near_arguments(name, with_host_arguments(name, args, torch.Tensor.cpu))
+
+
+class _ArgumentsPlaced(TorchFunctionMode):
+    """Inside a unit: arguments are on the host, or on the device, where a function wants that."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*_placed_arguments(getattr(func, "__name__", ""), args), **(kwargs or {}))
 
 
 class DispatcherSide(TorchDispatchMode):
@@ -140,8 +152,10 @@ class Recorder(Interceptor):
         if self._state.resumed:
             return self.again.run(scope.key or kind, forward, args, kwargs)
         self.units.add(scope.path)
+        known = type(module).__module__.startswith("torch.nn.")
+        inside = _ArgumentsPlaced() if not known or kind == "CTCLoss" else contextlib.nullcontext()
         reads = (args, list(held_by(module).values()))  # which hooks may have computed
-        with self._running(Op(scope.key or kind, kind, scope.path), reads, kwargs):
+        with self._running(Op(scope.key or kind, kind, scope.path), reads, kwargs), inside:
             return self._finish(forward(*args, **kwargs), args, kwargs)
 
     def run_function(
@@ -152,7 +166,7 @@ class Recorder(Interceptor):
             return self.again.run(scope.function_key(index, name), call, args, kwargs)
         op = Op(scope.function_key(index, name), name, None, scope.path)
         op.told = kwargs.get("device") is not None
-        args = with_near_arguments(name, with_host_arguments(name, args, torch.Tensor.cpu))
+        args = _placed_arguments(name, args)
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
                 stack.enter_context(_private.without_saved_hooks(self.pack))

@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from baechi.torch.base import _private
 
 
 def is_unit_by_default(module: nn.Module) -> bool:
-    """Whether a module has no inside worth a look: leaves, and what computes its own weights."""
+    """Whether a module has no inside to look at: leaves, compiled ones, own weights' makers."""
     return (
         next(module.children(), None) is None
-        or isinstance(module, nn.MultiheadAttention)
+        or isinstance(module, (nn.MultiheadAttention, torch.jit.ScriptModule))
         or hasattr(module, "parametrizations")
         or _private.is_compiled(module)
     )

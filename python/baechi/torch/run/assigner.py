@@ -198,6 +198,7 @@ class Assigner:
         tensors: list[torch.Tensor] = []
         home = next((t.device for t in tensors_in((args, kwargs))), self._weights.first_home)
         self.sent.home = home
+        self.sent.autocast.begin(home)
         graph = self._graph_of(args, kwargs, tensors)
         if graph is not None:
             outputs = functools.partial(graph.run, tensors, self.sent)

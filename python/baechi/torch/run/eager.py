@@ -24,6 +24,7 @@ from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
     STAY,
+    TRANSFORMS,
     UNCOUNTED_CHANGES,
     asked_device,
     changes_argument,
@@ -31,7 +32,7 @@ from baechi.torch.base.function_rules import (
     on_host_by_intent,
     with_host_arguments,
 )
-from baechi.torch.base.nested import Lent, held_by, tensors_in
+from baechi.torch.base.nested import Lent, held_by, map_tensors, tensors_in
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.record.scopes import Scope
@@ -39,10 +40,12 @@ from baechi.torch.run.planned_pieces import (
     called_units,
     keeping_units,
     pushed_outputs,
+    reaching_calls,
     units_of,
     writers_of_views,
 )
 from baechi.torch.run.sent_tensors import SentTensors
+from baechi.torch.run.together import Together, with_gradients_at_outputs
 
 _CPU = torch.device("cpu")
 
@@ -80,6 +83,7 @@ class EagerRunner(Interceptor):
         self._calls = calls
         self._watch = watch
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
+        self._reaching = reaching_calls(captured)
         self._keeping_units = keeping_units(captured)
         self._recorded = {op.key for op in captured.ops}
         self._opened = {op.scope for op in captured.ops if op.module is None}
@@ -97,6 +101,19 @@ class EagerRunner(Interceptor):
         """Run a function once more, in the backward."""
         return self._calls.run_again(run, args, kwargs)
 
+    def hooked(self, tensor: torch.Tensor, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Have what a hook reads come to its gradient, and what it returns stay there."""
+        device = self._sent.owner(tensor)
+        if device is None:
+            return hook
+        together = Together(self._sent, device)
+
+        def here(grad: torch.Tensor) -> Any:
+            with together:
+                return map_tensors(lambda t: self._sent.moved(t, device), hook(grad))
+
+        return lambda grad: self.run_again(here, (grad,), {}) if self._wrapped else hook(grad)
+
     def opens(self, path: str) -> bool:
         """Whether it ran so in the recorded step; who puts in weights later keeps to the plan."""
         return any(f"{caller}.".startswith(f"{path}.") for caller in self._opened)
@@ -105,6 +122,10 @@ class EagerRunner(Interceptor):
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Run a unit on its device."""
+        switched = self._sent.autocast.switched()
+        if switched is not None:
+            with switched:
+                return self.run_unit(scope, module, forward, args, kwargs)
         if scope.target is None:
             scope.target = self._target_of_unit(scope, module)
         device, changes, attributes = scope.target
@@ -132,6 +153,8 @@ class EagerRunner(Interceptor):
                     self._sent.about_to_change(tensor, device)
             if attributes and device is not None:
                 forward = self._sent.attributes_at(module, attributes, device)(forward)
+            if scope.key in self._reaching and device is not None:
+                forward = Together(self._sent, device).around(forward)
             out = self._computed(forward, args, kwargs, device)
             self._sent.mark(out, device)
         finally:
@@ -169,6 +192,10 @@ class EagerRunner(Interceptor):
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Run a torch function on one device."""
+        switched = self._sent.autocast.switched()
+        if switched is not None:
+            with switched:
+                return self.run_function(scope, index, name, call, args, kwargs)
         known = scope.planned.get(index)
         if known is None or known[0] != name:
             key = scope.function_key(index, name)
@@ -184,11 +211,13 @@ class EagerRunner(Interceptor):
         if self._sent.stays_on_host(tensors):
             device, on_host = self._sent.host, True
         elif name == DIFFERENTIATES:
-            device = None
+            device, kwargs = None, with_gradients_at_outputs(self._sent, args, kwargs)
         else:
             stays = changes or name in STAY
             device = self._sent.device_of_function(tensors, known[2], stays, kwargs)
             args, kwargs = self._sent.taken(name, args, kwargs, device)
+            if device is not None and known[1] in self._reaching:
+                call = Together(self._sent, device, from_host=name in TRANSFORMS).around(call)
         out = kwargs.get("out")
         if self._sent.may_be_read and (changes or out is not None or known[1] in self._changing):
             for tensor in tensors_in(first if changes else tensors if out is None else out):

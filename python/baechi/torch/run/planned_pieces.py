@@ -70,6 +70,14 @@ def keeping_units(captured: Capture) -> set[str]:
     return keeping
 
 
+def reaching_calls(captured: Capture) -> set[str]:
+    """Return the calls that read what is none of their arguments, attributes or weights.
+
+    It may be on another device, which nothing around the call shows.
+    """
+    return {op.key for op in captured.ops if not op.reads.keys() <= op.arrives.keys()}
+
+
 def _prefixes(path: str) -> list[str]:
     parts = path.split(".") if path else []
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]

@@ -21,6 +21,7 @@ from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.base.nested import held_tensors, map_tensors, tensors_in
 from baechi.torch.base.repeats import without_repeats
 from baechi.torch.run.communication import Arrival, Departure, Links
+from baechi.torch.run.precision import InnerAutocast
 
 TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
 
@@ -67,6 +68,7 @@ class SentTensors:
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
         self.home: torch.device | None = None  # where the model was called
+        self.autocast = InnerAutocast(d.torch_device for d in devices)
 
     # Who has a tensor
 
