@@ -294,7 +294,8 @@ def permanent_memory(
 
 def _trained(captured: Capture) -> set[str]:
     """Return the weights that got a gradient."""
-    return {node.weight for node in captured.nodes if node.weight is not None}
+    seen = {node.weight for node in captured.nodes if node.weight is not None}
+    return seen | {weight.name for weight in captured.weights.values() if weight.has_gradient}
 
 
 def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:

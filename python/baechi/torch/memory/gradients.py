@@ -129,7 +129,8 @@ class Gradients:
                 known[gradient.tensor].holders += 1
         for tensor, at in made.items():
             if known[tensor].holders == 0:
-                until = self._freed.get(tensor, len(self._captured.trace))
+                last = node.at if self._added_to_held else len(self._captured.trace)
+                until = self._freed.get(tensor, last)
                 self._hold(device, known[tensor].bytes, _made_at(at), until * TICKS)
         for held in inputs.values():
             becomes = node.weight is not None and not made and not self._added_to_held

@@ -64,6 +64,8 @@ class NodeRecorder:
         self._found: list[AutogradNode] = []
         self._index: dict[Any, int] = {}
         self._edges: list[list[tuple[int, int] | None]] = []
+        # Of what an operation saves that changes a view in place: it has got its new node then.
+        self._keeper: dict[Any, Any] = {}
 
     def watch(self, root: torch.Tensor) -> None:
         """Put hooks on every node under `root`."""
@@ -86,6 +88,8 @@ class NodeRecorder:
                     index[key] = len(index)
                     waiting.append(following)
                 edges.append((index[key], slot))
+                if _changes_view(following) and key + 1 == self._key(node):
+                    self._keeper[key + 1] = key
             self._add(mine, node, edges)
 
     def finished(self) -> list[AutogradNode]:
@@ -108,6 +112,12 @@ class NodeRecorder:
             for key, index in self._index.items()
             if isinstance(key, int) and id(self._found[index]) in order
         }
+
+    @property
+    def keepers(self) -> dict[int, int]:
+        """Return which node keeps what was saved when that number was the last one given."""
+        places = self.places
+        return places | {k: places[by] for k, by in self._keeper.items() if by in places}
 
     def _key(self, node: Any) -> Any:
         variable = getattr(node, "variable", None)
@@ -155,6 +165,11 @@ class NodeRecorder:
             size = tensor.numel() * tensor.element_size()
             node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_addable(tensor)))
         self.nodes.append(node)
+
+
+def _changes_view(node: Any) -> bool:
+    """Whether a node stands for an operation in place on a view."""
+    return type(node).__name__ == "CopySlices"
 
 
 def _stored(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -237,9 +237,9 @@ def record_step(
         finally:
             _private.one_backward_thread.end(recorder)
     recorder.finished()
-    places = recorder.autograd.places
+    places, keepers = recorder.autograd.places, recorder.autograd.keepers
     for op in recorder.ops:
-        op.keepers = {t: [places[n] for n in ns if n in places] for t, ns in op.keepers.items()}
+        op.keepers = {t: [keepers[n] for n in ns if n in keepers] for t, ns in op.keepers.items()}
     for seen in recorder.seen:
         if seen.node is not None:
             number, output = seen.node

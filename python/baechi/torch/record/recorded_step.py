@@ -77,6 +77,7 @@ class Weight:
     name: str
     bytes: int
     trained: bool
+    has_gradient: bool = False  # behind the step
 
 
 @dataclass

@@ -186,14 +186,14 @@ class Recorder(Interceptor):
 
     def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
         """Note what came in by arguments."""
-        if self._state.resumed:
+        if self._forwarded:
             return
         known = self.entries.setdefault(scope.path, set())
         known.update(self.tensor_of(t, None) for t in tensors_in((args, kwargs)))
 
     def left(self, scope: Scope, out: Any) -> None:
         """Note whose outputs a module returns as they are."""
-        if self._state.resumed:
+        if self._forwarded:
             return
         found = []
         for tensor in tensors_in(out):
@@ -216,7 +216,8 @@ class Recorder(Interceptor):
 
     @contextlib.contextmanager
     def _running(self, op: Op, args: Any, kwargs: Any) -> Iterator[None]:
-        if self._op is not None:  # a unit called by a function, as autograd functions do
+        # A unit called by a function, as autograd functions do, or by the backward of one.
+        if self._op is not None or self._forwarded:
             yield
             return
         index = len(self.ops)
@@ -306,6 +307,9 @@ class Recorder(Interceptor):
 
     def finished(self) -> None:
         """Say that the step is over."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:  # a backward inside may have made it, unseen
+                self.weights[self.aliases[name]].has_gradient = True
         running = self._storages.segment_op()
         if running is not None:
             self._storages.close_segment(self.ops[running].backward)

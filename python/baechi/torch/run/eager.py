@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
@@ -168,6 +169,8 @@ class EagerRunner(Interceptor):
 
     def _new(self, key: str) -> None:
         """Say once that the model took a turn that the recorded step did not."""
+        if _private.current_autograd_node() is not None:
+            return  # what a backward calls was not looked for
         if not self.unplanned:
             warnings.warn(
                 f"{type(self.model).__name__} ran {key!r}, which was not in the recorded step: it "
