@@ -87,6 +87,19 @@ def test_a_graph_runs_where_kernels_lay_out_memory_otherwise_than_on_the_cpu() -
     placed.restore()
 
 
+@pytest.mark.parametrize(
+    "chosen", [lambda t: t[:, :-1], lambda t: t[:, ::2], lambda t: t[:1].expand(5, -1)]
+)
+def test_examples_are_laid_out_as_the_graph_was_traced(chosen: Any, sim: Any) -> None:
+    inputs = chosen(torch.randn(5, 8))
+    model = nn.Sequential(nn.Linear(inputs.shape[1], 8), nn.Tanh(), nn.Linear(8, 8))
+    expected = model(inputs)
+    with sim.configured(devices=2, memory="1GiB"):
+        placed = placed_at_random(model, inputs, ["sim:0", "sim:1"], tier=2)
+        torch.testing.assert_close(model(inputs), expected)
+        placed.restore()
+
+
 def test_evaluation_has_a_graph_of_its_own() -> None:
     case = CASES["resnet"]
     plain = built(case)

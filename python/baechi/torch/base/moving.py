@@ -13,6 +13,7 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.nested import map_tensors
+from baechi.torch.base.repeats import without_repeats
 
 
 def check_moves(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
@@ -55,8 +56,23 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
 
 
 def moved_values(value: Any, device: torch.device) -> Any:
-    """Return `value` with its tensors on a device."""
-    return map_tensors(lambda tensor: tensor.to(device), value)
+    """Return `value` with its tensors on a device, laid out as they were."""
+    return map_tensors(lambda tensor: _moved(tensor, device), value)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor as it is: a graph is for the layouts that it was traced with."""
+    if tensor.device == device or tensor.layout is not torch.strided:
+        return tensor.to(device)
+    sent = without_repeats(tensor)
+    moved = sent.to(device)
+    if moved.is_contiguous() and not sent.is_contiguous():  # with gaps, as a slice
+        whole = torch.empty_strided(
+            sent.size(), sent.stride(), dtype=sent.dtype, device=device, layout=sent.layout
+        )
+        with contextlib.suppress(RuntimeError):  # its parts overlap
+            moved = whole.copy_(moved)
+    return moved if sent is tensor else moved.expand(tensor.shape)
 
 
 @contextlib.contextmanager
