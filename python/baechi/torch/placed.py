@@ -94,7 +94,7 @@ class Placed:
             collapse=False,
             watch=found.watch,
         )
-        with unchanged(self.model, mine.places), no_dropout(self.model):
+        with unchanged(self.model, mine.places, inputs), no_dropout(self.model):
             fine.install()
             try:
                 found.run(self.model, inputs, loss)
@@ -123,7 +123,7 @@ class Placed:
                 (mine.watched(graph, found.watch), found),
             )
             for runner, trail in sides:
-                with unchanged(self.model, mine.places):
+                with unchanged(self.model, mine.places, inputs):
                     runner.install()
                     try:
                         trail.run(self.model, inputs, loss)

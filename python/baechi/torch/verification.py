@@ -125,7 +125,7 @@ def trail_of(
     """Run the model where it is and return what every operator made."""
     trail = Trail()
     watcher = _Watcher(model, is_unit, trail.watch)
-    with unchanged(model), no_dropout(model):
+    with unchanged(model, given=inputs), no_dropout(model):
         watcher.install()
         try:
             trail.run(model, inputs, loss)

@@ -63,16 +63,6 @@ def held_by(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: v for name, v in vars(module).items() if isinstance(v, torch.Tensor)}
 
 
-def leaves_of(value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield what nested containers hold, with the way to it; of empty ones themselves."""
-    items = list(_items_of(value))
-    for key, item in items:
-        for way, leaf in leaves_of(item):
-            yield (key, *way), leaf
-    if not items:
-        yield (), value
-
-
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `change` applied to its tensors; itself when none changes.
 

@@ -29,7 +29,7 @@ from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values
-from baechi.torch.base.nested import tensors_in
+from baechi.torch.base.nested import renewed, tensors_in
 from baechi.torch.record.capture import call_arguments, record_step, sum_of, unchanged
 from baechi.torch.record.recorded_step import Capture, KernelRun, Op, Work, kept_ops
 from baechi.torch.record.recorder import Recorder, recorder_of
@@ -290,7 +290,7 @@ def measure(
     if first is None:
         first = next(tensors_in((args, kwargs)), torch.empty(0))
     clock, samples = Clock(first.device), _Samples(model)
-    with unchanged(model):
+    with unchanged(model, given=(args, kwargs)):
         for step in range(warm_up + repeats):
             model.zero_grad()
             recorder = recorder_of(units, model)
@@ -298,7 +298,10 @@ def measure(
             watch = _Stopwatch(recorder, clock)
             recorder.install()
             try:
-                record_step(recorder, args, kwargs, loss or sum_of, captured.training, watch)
+                own_args, own_kwargs = renewed((args, kwargs))
+                record_step(
+                    recorder, own_args, own_kwargs, loss or sum_of, captured.training, watch
+                )
             finally:
                 recorder.remove()
             if step >= warm_up:

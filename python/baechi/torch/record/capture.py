@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values
-from baechi.torch.base.nested import map_tensors, renewed, tensors_in
+from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.versions import check_version
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
@@ -65,19 +65,22 @@ def _same_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module, devices: Iterable[torch.device] = ()) -> Iterator[None]:
+def unchanged(
+    model: nn.Module, devices: Iterable[torch.device] = (), given: Any = None
+) -> Iterator[None]:
     """Run a step that leaves no trace: all that a forward may change is put back, and gradients.
 
     Args:
         model: What runs.
         devices: Where it will draw random numbers, beside where it is.
+        given: Its arguments.
 
     """
     weights = [*model.parameters(), *model.buffers()]
     grads = [(p, p.grad) for p in model.parameters()]
     for parameter, _ in grads:
         parameter.grad = None
-    state = PythonState(model)
+    state = PythonState(model, given)
     try:
         with _same_random_state({*devices, *(w.device for w in weights)}):
             yield
@@ -129,9 +132,9 @@ def _captured(
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(units, model)
     recorder.spilling = spilling
-    args, kwargs = renewed(call_arguments(example_inputs))
+    args, kwargs = call_arguments(example_inputs)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(unchanged(model))
+        stack.enter_context(unchanged(model, given=(args, kwargs)))
         stack.enter_context(_private.eager(model))
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:

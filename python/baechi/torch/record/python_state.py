@@ -196,11 +196,12 @@ def _random_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] 
 class PythonState:
     """What a forward may change, as it was when this was made."""
 
-    def __init__(self, model: nn.Module, *, restorable: bool = True) -> None:
+    def __init__(self, model: nn.Module, given: Any = None, *, restorable: bool = True) -> None:
         """Take note of all.
 
         Args:
             model: Whose forward will run.
+            given: Its arguments.
             restorable: Not only to tell what changed: keep what is in tensors, too, and what
                 iterators give.
 
@@ -222,6 +223,7 @@ class PythonState:
             for name, value in (*vars(module).items(), *module._buffers.items()):
                 if name not in OWN:
                     self._look(f"{prefix}{name})", value, DEPTH)
+        self._look("changes its arguments", given, 2 * DEPTH)
         for names in names_of(model):
             self._names(names)
 

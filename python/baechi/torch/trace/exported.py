@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch.base import _private
-from baechi.torch.base.nested import PLAIN, leaves_of, map_tensors, renewed, tensors_in
+from baechi.torch.base.nested import PLAIN, map_tensors, renewed, tensors_in
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import of_library
 from baechi.torch.record.interception import Interceptor
@@ -242,25 +242,15 @@ class _Flat(nn.Module):
         given = iter(tensors)
         arguments = renewed((self._call.args, self._call.kwargs))
         args, kwargs = map_tensors(lambda _: next(given), arguments)
-        held = list(leaves_of((args, kwargs)))
-        before = PythonState(self.model, restorable=False)
+        before = PythonState(self.model, (args, kwargs), restorable=False)
         with self._reads.watched():
             out = self.model.forward(*args, **kwargs)
-        if not _same_leaves(held, list(leaves_of((args, kwargs)))):
-            raise NotExportedError("its forward changes a list or dictionary among its arguments")
         if self._reads.found is not None:
             raise NotExportedError(f"its forward calls {self._reads.found}")
         self._left(before.change())
         outputs, rebuild = output_form(out)
         self._returned(rebuild)
         return tuple(outputs)
-
-
-def _same_leaves(held: list[Any], now: list[Any]) -> bool:
-    return len(held) == len(now) and all(
-        way == way_now and (leaf is leaf_now or (isinstance(leaf, PLAIN) and leaf == leaf_now))
-        for (way, leaf), (way_now, leaf_now) in zip(held, now, strict=True)
-    )
 
 
 @contextlib.contextmanager
