@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from memory_test import accumulating_peaks, check, check_close, machine, placed_on
+from memory_test import OPTIMIZERS, accumulating_peaks, check, check_close, machine, placed_on
 from torch import nn
 
 __all__ = ["machine"]
@@ -88,4 +88,21 @@ def test_gradients_that_a_backward_inside_adds_to() -> None:
     model, inputs = Reversible(), torch.randn(8, 16)
     placed = placed_on(1, model, inputs, optimizer="adam", method="single", gradients="held")
     check_close(placed.peaks, accumulating_peaks(model, inputs, "adam", 1))
+    placed.restore()
+
+
+@pytest.mark.parametrize("gradients", ["freed", "held"])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_are_small(
+    optimizer: Any, gradients: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(3)
+    monkeypatch.setitem(OPTIMIZERS, "this", optimizer)
+    layers: list[nn.Module] = [nn.Embedding(2000, 16, sparse=True), nn.Tanh()]
+    model, words = nn.Sequential(*layers), torch.randint(2000, (8, 5))
+    placed = placed_on(1, model, words, optimizer=optimizer, method="single", gradients=gradients)
+    if gradients == "freed":
+        check(placed, words, "this")
+    else:
+        check_close(placed.peaks, accumulating_peaks(model, words, "this", 1))
     placed.restore()

@@ -51,6 +51,23 @@ def placed_on(model: nn.Module, devices: list[str], **options: Any) -> Any:
     return placed_at_random(model, X, devices, seed=3, **options)
 
 
+class Ragged(Coded):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.nested.as_nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+        return torch.nested.to_padded_tensor(self.encoder(rows), 0.0)
+
+
+class Branching(Coded):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (self.encoder(x),))
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Ragged, "nested tensor.*pad"), (Branching, "use Py")])
+def test_what_cannot_be_followed_is_refused_in_a_sentence(kind: Any, said: str) -> None:
+    with pytest.raises(baechi.InputError, match=said):
+        placed_on(kind(), ["cpu"] * 3, tier=1)
+
+
 @pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
 def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
     model = coded()

@@ -16,6 +16,7 @@ _CLASSES = {
     "Adagrad": "rmsprop",
     "Adam": "adam",
     "AdamW": "adamw",
+    "SparseAdam": "adam",
     "NAdam": "adam",
     "RAdam": "adam",
     "Adamax": "adam",

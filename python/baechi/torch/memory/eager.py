@@ -33,6 +33,8 @@ from baechi.torch.record.recorded_step import (
 UPDATES = {"rmsprop": 1, "adam": 1, "adamw": 1}
 # And per byte of the largest parameter where it updates them one by one: with some on the CPU.
 SINGLE_UPDATES = {"rmsprop": 1, "adam": 2, "adamw": 2}
+# And per byte of the largest sparse gradient, whose rows it takes out of the state and puts back.
+SPARSE_UPDATES = {"adam": 6}
 
 
 UPDATE = "the optimizer's update"
@@ -292,18 +294,21 @@ def permanent_memory(
     return result
 
 
-def _trained(captured: Capture) -> set[str]:
-    """Return the weights that got a gradient."""
+def _gradients(captured: Capture) -> dict[str, int]:
+    """Return the bytes of the gradients of the weights that got one."""
     seen = {node.weight for node in captured.nodes if node.weight is not None}
-    return seen | {weight.name for weight in captured.weights.values() if weight.has_gradient}
+    return {
+        weight.name: weight.bytes if weight.gradient is None else weight.gradient
+        for weight in captured.weights.values()
+        if weight.gradient is not None or weight.name in seen
+    }
 
 
 def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:
     """Return the bytes of all weights' gradients on each device that has any."""
     result: dict[str, int] = {}
-    for name in _trained(captured):
-        device = weights[name]
-        result[device] = result.get(device, 0) + captured.weights[name].bytes
+    for name, size in _gradients(captured).items():
+        result[weights[name]] = result.get(weights[name], 0) + size
     return result
 
 
@@ -311,16 +316,18 @@ def update_memory(
     captured: Capture, weights: Mapping[str, str], optimizer: str, host: Collection[str] = ()
 ) -> dict[str, int]:
     """Return the bytes that the optimizer needs on each device while it updates the weights."""
-    sizes = [(weights[name], captured.weights[name].bytes) for name in _trained(captured)]
-    update: dict[str, int] = {}
-    one_by_one = any(device in host for device, _ in sizes)
-    for device, size in sizes:
-        if one_by_one:
-            more = size * SINGLE_UPDATES.get(optimizer, 0)
-            update[device] = max(update.get(device, 0), more)
+    found = [(weights[name], name, size) for name, size in _gradients(captured).items()]
+    together: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    one_by_one = any(device in host for device, _, _ in found)
+    for device, name, size in found:
+        sparse = size < captured.weights[name].bytes
+        if one_by_one or sparse:
+            more = size * (SPARSE_UPDATES if sparse else SINGLE_UPDATES).get(optimizer, 0)
+            largest[device] = max(largest.get(device, 0), more)
         else:
-            update[device] = update.get(device, 0) + size * UPDATES.get(optimizer, 0)
-    return update
+            together[device] = together.get(device, 0) + size * UPDATES.get(optimizer, 0)
+    return {d: max(together.get(d, 0), largest.get(d, 0)) for d in {**together, **largest}}
 
 
 def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:

@@ -77,7 +77,7 @@ class Weight:
     name: str
     bytes: int
     trained: bool
-    has_gradient: bool = False  # behind the step
+    gradient: int | None = None  # bytes of the one that it has behind the step: few of a sparse one
 
 
 @dataclass

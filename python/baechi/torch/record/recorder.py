@@ -31,6 +31,7 @@ from baechi.torch.base.function_rules import (
 )
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.record import refusals
 from baechi.torch.record.autograd_graph import NodeRecorder
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recomputed import RunAgain
@@ -205,8 +206,7 @@ class Recorder(Interceptor):
     def sentence_of(self, error: Exception) -> str:
         """Say where the step failed."""
         name = type(self.model).__name__
-        lines = str(error).strip().splitlines() or [""]
-        what = f"{type(error).__name__}: {lines[0]}"
+        what = refusals.cause_of(error)
         if self._forwarded:
             return f"{name} cannot be recorded: its backward failed: {what}"
         after = f"after {self.ops[-1].key!r}" if self.ops else "before its first operator"
@@ -309,7 +309,8 @@ class Recorder(Interceptor):
         """Say that the step is over."""
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:  # a backward inside may have made it, unseen
-                self.weights[self.aliases[name]].has_gradient = True
+                sizes = (t.numel() * t.element_size() for t in dense_in(parameter.grad))
+                self.weights[self.aliases[name]].gradient = sum(map(rounded, sizes))
         running = self._storages.segment_op()
         if running is not None:
             self._storages.close_segment(self.ops[running].backward)
@@ -359,6 +360,8 @@ class Recorder(Interceptor):
         first_made = len(self.tensors)
         outs = list(dense_in(out))
         for tensor in outs:
+            if tensor.is_nested:
+                raise InputError(refusals.NESTED)
             if _private.storage_address(tensor) in self._weight_of:
                 continue
             number = self.tensor_of(tensor, index if not backward else None)
