@@ -414,6 +414,11 @@ class Plan:
         The same plan for devices of other capacities: what runs where and when stays, bounds and gap are the cluster's. InputError when a device holds more than it has.
         """
 
+    def with_run_peaks(self, peaks: Mapping[str, int]) -> Plan:
+        """
+        The same plan with the most bytes that each device will hold, by name, as who runs the plan foresees them in an account of its own. Reports show these.
+        """
+
     @property
     def method(self) -> str: ...
 
@@ -453,7 +458,13 @@ class Plan:
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes each device holds at once."""
+        """The most bytes each device holds at once, as planned."""
+
+    @property
+    def run_peaks(self) -> dict[str, int] | None:
+        """
+        The same as who runs the plan foresees it; None where nobody has an account of its own.
+        """
 
     @property
     def busy_ns(self) -> dict[str, int]:

@@ -101,6 +101,26 @@ void bind_plan(nb::module_& m) {
           "cluster"_a,
           "The same plan for devices of other capacities: what runs where and when stays, bounds "
           "and gap are the cluster's. InputError when a device holds more than it has.")
+      .def(
+          "with_run_peaks",
+          [](const PlanHandle& h, const std::map<std::string, std::int64_t>& peaks) {
+            PlanHandle result = h;
+            for (const DeviceId device : result.plan.devices.keys()) {
+              const auto at = peaks.find(device_name(h.plan, device));
+              if (at == peaks.end() || at->second < 0)
+                throw InputError("run peaks: '" + device_name(h.plan, device) +
+                                 "' needs a number of bytes");
+              result.plan.devices[device].run_peak = Bytes(at->second);
+            }
+            if (peaks.size() != h.plan.devices.size())
+              throw InputError("run peaks: " + std::to_string(peaks.size()) +
+                               " are given for the cluster's " +
+                               std::to_string(h.plan.devices.size()) + " devices");
+            return result;
+          },
+          "peaks"_a,
+          "The same plan with the most bytes that each device will hold, by name, as who runs the "
+          "plan foresees them in an account of its own. Reports show these.")
       .def_prop_ro("method", [](const PlanHandle& h) { return h.plan.method; })
       .def_prop_ro(
           "makespan_ns", [](const PlanHandle& h) { return h.plan.makespan().count(); },
@@ -165,7 +185,14 @@ void bind_plan(nb::module_& m) {
           [](const PlanHandle& h) {
             return by_device(h, [](const PlanDevice& d) { return d.peak.count(); });
           },
-          "The most bytes each device holds at once.")
+          "The most bytes each device holds at once, as planned.")
+      .def_prop_ro(
+          "run_peaks",
+          [](const PlanHandle& h) -> std::optional<std::map<std::string, std::int64_t>> {
+            if (!h.plan.has_run_peaks()) return std::nullopt;
+            return by_device(h, [](const PlanDevice& d) { return d.highest().count(); });
+          },
+          "The same as who runs the plan foresees it; None where nobody has an account of its own.")
       .def_prop_ro(
           "busy_ns",
           [](const PlanHandle& h) {

@@ -230,6 +230,7 @@ REASONS = {
     "plan_operator_unknown_field.json": "unknown field",
     "plan_peak_negative.json": "a number of bytes cannot be negative",
     "plan_peak_operator_unknown.json": "the plan places no operator 'z'",
+    "plan_run_peak_partly.json": '"run_peak" is given for some devices; give it for all',
     "plan_transfer_before_request.json": "starts before it is requested",
     "plan_transfer_ends_before_start.json": "ends before it starts",
     "plan_transfer_of_unknown_operator.json": "the plan places no operator 'z'",

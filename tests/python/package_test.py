@@ -192,6 +192,33 @@ def test_a_plan_for_less_memory_is_shown_for_the_cluster_that_there_is() -> None
         cluster.with_capacities({first.name: 0})
 
 
+def test_peaks_of_the_run_stand_in_plans_and_reports(tmp_path: Path) -> None:
+    graph = baechi.generate("layered", operators=60, seed=3)
+    plan = baechi.place_graph(graph, "2x8GiB", method="m-etf")
+    assert plan.run_peaks is None
+    assert "as planned" not in str(plan)
+    first, second = plan.cluster.devices
+    peaks = {first.name: 6 << 30, second.name: 5 << 30}
+    told = plan.with_run_peaks(peaks)
+    assert told.run_peaks == peaks
+    assert (told.peaks, told.makespan_ns) == (plan.peaks, plan.makespan_ns)
+    assert baechi.verify(told) == []
+    lines = str(told).splitlines()
+    assert any("as planned" in line for line in lines)
+    assert any("6.00 GiB" in line and "75%" in line for line in lines)
+    told.save(tmp_path / "plan.json")
+    assert baechi.Plan.load(tmp_path / "plan.json", graph).run_peaks == peaks
+    assert "in the run" in str(baechi.explain(told))
+    baechi.report(told, tmp_path / "report.html")
+    assert f'"run_peak":{6 << 30}' in (tmp_path / "report.html").read_text()
+    over = plan.with_run_peaks({**peaks, first.name: 9 << 30})
+    assert any("will hold" in line and "when it runs" in line for line in baechi.verify(over))
+    with pytest.raises(baechi.InputError, match=f"'{second.name}' needs a number of bytes"):
+        plan.with_run_peaks({first.name: 1})
+    with pytest.raises(baechi.InputError, match="3 are given for the cluster's 2 devices"):
+        plan.with_run_peaks({**peaks, "tpu": 1})
+
+
 @pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct", "chain", "partition", "auto"])
 def test_plans_fit_verify_and_survive_files(method: str, tmp_path: Path) -> None:
     graph = baechi.generate("layered", operators=300, seed=3)

@@ -58,6 +58,7 @@ BEYOND_THE_SCHEMA = {
     "plan_operator_on_unknown_device.json",
     "plan_operator_twice.json",
     "plan_peak_operator_unknown.json",
+    "plan_run_peak_partly.json",
     "plan_transfer_before_request.json",
     "plan_transfer_ends_before_start.json",
     "plan_transfer_of_unknown_operator.json",

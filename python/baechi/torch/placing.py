@@ -259,6 +259,8 @@ def place(
             both = peaks_by_tier(memory, plan)
             too_large = _too_large(both[2], found)
             exported, peaks = ([], peaks) if too_large else ([early.exported], both)
+    most = {name: max(each[name] for each in peaks.values()) for name in physical_of}
+    plan = plan.with_run_peaks(most)
     placed = assign(
         model,
         captured,

@@ -21,6 +21,10 @@ struct PlanDevice {  // what the simulator saw on one device
   std::optional<OpId> peak_op;
   Time busy;
   Bytes sent, received;
+  std::optional<Bytes> run_peak = {};  // foreseen by who runs the plan, in an account of its own
+
+  // What will be held at the most: the account of the run, where there is one.
+  Bytes highest() const { return run_peak.value_or(peak); }
 
   friend bool operator==(const PlanDevice&, const PlanDevice&) = default;
 };
@@ -56,6 +60,8 @@ struct Plan {
   std::vector<MethodOutcome> methods;  // what was tried, in order
   std::vector<std::string> notes;      // warnings and remarks for people
 
+  // Whether who will run it has an account of its own of the memory.
+  bool has_run_peaks() const { return !devices.empty() && devices.begin()->run_peak.has_value(); }
   Time makespan() const { return schedule.makespan; }
   // makespan / strongest bound - 1; absent when there is no positive bound.
   std::optional<double> gap() const {

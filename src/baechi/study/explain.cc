@@ -244,7 +244,8 @@ PlanExplanation explain_plan(const OpGraph& graph, const Cluster& cluster, const
     if (!told.busiest.has_value() || seen.busy > plan.devices[*told.busiest].busy)
       told.busiest = device;
     const Bytes capacity = cluster[device].capacity;
-    if (capacity - seen.peak < Bytes(capacity.count() / kFullShare)) told.full.push_back(device);
+    if (capacity - seen.highest() < Bytes(capacity.count() / kFullShare))
+      told.full.push_back(device);
   }
   told.bottleneck =
       bottleneck_of(told.path, plan.devices[*told.busiest].busy, plan.schedule.makespan);

@@ -69,6 +69,11 @@ class Claims {
       return op.has_value() ? say_.op(*op) : std::string("no operator");
     };
     compare(device, "peaks at ", Sentences::bytes(most.bytes), Sentences::bytes(claim.peak));
+    const Bytes capacity = plan_.cluster.devices[device.index()].capacity;
+    if (claim.run_peak.has_value() && *claim.run_peak > capacity)
+      violations_.push_back("device " + say_.device(device) + " will hold " +
+                            Sentences::bytes(*claim.run_peak) + " when it runs, and has " +
+                            Sentences::bytes(capacity));
     compare(device, "peaks first at ", Sentences::time(most.at), Sentences::time(claim.peak_at));
     compare(device, "peaks with ", name(work.at_peak), name(claim.peak_op));
     compare(device, "is busy for ", Sentences::time(work.busy), Sentences::time(claim.busy));

@@ -70,5 +70,8 @@ def test_a_model_that_fails_on_one_device_trains_the_same_on_four(name: str, per
     placed = placed_on(4, model, batches[0], cap * 97 // 100, method="auto", **how)
     close(expected, train(model, batches))
     assert all(peak <= cap for peak in placed.peaks.values())
+    assert placed.plan.run_peaks == {
+        name: max(peaks[name] for peaks in placed.tier_peaks.values()) for name in placed.peaks
+    }
     assert {device.capacity for device in placed.plan.cluster.devices} == {cap * 97 // 100}
     placed.restore()

@@ -166,6 +166,9 @@ void PlanReader::read_devices() {
       json_.fail("more devices than the cluster has");
     plan_.devices.push_back(read_device(expected));
   });
+  for (const PlanDevice& device : plan_.devices)
+    if (device.run_peak.has_value() != plan_.has_run_peaks())
+      json_.fail("\"run_peak\" is given for some devices; give it for all");
   if (plan_.devices.size() != plan_.cluster.devices.size())
     json_.fail("expected one entry for each of the cluster's " +
                std::to_string(plan_.cluster.devices.size()) + " devices, found " +
@@ -173,8 +176,8 @@ void PlanReader::read_devices() {
 }
 
 PlanDevice PlanReader::read_device(DeviceId expected) {
-  static constexpr std::array<std::string_view, 7> kDeviceNames{
-      "name", "peak", "peak_at", "busy", "sent", "received", "peak_operator"};
+  static constexpr std::array<std::string_view, 8> kDeviceNames{
+      "name", "peak", "peak_at", "busy", "sent", "received", "run_peak", "peak_operator"};
   PlanDevice device;
   const std::uint64_t seen = json_.read_fields(kDeviceNames, [&](std::size_t field) {
     switch (field) {
@@ -196,6 +199,9 @@ PlanDevice PlanReader::read_device(DeviceId expected) {
         break;
       case 5:
         device.received = read_bytes(json_);
+        break;
+      case 6:
+        device.run_peak = read_bytes(json_);
         break;
       default: {
         const std::string_view name = json_.read_string();

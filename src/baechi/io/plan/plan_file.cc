@@ -82,6 +82,7 @@ class PlanWriter {
       json_.begin_object(Layout::kInline);
       json_.field("name", device_name(id));
       json_.field("peak", device.peak.count());
+      if (device.run_peak.has_value()) json_.field("run_peak", device.run_peak->count());
       json_.field("peak_at", device.peak_at.count());
       if (device.peak_op.has_value()) json_.field("peak_operator", graph_[*device.peak_op].name);
       json_.field("busy", device.busy.count());

@@ -87,6 +87,7 @@ function describeMemory(plan, index, moment, step) {
       ["at", momentText(moment, step)],
       ["holds", `${bytesText(bytes)}, ${percentText(bytes / device.capacity)} of ${bytesText(device.capacity)}`],
       ["peak", `${bytesText(device.peak)} at ${timeText(device.peak_at)}`],
+      ...(device.run_peak === undefined ? [] : [["in the run", `${bytesText(device.run_peak)}, by its own account`]]),
     ]),
   ];
 }

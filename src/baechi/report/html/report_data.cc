@@ -157,6 +157,7 @@ class PlanWriter {
       json_.field("received", seen.received.count());
       write_idle(facts_.waits.idle[id]);
       write_peak(facts_.peaks[id]);
+      if (seen.run_peak.has_value()) json_.field("run_peak", seen.run_peak->count());
       write_curve(facts_.curves[id]);
       write_bars(facts_.bars[id]);
       json_.end_object();

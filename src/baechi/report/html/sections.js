@@ -26,16 +26,21 @@ function gapTile(plan) {
     element("div.note", {}, `${plan.bound.name} bound: ${timeText(plan.bound.value)}`));
 }
 
+// What a device will hold at the most: by the account of who runs the plan, where there is one.
+function highestOf(device) {
+  return device.run_peak ?? device.peak;
+}
+
 function fullestDevice(plan) {
-  return plan.devices.reduce((most, d) => (d.peak / d.capacity > most.peak / most.capacity ? d : most));
+  return plan.devices.reduce((most, d) => (highestOf(d) / d.capacity > highestOf(most) / most.capacity ? d : most));
 }
 
 function memoryTile(plan) {
   const fullest = fullestDevice(plan);
-  const share = fullest.peak / fullest.capacity;
+  const share = highestOf(fullest) / fullest.capacity;
   return tile("Fullest device", [percentText(Math.round(share * 100) / 100), element("small", {}, ` ${fullest.name}`)],
     element("div.meter", {}, element("i", {style: `width:${Math.min(100, 100 * share)}%;background:var(${share > 1 ? "--bad" : "--memory"})`})),
-    element("div.note", {}, `${bytesText(fullest.peak)} of ${bytesText(fullest.capacity)}`));
+    element("div.note", {}, `${bytesText(highestOf(fullest))} of ${bytesText(fullest.capacity)}`));
 }
 
 function summaryTiles(data, plan) {
@@ -63,7 +68,7 @@ function remarkOf(method, note) {
 function warnings(plan) {
   const list = plan.broken.map((words) => `This plan breaks a rule: ${words}`);
   for (const d of plan.devices)
-    if (d.peak > d.capacity) list.push(`${d.name} runs out of memory: ${bytesText(d.peak - d.capacity)} over its capacity.`);
+    if (highestOf(d) > d.capacity) list.push(`${d.name} runs out of memory: ${bytesText(highestOf(d) - d.capacity)} over its capacity.`);
   if (plan.fallbacks.length > 0) list.push(`The method alone ran out of room; what it took to fit: ${plan.fallbacks.join(", ")}.`);
   list.push(...plan.notes.filter((note) => !plan.methods.some((m) => remarkOf(m, note))));
   const shown = plan.bars.count;
@@ -135,7 +140,7 @@ function deviceMemory(data, plan, device, follow, open) {
     element("span", {}, bytesText(bytes))));
   const more = device.more_holders > 0 ? element("p.soft", {}, `and ${countText(device.more_holders)} more`) : null;
   return element("div.device-memory", {},
-    element("div.head", {}, element("b", {}, device.name), element("span", {}, `${bytesText(device.peak)} of ${bytesText(device.capacity)} at ${timeText(device.peak_at)}`)),
+    element("div.head", {}, element("b", {}, device.name), element("span", {}, `${bytesText(device.peak)} of ${bytesText(device.capacity)} at ${timeText(device.peak_at)}${device.run_peak === undefined ? "" : `; ${bytesText(device.run_peak)} when it runs`}`)),
     stacked(PARTS.map((part) => [device.peak_parts[part.name], part.color, `${part.words}: ${bytesText(device.peak_parts[part.name])}`]), Math.max(device.capacity, device.peak)),
     element("details", open ? {open: ""} : {}, element("summary", {}, "what it holds at the peak"), ...holders, more));
 }
@@ -228,7 +233,7 @@ function comparison(plans) {
   return element("section.card", {}, element("h2", {}, "What differs"),
     table([{name: ""}, {name: `A: ${a.label}`, type: "number"}, {name: `B: ${b.label}`, type: "number"}, {name: "B against A", type: "number"}], [
       {best: true, ...row("step time", (p) => p.makespan, timeText)},
-      row("highest peak", (p) => Math.max(...p.devices.map((d) => d.peak)), bytesText),
+      row("highest peak", (p) => Math.max(...p.devices.map(highestOf)), bytesText),
       row("computing, all devices", (p) => sum(p, (d) => d.busy), timeText),
       row("idle for data in queues and on its way", (p) => sum(p, (d) => d.idle.queued + d.idle.moving), timeText),
       row("sent between devices", (p) => sum(p, (d) => d.sent), bytesText),

@@ -121,6 +121,7 @@ class PlanJson {
     json_.field("busy", seen.busy.count());
     json_.field("capacity", cluster_[device].capacity.count());
     json_.field("peak", seen.peak.count());
+    if (seen.run_peak.has_value()) json_.field("run_peak", seen.run_peak->count());
     json_.field("peak_at", seen.peak_at.count());
     if (seen.peak_op.has_value()) json_.field("peak_operator", graph_[*seen.peak_op].name);
     write_parts(told_.peaks[device]);

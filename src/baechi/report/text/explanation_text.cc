@@ -189,24 +189,34 @@ class PlanText {
   }
 
   std::string memory_table() const {
-    TextTable table({{"device"},
-                     {"peak", Align::kRight},
-                     {"full", Align::kRight},
-                     {"at", Align::kRight},
-                     {"permanent", Align::kRight},
-                     {"temporary", Align::kRight},
-                     {"outputs", Align::kRight},
-                     {"received", Align::kRight},
-                     {"while it runs"}});
+    std::vector<Column> columns{{"device"},
+                                {"peak", Align::kRight},
+                                {"full", Align::kRight},
+                                {"at", Align::kRight},
+                                {"permanent", Align::kRight},
+                                {"temporary", Align::kRight},
+                                {"outputs", Align::kRight},
+                                {"received", Align::kRight},
+                                {"while it runs"}};
+    const bool has_run = plan_.has_run_peaks();
+    if (has_run) columns.insert(columns.begin() + 1, {"in the run", Align::kRight});
+    TextTable table(columns);
     std::string holders;
     for (const DeviceId device : told_.peaks.keys()) {
       const DevicePeak& peak = told_.peaks[device];
       const PlanDevice& seen = plan_.devices[device];
-      table.add_row({device_name(cluster_, device), short_text(seen.peak),
-                     share_text(seen.peak.count(), cluster_[device].capacity.count()),
-                     short_text(seen.peak_at), short_text(peak.permanent),
-                     short_text(peak.temporary), short_text(peak.outputs), short_text(peak.copies),
-                     seen.peak_op.has_value() ? elided(graph_[*seen.peak_op].name) : ""});
+      std::vector<std::string> row{
+          device_name(cluster_, device),
+          short_text(seen.peak),
+          share_text(seen.highest().count(), cluster_[device].capacity.count()),
+          short_text(seen.peak_at),
+          short_text(peak.permanent),
+          short_text(peak.temporary),
+          short_text(peak.outputs),
+          short_text(peak.copies),
+          seen.peak_op.has_value() ? elided(graph_[*seen.peak_op].name) : ""};
+      if (has_run) row.insert(row.begin() + 1, short_text(seen.highest()));
+      table.add_row(row);
       if (peak.holders.empty()) continue;
       holders += "\nmost of " + device_name(cluster_, device) + "'s peak is held by\n";
       const std::size_t shown = std::min(kMostHolders, peak.holders.size());

@@ -88,15 +88,18 @@ std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vec
 }
 
 std::string devices_text(const Plan& plan, const OpGraph& graph) {
-  TextTable table({{"device"},
-                   {"operators", Align::kRight},
-                   {"busy", Align::kRight},
-                   {"peak", Align::kRight},
-                   {"capacity", Align::kRight},
-                   {"full", Align::kRight},
-                   {"sent", Align::kRight},
-                   {"received", Align::kRight},
-                   {"at the peak"}});
+  const bool has_run = plan.has_run_peaks();
+  std::vector<Column> columns{{"device"},
+                              {"operators", Align::kRight},
+                              {"busy", Align::kRight},
+                              {"peak", Align::kRight},
+                              {"capacity", Align::kRight},
+                              {"full", Align::kRight},
+                              {"sent", Align::kRight},
+                              {"received", Align::kRight},
+                              {"at the peak"}};
+  if (has_run) columns.insert(columns.end() - 1, {"as planned", Align::kRight});
+  TextTable table(columns);
   IdVector<DeviceId, std::size_t> ops(plan.devices.size());
   for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
   const auto share = [](std::int64_t part, std::int64_t whole) {
@@ -108,11 +111,17 @@ std::string devices_text(const Plan& plan, const OpGraph& graph) {
   for (const DeviceId id : plan.devices.keys()) {
     const PlanDevice& device = plan.devices[id];
     const Device& spec = plan.cluster.devices[id.index()];
-    table.add_row({spec.name, std::to_string(ops[id]),
-                   share(device.busy.count(), plan.makespan().count()), short_text(device.peak),
-                   short_text(spec.capacity), share(device.peak.count(), spec.capacity.count()),
-                   short_text(device.sent), short_text(device.received),
-                   device.peak_op.has_value() ? std::string(graph[*device.peak_op].name) : ""});
+    std::vector<std::string> row{spec.name,
+                                 std::to_string(ops[id]),
+                                 share(device.busy.count(), plan.makespan().count()),
+                                 short_text(device.highest()),
+                                 short_text(spec.capacity),
+                                 share(device.highest().count(), spec.capacity.count()),
+                                 short_text(device.sent),
+                                 short_text(device.received)};
+    if (has_run) row.push_back(short_text(device.peak));
+    row.push_back(device.peak_op.has_value() ? std::string(graph[*device.peak_op].name) : "");
+    table.add_row(row);
   }
   return table.text();
 }
