@@ -6,7 +6,7 @@
 # ./do bank [NAME...] places every model of models/bank in all ways (docs/results/bank.md)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
-# ./do stub           regenerates python/baechi/_core.pyi and docs/paper_map.md from the sources
+# ./do stub           regenerates what is made of the sources: _core.pyi, options.py, docs/paper_map.md
 # ./do clean          removes .venv and build
 #
 # Needs Python >= 3.10 with pip, and a C++20 compiler. Everything else comes from PyPI into .venv.
@@ -232,6 +232,7 @@ case $command in
   stub)
     setup_checks stub
     quietly "$python" -m nanobind.stubgen -q -m baechi._core -o python/baechi/_core.pyi
+    "$python" tools/write_options.py >python/baechi/options.py
     exec "$python" tools/check_paper_map.py --fix
     ;;
   clean) rm -rf .venv build ;;

@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/arguments.h"
 
-#include <charconv>
 #include <string>
-#include <system_error>
 
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/base/number_text.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
 namespace {
-
-template <class Number>
-bool read_whole_text(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
-}
 
 [[noreturn]] void throw_not_a_number(std::string_view option, std::string_view text,
                                      const std::string& expected) {
@@ -33,21 +25,16 @@ bool read_whole_text(std::string_view text, Number& number) {
 std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
                                  std::uint64_t least, std::uint64_t most) {
   std::uint64_t number = 0;
-  if (!read_whole_text(text, number) || number < least || number > most)
+  if (!read_number(text, number) || number < least || number > most)
     throw_not_a_number(
         option, text,
         "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   return number;
 }
 
-std::string number_text(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
-}
-
 double parse_number(std::string_view option, std::string_view text, double least, double most) {
   double number = 0;
-  if (!read_whole_text(text, number) || !(number >= least && number <= most))
+  if (!read_number(text, number) || !(number >= least && number <= most))
     throw_not_a_number(option, text,
                        "a number from " + number_text(least) + " to " + number_text(most));
   return number;

@@ -46,7 +46,6 @@ std::uint64_t parse_whole_number(std::string_view option, std::string_view text,
                                  std::uint64_t least, std::uint64_t most);
 // The same for a number that may have a fraction; never a NaN.
 double parse_number(std::string_view option, std::string_view text, double least, double most);
-std::string number_text(double number);  // in as few digits as say which number it is
 
 // More than 0, at most six decimals: in parts per million. Throws InputError.
 Speed parse_factor(std::string_view option, std::string_view text);

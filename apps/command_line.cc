@@ -12,6 +12,7 @@
 
 #include "apps/console.h"
 #include "baechi/base/error.h"
+#include "baechi/base/near_name.h"
 #include "baechi/base/version.h"
 #include "baechi/io/text/source_place.h"
 
@@ -128,6 +129,18 @@ std::string examples_footer(std::string_view examples) {
   return text;
 }
 
+// CLI11 would only say that it did not expect the argument.
+void refuse_unknown_option(const CLI::App& app) {
+  for (const std::string& text : app.remaining()) {
+    if (!text.starts_with("--")) continue;
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    throw InputError(
+        unknown_option(app.get_name(), printable(text.substr(0, text.find('=')), 40), known));
+  }
+}
+
 // CLI11 would only say that a subcommand is missing.
 void check_command_name(std::string_view name) {
   std::string known;
@@ -193,7 +206,10 @@ ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
     return ExitCode::kOk;
   } catch (const CLI::ParseError& error) {
     std::string words = "command line";
-    for (const CLI::App* app : root.get_subcommands()) words = app->get_name();
+    for (const CLI::App* app : root.get_subcommands()) {
+      words = app->get_name();
+      refuse_unknown_option(*app);
+    }
     throw InputError(words, std::string(error.what()) + " (see --help)");
   }
   for (const auto& [app, run] : declared) {

@@ -22,14 +22,14 @@ struct Options {
   GraphArgument graph;
   std::string output, of = "both";
   ClusterArgument cluster;
-  Planning planning;
+  PlanRequest request;
   std::string max_devices = "64";
 };
 
 ExitCode find_least(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
-  const PlanRequest request = request_of(options.planning, context);
+  const PlanRequest request = request_of(options.request, context);
   const auto most = parse_whole_number("--max-devices", options.max_devices, 1, kMostTriedDevices);
   if (!options.output.empty() && options.of == "both")
     throw InputError("--output", "say which plan to write: --of devices or --of memory");
@@ -65,7 +65,7 @@ ExitCode find_least(const Options& options, const RunContext& context) {
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  options->planning.budget = "200ms";  // for each of a dozen plans
+  options->request.budget = kBudgetOfMany;
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--of", options->of, "What to find the least of: devices, memory or both")
@@ -75,7 +75,7 @@ Run declare(OptionSet& set) {
           "Try more devices than the cluster has, up to so many")
       .type_name("N")
       .show_default();
-  add_planning_options(set, options->planning);
+  add_planning_options(set, options->request, kStudiesTake);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return find_least(*options, context); };
 }

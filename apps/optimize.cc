@@ -10,6 +10,7 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/planning.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/report/text/plan_text.h"
@@ -19,22 +20,10 @@ namespace {
 
 struct Options {
   GraphArgument graph;
-  std::string output, level = "all";
+  std::string output;
   ClusterArgument cluster;
+  PlanRequest request;  // its optimize
 };
-
-std::string level_help() {
-  std::string text = "How far to go:";
-  for (const OptimizeLevelName& level : optimize_levels())
-    text += "\n" + std::string(level.name) + ": " + std::string(level.summary);
-  return text;
-}
-
-std::vector<std::string> level_names() {
-  std::vector<std::string> names;
-  for (const OptimizeLevelName& level : optimize_levels()) names.emplace_back(level.name);
-  return names;
-}
 
 void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& size) {
   json.key(field);
@@ -82,7 +71,7 @@ ExitCode run_optimizer(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  const Optimized optimized = optimize(costs, {.level = find_optimize_level(options.level)});
+  const Optimized optimized = optimize(costs, options.request.optimize);
   throw_if_cancelled(context.cancel);
   if (!options.output.empty()) write_result(options.output, graph_to_json(optimized.graph));
   if (options.output == "-") return ExitCode::kOk;
@@ -101,7 +90,7 @@ Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
-  set.add("--optimize", options->level, level_help()).one_of(level_names()).show_default();
+  add_planning_options(set, options->request, kOptimizerTakes);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_optimizer(*options, context); };
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi place: the main job. Which operator runs where and when, how long a step takes, and how
 // far that is from the best possible.
-#include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,17 +10,15 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
+#include "apps/objective.h"
 #include "apps/planning.h"
 #include "baechi/base/error.h"
-#include "baechi/dnn_partitioning/dnnp_score.h"
-#include "baechi/dnn_partitioning/dnnp_search.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/placement_file.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/text/text_file.h"
-#include "baechi/place/limits.h"
+#include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
-#include "baechi/plan/portfolio.h"
 #include "baechi/report/html/html_report.h"
 #include "baechi/report/text/plan_text.h"
 
@@ -31,25 +27,10 @@ namespace {
 
 struct Options {
   GraphArgument graph;
-  std::string output, report, expert, objective, favorites = "matching", robust;
+  std::string output, report, expert, objective;
   ClusterArgument cluster;
-  Planning planning;
+  PlanRequest request;
 };
-
-std::vector<std::string> objective_names() {
-  std::vector<std::string> names;
-  for (const DnnpObjectiveEntry& entry : dnnp_objectives()) names.emplace_back(entry.name);
-  return names;
-}
-
-std::string objective_help() {
-  std::string text =
-      "Place for an objective of the dnn-partitioning research instead of our simulator's step "
-      "time; the result is a placement file:";
-  for (const DnnpObjectiveEntry& entry : dnnp_objectives())
-    text += "\n" + std::string(entry.name) + ": " + std::string(entry.summary);
-  return text;
-}
 
 std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   std::string text;
@@ -68,61 +49,15 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   return text;
 }
 
-// For an objective that is not our simulator's: a placement with its value, not a plan.
-ExitCode place_for_objective(const Options& options, const CostModel& costs,
-                             const RunContext& context) {
-  const auto result = place_for(costs, find_dnnp_objective(options.objective),
-                                {.budget = budget_seconds(options.planning),
-                                 .seed = options.planning.request.place.seed,
-                                 .cancel = context.cancel});
-  if (const auto* misfit = std::get_if<DoesNotFit>(&result)) {
-    print_words("baechi: " + options.graph.path +
-                " does not fit: no placement was found for operator '" +
-                std::string(costs.graph()[misfit->op].name) + "' and its group");
-    return ExitCode::kDoesNotFit;
-  }
-  const auto& found = std::get<DnnpPlacement>(result);
-  const std::string file = placement_to_json(found.device, costs.graph(), costs.cluster());
-  if (!options.output.empty()) write_result(options.output, file);
-  if (options.output == "-") return ExitCode::kOk;
-  std::string text;
-  if (context.json) {
-    JsonWriter json(text);
-    json.begin_object();
-    json.field("objective", options.objective);
-    json.field("value", found.value.count());
-    json.field("segments", found.segments.count());
-    json.key("device_of");
-    json.begin_object();
-    for (const OpId op : costs.graph().ops())
-      json.field(costs.graph()[op].name, costs.cluster()[found.device[op]].name);
-    json.end_object();
-    json.end_object();
-    json.finish();
-  } else {
-    text = options.objective + " " + short_text(found.value) + " (" +
-           std::to_string(found.value.count()) + " ns); segments alone " +
-           short_text(found.segments) + "\n";
-  }
-  print_result(text);
-  if (found.stopped_early) print_words("the search was stopped: another run may find more");
-  return ExitCode::kOk;
-}
-
 // `expert` is filled where the options name its file, and must outlive the request.
 PlanRequest request_of(const Options& options, const RunContext& context, const CostModel& costs,
                        Placement& expert) {
-  PlanRequest request = request_of(options.planning, context);
-  if (!options.robust.empty()) request.robust = parse_percent("--robust", options.robust);
+  PlanRequest request = request_of(options.request, context);
   if (!options.expert.empty()) {
     expert = read_placement(options.expert, costs.graph(), costs.cluster());
     request.place.expert = &expert;
-  } else if (request.method == "expert") {
-    throw InputError("place", "--method expert needs --expert FILE");
   }
-  request.place.favorites = options.favorites == "approx"  ? FavoriteMethod::kLpApprox
-                            : options.favorites == "exact" ? FavoriteMethod::kLpExact
-                                                           : FavoriteMethod::kMatching;
+  check_taken(request, kPlaceTakes, Entrance::kCommandLine);
   return request;
 }
 
@@ -168,9 +103,11 @@ ExitCode place(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  if (!options.objective.empty()) return place_for_objective(options, costs, context);
-
   Placement expert;
+  if (!options.objective.empty())
+    return place_for_objective(options.objective, costs, options.request, options.graph.path,
+                               options.output, context);
+
   const PlanRequest request = request_of(options, context, costs, expert);
   PlanTimes times;
   const PlanResult result = make_plan(costs, request, &times);
@@ -192,37 +129,15 @@ Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
-  add_planning_options(set, options->planning);
-  set.add("--objective", options->objective, objective_help())
-      .one_of(objective_names())
-      .excludes("--method");
-  set.add("--lp", options->favorites, "How m-sct finds favorite children")
-      .one_of({"matching", "approx", "exact"})
-      .show_default();
-  set.add(
-         "--lp-threshold",
-         [options](const std::string& text) {
-           options->planning.request.place.lp_threshold =
-               parse_number("--lp-threshold", text, 0.0, kLargestLpThreshold);
-         },
-         "With --lp approx|exact: a solution below it makes a favorite child (paper: 0.1); 0 to "
-         "0.5")
-      .type_name("X")
-      .show_default(number_text(options->planning.request.place.lp_threshold));
-  set.add_flag("!--no-completion", options->planning.request.place.complete_matching,
-               "With --lp approx|exact: leave pairs unmatched that rounding left over");
-  set.add("--expert", options->expert,
-          "A placement to follow with --method expert, and to show with --method all")
+  add_planning_options(set, options->request, kPlaceTakes);
+  add_objective_option(set, options->objective,
+                       "Place for an objective of the dnn-partitioning research instead of our "
+                       "simulator's step time; the result is a placement file:");
+  const PlannerOption& expert = find_planner_option("expert");
+  set.add(command_line_names(expert), options->expert, help_text(expert, Entrance::kCommandLine))
       .check(check_path)
-      .type_name("FILE");
-  set.add("--robust", options->robust,
-          "Choose, of the plans that the methods make, the one with the shortest worst step "
-          "when costs are off by up to so much (20% when nothing is given)")
-      .values(0, 1)
-      .show_default("20%")
       .excludes("--objective")
-      .type_name("[X%]");
-  set.add_flag("!--no-bounds", options->planning.request.bounds, "Do not compute lower bounds");
+      .type_name("FILE");
   add_output_option(set, options->output);
   set.add("--report", options->report, "Also show the plan as an HTML page in this file")
       .check(check_path)

@@ -1,30 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// --method, --budget, --threads, --seed and --optimize: how plans are made, declared alike
-// everywhere.
+// The planner's options on the command line, from the rows of plan/planner_options.h.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "apps/command_line.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/planner_options.h"
 
 namespace baechi::cli {
 
-struct Planning {
-  std::string budget = "1s";
-  PlanRequest request;
-};
+// Those that `taker` takes, but for a placement's file. Defaults are what `request` has; it must
+// live until the command has run: options write into it while they are parsed.
+void add_planning_options(OptionSet& set, PlanRequest& request, Taker taker);
 
-// `planning` must live until the command has run: options write into it while they are parsed.
-void add_planning_options(OptionSet& set, Planning& planning);
-
-double budget_seconds(const Planning& planning);
-
-// With the budget and the flag that stops it.
-PlanRequest request_of(const Planning& planning, const RunContext& context);
-
-std::vector<std::string> method_names();
-std::string method_help();
+// With the flag that stops it.
+PlanRequest request_of(PlanRequest request, const RunContext& context);
 
 }  // namespace baechi::cli

@@ -2,11 +2,11 @@
 // baechi score: what a placement is worth under somebody else's objective.
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/objective.h"
 #include "baechi/base/error.h"
 #include "baechi/dnn_partitioning/dnnp_score.h"
 #include "baechi/io/json/json_writer.h"
@@ -25,12 +25,6 @@ struct Options {
   std::string placement, objective;
   ClusterArgument cluster;
 };
-
-std::vector<std::string> objective_names() {
-  std::vector<std::string> names;
-  for (const DnnpObjectiveEntry& entry : dnnp_objectives()) names.emplace_back(entry.name);
-  return names;
-}
 
 // Of a placement: the one that is given, or the one that comes in the graph's own file.
 Cluster cluster_for(const Options& options, const SourceText& placement, const OpGraph& graph) {
@@ -124,10 +118,7 @@ Run declare(OptionSet& set) {
       .required()
       .check(check_path)
       .type_name("PLAN");
-  std::string help = "What to score for:";
-  for (const DnnpObjectiveEntry& entry : dnnp_objectives())
-    help += "\n" + std::string(entry.name) + ": " + std::string(entry.summary);
-  set.add("--objective", options->objective, help).required().one_of(objective_names());
+  add_objective_option(set, options->objective, "What to score for:").required();
   add_cluster_options(set, options->cluster, /*required=*/false);
   return [options](const RunContext& context) { return score(*options, context); };
 }

@@ -21,7 +21,7 @@ struct Options {
   GraphArgument graph;
   std::string output, off_by = "20%", samples = "20";
   ClusterArgument cluster;
-  Planning planning;
+  PlanRequest request;
   bool csv = false;
 };
 
@@ -29,7 +29,7 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  const PlanRequest request = request_of(options.planning, context);
+  const PlanRequest request = request_of(options.request, context);
   const Perturbations perturbations{
       .fraction = parse_percent("--off-by", options.off_by),
       .samples = parse_whole_number("--samples", options.samples, 1, kMostSamples),
@@ -51,7 +51,7 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  options->planning.budget = "200ms";  // for each sample
+  options->request.budget = kBudgetOfMany;
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--off-by", options->off_by,
@@ -62,7 +62,7 @@ Run declare(OptionSet& set) {
       .type_name("N")
       .show_default();
   set.add_flag("--csv", options->csv, "One line per sample instead of the summary");
-  add_planning_options(set, options->planning);
+  add_planning_options(set, options->request, kStudiesTake);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_sensitivity(*options, context); };
 }

@@ -22,7 +22,7 @@ struct Options {
   GraphArgument graph;
   std::string output;
   ClusterArgument cluster;
-  Planning planning;
+  PlanRequest request;
   std::vector<std::string> memory, devices, methods;
 };
 
@@ -42,7 +42,7 @@ ExitCode run_sweep(const Options& options, const RunContext& context) {
                             std::max<std::size_t>(1, grid.methods.size());
   const Progress progress("planning " + std::to_string(count) + " points");
   const std::vector<GridPoint> points =
-      sweep(graph, cluster, grid, request_of(options.planning, context));
+      sweep(graph, cluster, grid, request_of(options.request, context));
   write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
   return ExitCode::kOk;
 }
@@ -61,9 +61,8 @@ Run declare(OptionSet& set) {
       .type_name("N,...");
   set.add("--methods", options->methods, "Several methods instead of --method")
       .separated_by_commas()
-      .one_of(method_names())
       .type_name("NAME,...");
-  add_planning_options(set, options->planning);
+  add_planning_options(set, options->request, kStudiesTake);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_sweep(*options, context); };
 }

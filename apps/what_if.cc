@@ -26,7 +26,7 @@ namespace {
 struct Options {
   GraphArgument graph;
   ClusterArgument cluster;
-  Planning planning;
+  PlanRequest request;
   bool only_these = false;
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
 };
@@ -81,7 +81,7 @@ ExitCode what_if(const Options& options, const RunContext& context) {
   const ClusterSpec cluster = read_cluster(options.cluster);
   if (!options.batches.empty() && !graph.batch_size().has_value())
     throw InputError("--try-batch", "the graph has no batch_size: its costs cannot be scaled");
-  const PlanRequest request = request_of(options.planning, context);
+  const PlanRequest request = request_of(options.request, context);
   std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
   if (options.only_these) scenarios.resize(1, scenarios.front());
   for (Scenario& scenario : chosen(options, cluster)) scenarios.push_back(std::move(scenario));
@@ -117,7 +117,7 @@ Run declare(OptionSet& set) {
   add("--try-speed", options->speeds, "X", "Devices so many times as fast");
   add("--try-batch", options->batches, "N",
       "Another mini-batch size, for graphs that say for which one their costs are");
-  add_planning_options(set, options->planning);
+  add_planning_options(set, options->request, kStudiesTake);
   return [options](const RunContext& context) { return what_if(*options, context); };
 }
 

@@ -38,6 +38,7 @@ ALLOWED = {
     "place/partition place/exact",
     "study": "base graph cluster cost schedule simulate plan",
     "io/text": "base cluster",
+    "options": "base plan io/text",
     "io/protobuf": "base",
     "io/json": "base graph cluster io/text",
     "io/profile": "base cost generate io/text io/json",

@@ -501,6 +501,17 @@ class Plan:
 
     def __str__(self) -> str: ...
 
+def planner_keywords() -> list[tuple[str, list[tuple[str, str, str, str]]]]:
+    """
+    What `baechi.options` is made of: name, type, default and help of each option.
+    """
+
+def check_options(who: str, options: dict, others: Sequence[str] = []) -> None:
+    """
+    Raises InputError for options that `place_graph` would refuse. `who` takes them, and
+    `others`, which a misspelt name may mean.
+    """
+
 class Unplaceable:
     """Why no plan fits, and what would."""
 
@@ -531,7 +542,7 @@ class Unplaceable:
 
     def __str__(self) -> str: ...
 
-def place_graph(graph: Graph, cluster: Cluster, *, method: str = 'auto', optimize: str = 'all', budget: str = '1s', threads: int = 1, lp: str = 'matching', lp_threshold: float = 0.5, complete_matching: bool = True, seed: int = 1, robust: float | None = None, bounds: bool = True, suggest: bool = True, expert: Mapping[str, str] | None = None) -> Plan | Unplaceable: ...
+def place_graph(graph: Graph, cluster: Cluster, options: dict) -> Plan | Unplaceable: ...
 
 def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str]) -> Plan:
     """
@@ -607,7 +618,7 @@ class ObjectivePlacement:
 
 def score(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], objective: str) -> ObjectiveScore: ...
 
-def place_for(graph: Graph, cluster: Cluster, objective: str, budget: str = '1s', seed: int = 1) -> ObjectivePlacement | None: ...
+def place_for(graph: Graph, cluster: Cluster, objective: str, options: dict) -> ObjectivePlacement | None: ...
 
 def objectives() -> dict[str, str]:
     """The names of all objectives of score and place_for, and what they are."""
@@ -625,13 +636,13 @@ def explain(plan: Plan, operator: str | None = None, *, json: bool = False) -> s
     Why the plan takes that long and who holds the memory, or why the operator is where it is: text, or a JSON document.
     """
 
-def what_if(graph: Graph, cluster: Cluster, clusters: Sequence[tuple[str, Cluster]], batch_sizes: Sequence[int], standard: bool, how: tuple[str, str, str, int, int]) -> str: ...
+def what_if(graph: Graph, cluster: Cluster, clusters: Sequence[tuple[str, Cluster]], batch_sizes: Sequence[int], standard: bool, options: dict) -> str: ...
 
-def sweep(graph: Graph, cluster: Cluster, memory: Sequence[str], devices: Sequence[int], methods: Sequence[str], how: tuple[str, str, str, int, int]) -> str: ...
+def sweep(graph: Graph, cluster: Cluster, memory: Sequence[str], devices: Sequence[int], methods: Sequence[str], options: dict) -> str: ...
 
-def least(graph: Graph, cluster: Cluster, devices: bool, memory: bool, max_devices: int, how: tuple[str, str, str, int, int]) -> str: ...
+def least(graph: Graph, cluster: Cluster, devices: bool, memory: bool, max_devices: int, options: dict) -> str: ...
 
-def sensitivity(graph: Graph, cluster: Cluster, off_by: float, samples: int, how: tuple[str, str, str, int, int]) -> tuple[bool, str]: ...
+def sensitivity(graph: Graph, cluster: Cluster, off_by: float, samples: int, options: dict) -> str | Unplaceable: ...
 
 def html_report(plans: Sequence[Plan], labels: Sequence[str]) -> str:
     """One or two plans of a graph as the text of an HTML page."""

@@ -10,11 +10,14 @@ import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
-from baechi.pipeline import budget_text, cluster_of, place_graph
+from baechi.pipeline import DoesNotFit, cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from typing_extensions import Unpack
+
+    from baechi.options import StudyOptions
     from baechi.pipeline import ClusterLike
 
 Document: TypeAlias = dict[str, Any]
@@ -48,12 +51,6 @@ def explain(plan: _core.Plan, operator: str | None = None) -> Explanation:
     return Explanation(document, _core.explain(plan, operator))
 
 
-def _how(
-    method: str, optimize: str, budget: str | float, threads: int, seed: int
-) -> tuple[str, str, str, int, int]:
-    return method, optimize, budget_text(budget), threads, seed
-
-
 def what_if(
     graph: _core.Graph,
     cluster: ClusterLike,
@@ -62,31 +59,23 @@ def what_if(
     clusters: Mapping[str, ClusterLike] | None = None,
     batch_sizes: Iterable[int] = (),
     standard: bool = True,
-    optimize: str = "all",
-    budget: str | float = "1s",
-    threads: int = 1,
-    seed: int = 1,
+    **options: Unpack[StudyOptions],
 ) -> list[Document]:
     """Plan anew for one device more or fewer, other memory, links, speeds and mini-batches.
 
     Args:
         graph: What to place.
         cluster: The cluster as it is, which comes first in the result.
-        method: As for ``place_graph``; so are optimize, budget, threads and seed.
+        method: One of ``methods()``.
         clusters: More scenarios: clusters by name.
         batch_sizes: More scenarios: mini-batches, if the graph says for which its costs are.
         standard: The standard scenarios as well.
-        optimize: What the Graph Optimizer does first.
-        budget: For each scenario.
-        threads: Threads of each search.
-        seed: For every random choice.
+        options: Those of ``baechi.options.StudyOptions`` for each scenario.
 
     """
     others = [(name, cluster_of(other)) for name, other in (clusters or {}).items()]
-    how = _how(method, optimize, budget, threads, seed)
-    text = _core.what_if(
-        graph, cluster_of(cluster), others, list(batch_sizes), standard=standard, how=how
-    )
+    how = {"method": method, **options}
+    text = _core.what_if(graph, cluster_of(cluster), others, list(batch_sizes), standard, how)
     scenarios: list[Document] = json.loads(text)["scenarios"]
     return scenarios
 
@@ -98,10 +87,7 @@ def sweep(
     memory: Iterable[float] = (1.0,),
     devices: Iterable[int] = (),
     methods: Iterable[str] = ("auto",),
-    optimize: str = "all",
-    budget: str | float = "1s",
-    threads: int = 1,
-    seed: int = 1,
+    **options: Unpack[StudyOptions],
 ) -> list[Document]:
     """Plan every point of a grid.
 
@@ -111,15 +97,12 @@ def sweep(
         memory: Parts of each device's memory, to a millionth.
         devices: Numbers of devices: the first ones, or more like the last one.
         methods: Some of ``methods()``.
-        optimize: What the Graph Optimizer does first.
-        budget: For each point.
-        threads: Threads of each search.
-        seed: For every random choice.
+        options: Those of ``baechi.options.StudyOptions`` for each point.
 
     """
     parts = [f"{part:.6f}" for part in memory]
-    how = _how("auto", optimize, budget, threads, seed)
-    text = _core.sweep(graph, cluster_of(cluster), parts, list(devices), list(methods), how=how)
+    how = dict(options)
+    text = _core.sweep(graph, cluster_of(cluster), parts, list(devices), list(methods), how)
     points: list[Document] = json.loads(text)["points"]
     return points
 
@@ -131,23 +114,18 @@ def least(
     *,
     of: str = "both",
     max_devices: int = 64,
-    optimize: str = "all",
-    budget: str | float = "200ms",
-    threads: int = 1,
-    seed: int = 1,
+    **options: Unpack[StudyOptions],
 ) -> Document:
     """Find the fewest devices and the least memory per device that there is a plan for.
 
     Args:
         graph: What to place.
         cluster: The devices; those with the most memory come first.
-        method: As for ``place_graph``; so are optimize, budget, threads and seed.
+        method: One of ``methods()``.
         of: "devices", "memory" or "both"; what was not found is absent from the result.
         max_devices: Try more devices than the cluster has, up to so many.
-        optimize: What the Graph Optimizer does first.
-        budget: For each of about a dozen plans.
-        threads: Threads of each search.
-        seed: For every random choice.
+        options: Those of ``baechi.options.StudyOptions`` for each of about a
+            dozen plans; the budget is 200ms by default.
 
     """
     if of not in ("devices", "memory", "both"):
@@ -158,7 +136,7 @@ def least(
         devices=of != "memory",
         memory=of != "devices",
         max_devices=max_devices,
-        how=_how(method, optimize, budget, threads, seed),
+        options={"method": method, **options},
     )
     document: Document = json.loads(text)
     return document
@@ -171,32 +149,26 @@ def sensitivity(
     *,
     off_by: float = 0.2,
     samples: int = 20,
-    optimize: str = "all",
-    budget: str | float = "200ms",
-    threads: int = 1,
-    seed: int = 1,
+    **options: Unpack[StudyOptions],
 ) -> Document:
     """Place with costs that are off, replay with the true ones: what wrong profiles cost.
 
     Args:
         graph: With the true costs.
         cluster: The devices.
-        method: As for ``place_graph``; so are optimize and budget.
+        method: One of ``methods()``.
         off_by: How far each compute time and tensor size may be off, 0 to 1.
         samples: How many wrong profiles.
-        optimize: What the Graph Optimizer does first.
-        budget: For each sample.
-        threads: Samples at once; they change how long it takes, not the result.
-        seed: Of the first wrong profile; the others count on from it.
+        options: Those of ``baechi.options.StudyOptions`` for each sample; the
+            budget is 200ms by default.
 
     Raises:
         DoesNotFit: Nothing fits with the true costs.
 
     """
-    how = _how(method, optimize, budget, threads, seed)
-    fits, text = _core.sensitivity(graph, cluster_of(cluster), off_by, samples, how=how)
-    if not fits:  # place_graph() says what is short, and what would do
-        place_graph(graph, cluster, method, optimize=optimize, budget=budget, seed=seed)
-        raise _core.InternalError(f"it fits after all: {text}")
-    document: Document = json.loads(text)
+    how = {"method": method, **options}
+    told = _core.sensitivity(graph, cluster_of(cluster), off_by, samples, how)
+    if isinstance(told, _core.Unplaceable):
+        raise DoesNotFit(told)
+    document: Document = json.loads(told)
     return document

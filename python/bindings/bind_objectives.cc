@@ -19,8 +19,6 @@
 #include "baechi/base/error.h"
 #include "baechi/dnn_partitioning/dnnp_score.h"
 #include "baechi/dnn_partitioning/dnnp_search.h"
-#include "baechi/io/text/quantity_text.h"
-#include "baechi/place/limits.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -63,13 +61,13 @@ ScoreHandle score_of(const GraphHandle& graph, const ClusterHandle& cluster,
 std::optional<PlacementHandle> place_for_objective(const GraphHandle& graph,
                                                    const ClusterHandle& cluster,
                                                    std::string_view objective,
-                                                   std::string_view budget, std::uint64_t seed) {
+                                                   const nb::dict& options) {
   const DnnpObjective wanted = find_dnnp_objective(objective);
-  const double seconds = static_cast<double>(parse_time(budget).count()) / 1e9;
-  check_budget(seconds);
+  const PlanRequest request = request_of(options, kObjectivesTake, "place_for");
   return interruptible([&](const CancelFlag* cancel) -> std::optional<PlacementHandle> {
-    auto result = place_for(CostModel(*graph.graph, *cluster.cluster), wanted,
-                            {.budget = seconds, .seed = seed, .cancel = cancel});
+    auto result =
+        place_for(CostModel(*graph.graph, *cluster.cluster), wanted,
+                  {.budget = request.budget, .seed = request.place.seed, .cancel = cancel});
     if (std::holds_alternative<DoesNotFit>(result)) return std::nullopt;
     return PlacementHandle{graph.graph, cluster.cluster,
                            std::get<DnnpPlacement>(std::move(result))};
@@ -121,8 +119,7 @@ void bind_objectives(nb::module_& m) {
           },
           "The device of every operator, by name.");
   m.def("score", &score_of, "graph"_a, "cluster"_a, "device_of"_a, "objective"_a);
-  m.def("place_for", &place_for_objective, "graph"_a, "cluster"_a, "objective"_a, "budget"_a = "1s",
-        "seed"_a = DnnpOptions{}.seed);
+  m.def("place_for", &place_for_objective, "graph"_a, "cluster"_a, "objective"_a, "options"_a);
   m.def(
       "objectives",
       [] {

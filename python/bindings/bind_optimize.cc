@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "baechi/optimize/optimize.h"
+#include "baechi/options/option_text.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -34,10 +35,12 @@ std::tuple<std::size_t, std::size_t, std::size_t> tuple_of(const OptimizerPass::
 }
 
 OptimizedHandle optimize_graph(const GraphHandle& graph, const ClusterHandle& cluster,
-                               std::string_view level) {
+                               const std::string& level) {
+  PlanRequest request;
+  read_option(find_planner_option("optimize"), level, request, Entrance::kPython);
   return interruptible([&](const CancelFlag*) {
     const CostModel costs(*graph.graph, *cluster.cluster);
-    Optimized done = optimize(costs, {.level = find_optimize_level(level)});
+    Optimized done = optimize(costs, request.optimize);
     OptimizedHandle handle{graph,
                            {std::make_shared<const OpGraph>(std::move(done.graph))},
                            std::move(done.expansion),

@@ -15,7 +15,6 @@
 #include "baechi/base/error.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/text/quantity_text.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -29,28 +28,17 @@ using namespace nb::literals;
 namespace baechi::python {
 namespace {
 
-// "No plan fits" as a value; the package raises it.
-struct UnplaceableHandle {
-  std::shared_ptr<const OpGraph> graph;
-  Unplaceable answer;
-};
-
 using Answer = std::variant<PlanHandle, UnplaceableHandle>;
 
-FavoriteMethod favorites_of(std::string_view lp) {
-  if (lp == "matching") return FavoriteMethod::kMatching;
-  if (lp == "approx") return FavoriteMethod::kLpApprox;
-  if (lp == "exact") return FavoriteMethod::kLpExact;
-  throw InputError("lp is 'matching', 'approx' or 'exact', not '" + std::string(lp) + "'");
-}
-
-Answer place(const GraphHandle& graph, const ClusterHandle& cluster, PlanRequest request,
-             const std::optional<std::map<std::string, std::string>>& expert) {
+Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options) {
+  Asked asked = asked_of(options, kPlaceTakes, "place_graph");
+  PlanRequest& request = asked.request;
   Placement placement;
-  if (expert.has_value()) {
-    placement = placement_by_name(*graph.graph, *cluster.cluster, *expert);
+  if (asked.expert.has_value()) {
+    placement = placement_by_name(*graph.graph, *cluster.cluster, *asked.expert);
     request.place.expert = &placement;
   }
+  check_taken(request, kPlaceTakes, Entrance::kPython);
   return interruptible([&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
     const CostModel costs(*graph.graph, *cluster.cluster);
@@ -156,32 +144,7 @@ void bind_place(nb::module_& m) {
           "How many devices, adding ones like the largest, a plan was found for.")
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
-  m.def(
-      "place_graph",
-      [](const GraphHandle& graph, const ClusterHandle& cluster, const std::string& method,
-         std::string_view optimize, std::string_view budget, unsigned threads, std::string_view lp,
-         double lp_threshold, bool complete_matching, std::uint64_t seed,
-         std::optional<double> robust, bool bounds, bool suggest,
-         const std::optional<std::map<std::string, std::string>>& expert) {
-        PlanRequest request;
-        request.method = method;
-        request.optimize.level = find_optimize_level(optimize);
-        request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
-        request.threads = threads;
-        request.place.favorites = favorites_of(lp);
-        request.place.lp_threshold = lp_threshold;
-        request.place.complete_matching = complete_matching;
-        request.place.seed = seed;
-        request.robust = robust;
-        request.bounds = bounds;
-        request.suggest = suggest;
-        return place(graph, cluster, request, expert);
-      },
-      "graph"_a, "cluster"_a, nb::kw_only(), "method"_a = "auto", "optimize"_a = "all",
-      "budget"_a = "1s", "threads"_a = 1, "lp"_a = "matching",
-      "lp_threshold"_a = PlaceOptions{}.lp_threshold,
-      "complete_matching"_a = PlaceOptions{}.complete_matching, "seed"_a = PlaceOptions{}.seed,
-      "robust"_a = nb::none(), "bounds"_a = true, "suggest"_a = true, "expert"_a = nb::none());
+  m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a);
   m.def("simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a,
         "Replays a placement (device by operator name), each device running what becomes ready "
         "first. The result may exceed capacities: see Plan.fits.");

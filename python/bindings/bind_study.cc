@@ -6,13 +6,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -52,28 +51,15 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
   });
 }
 
-// How to plan: (method, optimize, budget, threads, seed).
-using How = std::tuple<std::string, std::string, std::string, unsigned, std::uint64_t>;
-
-PlanRequest request_of(const How& how, const CancelFlag* cancel) {
-  const auto& [method, optimize, budget, threads, seed] = how;
-  PlanRequest request;
-  request.method = method;
-  request.optimize.level = find_optimize_level(optimize);
-  request.budget = static_cast<double>(parse_time(budget).count()) / 1e9;
-  request.threads = threads;
-  request.place.seed = seed;
-  request.place.cancel = cancel;
-  return request;
-}
-
 using NamedCluster = std::pair<std::string, ClusterHandle>;
 
 std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
                     const std::vector<NamedCluster>& clusters,
-                    const std::vector<std::int64_t>& batch_sizes, bool standard, const How& how) {
+                    const std::vector<std::int64_t>& batch_sizes, bool standard,
+                    const nb::dict& options) {
+  PlanRequest request = request_of(options, kStudiesTake, "what_if");
   return interruptible([&](const CancelFlag* cancel) {
-    const PlanRequest request = request_of(how, cancel);
+    request.place.cancel = cancel;
     std::vector<Scenario> scenarios = standard_scenarios(*graph.graph, cluster.cluster->spec());
     if (!standard) scenarios.erase(scenarios.begin() + 1, scenarios.end());
     for (const auto& [name, other] : clusters) scenarios.push_back({name, other.cluster->spec()});
@@ -86,18 +72,21 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
 std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
                        const std::vector<std::string>& memory,
                        const std::vector<std::size_t>& devices,
-                       const std::vector<std::string>& methods, const How& how) {
+                       const std::vector<std::string>& methods, const nb::dict& options) {
+  PlanRequest request = request_of(options, kStudiesTake, "sweep");
   return interruptible([&](const CancelFlag* cancel) {
     Grid grid{.memory = {}, .devices = devices, .methods = methods};
     for (const std::string& part : memory) grid.memory.push_back(parse_factor(part));
-    return sweep_json(sweep(*graph.graph, cluster.cluster->spec(), grid, request_of(how, cancel)));
+    request.place.cancel = cancel;
+    return sweep_json(sweep(*graph.graph, cluster.cluster->spec(), grid, request));
   });
 }
 
 std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster, bool devices,
-                       bool memory, std::size_t max_devices, const How& how) {
+                       bool memory, std::size_t max_devices, const nb::dict& options) {
+  PlanRequest request = request_of(options, kStudiesTake, "least", {.budget = kBudgetOfMany});
   return interruptible([&](const CancelFlag* cancel) {
-    const PlanRequest request = request_of(how, cancel);
+    request.place.cancel = cancel;
     const ClusterSpec& spec = cluster.cluster->spec();
     Least least;
     if (devices) least.devices = fewest_devices(*graph.graph, spec, max_devices, request);
@@ -106,12 +95,15 @@ std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster, b
   });
 }
 
-// The document; or why nothing fits, in words.
-std::pair<bool, std::string> find_sensitivity(const GraphHandle& graph,
-                                              const ClusterHandle& cluster, double off_by,
-                                              std::size_t samples, const How& how) {
-  return interruptible([&](const CancelFlag* cancel) -> std::pair<bool, std::string> {
-    const PlanRequest request = request_of(how, cancel);
+// The document; or why nothing fits, and what would.
+std::variant<std::string, UnplaceableHandle> find_sensitivity(const GraphHandle& graph,
+                                                              const ClusterHandle& cluster,
+                                                              double off_by, std::size_t samples,
+                                                              const nb::dict& options) {
+  PlanRequest request = request_of(options, kStudiesTake, "sensitivity", {.budget = kBudgetOfMany});
+  using Told = std::variant<std::string, UnplaceableHandle>;
+  return interruptible([&](const CancelFlag* cancel) -> Told {
+    request.place.cancel = cancel;
     const CostModel costs(*graph.graph, *cluster.cluster);
     const auto result = sensitivity(costs, request,
                                     {.fraction = off_by,
@@ -119,8 +111,8 @@ std::pair<bool, std::string> find_sensitivity(const GraphHandle& graph,
                                      .seed = request.place.seed,
                                      .threads = request.threads,
                                      .cancel = cancel});
-    if (const auto* answer = std::get_if<Unplaceable>(&result)) return {false, answer->in_words()};
-    return {true, sensitivity_json(std::get<Sensitivity>(result))};
+    if (const auto* told = std::get_if<Sensitivity>(&result)) return sensitivity_json(*told);
+    return UnplaceableHandle{graph.graph, std::get<Unplaceable>(make_plan(costs, request))};
   });
 }
 
@@ -131,12 +123,13 @@ void bind_study(nb::module_& m) {
         "Why the plan takes that long and who holds the memory, or why the operator is where it "
         "is: text, or a JSON document.");
   m.def("what_if", &what_if, "graph"_a, "cluster"_a, "clusters"_a, "batch_sizes"_a, "standard"_a,
-        "how"_a);
+        "options"_a);
   m.def("sweep", &sweep_grid, "graph"_a, "cluster"_a, "memory"_a, "devices"_a, "methods"_a,
-        "how"_a);
+        "options"_a);
   m.def("least", &find_least, "graph"_a, "cluster"_a, "devices"_a, "memory"_a, "max_devices"_a,
-        "how"_a);
-  m.def("sensitivity", &find_sensitivity, "graph"_a, "cluster"_a, "off_by"_a, "samples"_a, "how"_a);
+        "options"_a);
+  m.def("sensitivity", &find_sensitivity, "graph"_a, "cluster"_a, "off_by"_a, "samples"_a,
+        "options"_a);
 }
 
 }  // namespace baechi::python

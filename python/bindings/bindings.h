@@ -16,6 +16,7 @@
 #include "baechi/cost/profile.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/io/profile/model_costs.h"
+#include "baechi/plan/planner_options.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi::python {
@@ -43,6 +44,26 @@ struct PlanHandle {
   std::shared_ptr<const OpGraph> graph;
   Plan plan;
 };
+
+// "No plan fits" as a value; the package raises it.
+struct UnplaceableHandle {
+  std::shared_ptr<const OpGraph> graph;
+  Unplaceable answer;
+};
+
+// What keyword arguments ask the planner for.
+struct Asked {
+  PlanRequest request;
+  std::optional<std::map<std::string, std::string>> expert;  // devices by operators, by names
+};
+
+// Throws InputError for options that `taker` does not take or that have no such value. `who` is the
+// function in messages, `others` are further arguments that it takes.
+Asked asked_of(const nanobind::dict& options, Taker taker, const std::string& who,
+               PlanRequest request = {}, std::vector<std::string> others = {});
+// The same for what takes no expert; also throws InputError for options without effect.
+PlanRequest request_of(const nanobind::dict& options, Taker taker, const std::string& who,
+                       PlanRequest request = {});
 
 // The operator that a Python caller names or numbers. Throws KeyError or IndexError.
 OpId operator_id(const OpGraph& graph, const nanobind::object& key);
@@ -85,6 +106,7 @@ void bind_graph_arrays(nanobind::module_& m);
 void bind_cluster(nanobind::module_& m);
 void bind_optimize(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
+void bind_options(nanobind::module_& m);
 void bind_place(nanobind::module_& m);
 void bind_simulator(nanobind::module_& m);
 void bind_objectives(nanobind::module_& m);

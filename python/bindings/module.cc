@@ -19,6 +19,7 @@ NB_MODULE(_core, m) {
   baechi::python::bind_cluster(m);
   baechi::python::bind_optimize(m);
   baechi::python::bind_plan(m);
+  baechi::python::bind_options(m);
   baechi::python::bind_place(m);
   baechi::python::bind_simulator(m);
   baechi::python::bind_objectives(m);

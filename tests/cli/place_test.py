@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -99,6 +100,66 @@ def test_numbers_are_read_exactly(run: Run, graph: Path, option: str, value: str
     assert_refused(run("place", graph, "-c", CLUSTER, option, value), option)
 
 
+TIME = "a time above 0s, up to 1000000s, such as 500ms or 10s"
+MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all, m-sct or exact"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        (["--threads", "1025"], {"threads": 1025}, "expected a whole number from 1 to 1024, found"),
+        (["--threads", "two"], {"threads": "two"}, "expected a whole number from 1 to 1024, found"),
+        (["--threads", "1.0"], {"threads": 1.0}, "expected a whole number from 1 to 1024, found"),
+        (["--seed", "-1"], {"seed": -1}, f"expected a whole number from 0 to {2**64 - 1}, found"),
+        (["--seed", "true"], {"seed": True}, f"expected a whole number from 0 to {2**64 - 1}, fou"),
+        (["--lp-threshold", "nan"], {"lp_threshold": math.nan}, "expected a number from 0 to 0.5,"),
+        (
+            ["--lp-threshold", "0.6"],
+            {"lp_threshold": 0.6},
+            "expected a number from 0 to 0.5, found",
+        ),
+        (["--budget", "3parsecs"], {"budget": "3parsecs"}, f"expected {TIME}, found '3parsecs'"),
+        (["--budget", "0s"], {"budget": 0}, f"expected {TIME}, found '0s'"),
+        (["--budget", "2000000s"], {"budget": 2_000_000}, f"expected {TIME}, found '2000000s'"),
+        (["--robust", "120%"], {"robust": "120%"}, "expected a part from 0 to 1, such as 0.2 or "),
+        (["--lp", "guess"], {"lp": "guess"}, "expected one of matching, approx or exact, found"),
+        (["--method", "magic"], {"method": "magic"}, "expected one of auto, refine, all, m-topo, "),
+        (["--optimize", "most"], {"optimize": "most"}, "expected one of none, colocate, coplace, "),
+        (["--lp", "exact", "-m", "m-etf"], {"lp": "exact", "method": "m-etf"}, MATCHING),
+        (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
+    ],
+)
+def test_a_bad_option_gets_one_sentence_from_both_entrances(
+    run: Run, graph: Path, arguments: list[str], options: dict[str, Any], sentence: str
+) -> None:
+    option = arguments[0]
+    result = run(
+        "place", graph, "-c", CLUSTER, *[a for a in arguments if a not in ("--expert", "")]
+    )
+    assert_refused(result, f"{option}: {sentence}")
+    with pytest.raises(baechi.InputError) as caught:
+        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, **options)
+    name = option[2:].replace("-", "_")
+    assert result.stderr == f"baechi: --{str(caught.value).replace(name, option[2:], 1)}\n"
+
+
+def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> None:
+    words = "has no option '--sede'; did you mean '--seed'?"
+    assert_refused(run("place", graph, "-c", CLUSTER, "--sede", "3"), f"place {words}")
+    with pytest.raises(baechi.InputError, match="has no option 'sede'; did you mean 'seed'"):
+        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, sede=3)  # type: ignore[call-arg]
+    assert_refused(
+        run("place", graph, "-c", CLUSTER, "--nothing=3"), "'--nothing'; there are --help"
+    )
+
+
+def test_an_objective_refuses_options_that_it_does_not_take(run: Run, graph: Path) -> None:
+    objective = ["--objective", "dnnp-latency"]
+    for option, value in (("--threads", "2"), ("--method", "m-etf"), ("--lp", "exact")):
+        result = run("place", graph, "-c", CLUSTER, *objective, option, value)
+        assert_refused(result, f"{option}: '{value}' has no effect here: only --budget and --seed")
+
+
 def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
     largest = ["--seed", str(2**64 - 1), "--lp-threshold", "0.5", "--threads", "2"]
     result = run("place", graph, "-c", CLUSTER, "-m", "random", *largest)
@@ -122,7 +183,9 @@ def test_an_expert_placement_is_followed(run: Run, graph: Path, tmp_path: Path) 
     assert_refused(place(dict.fromkeys(names[1:], device)), f"'{names[0]}' is not placed")
     assert_refused(place(dict.fromkeys(names, "abacus")), "the cluster has no device 'abacus'")
     assert_refused(place(dict.fromkeys([*names, "ghost"], device)), "no operator 'ghost'")
-    assert_refused(run("place", graph, "-c", CLUSTER, "-m", "expert"), "needs --expert FILE")
+    assert_refused(
+        run("place", graph, "-c", CLUSTER, "-m", "expert"), "needs a placement to follow"
+    )
 
 
 def test_simulate_replays_here_and_elsewhere(run: Run, graph: Path, plan: Path) -> None:
@@ -287,9 +350,3 @@ def test_an_inherited_ignored_interrupt_stays_ignored(command: str) -> None:
             process.wait(timeout=0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 2  # there is no folder /nowhere
-
-
-def test_a_bad_budget_is_named_with_its_option(run: Run, graph: Path) -> None:
-    result = run("place", graph, "-c", CLUSTER, "--budget", "3parsecs")
-    assert result.returncode == 2
-    assert "--budget: time '3parsecs' needs a unit" in result.stderr

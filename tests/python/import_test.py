@@ -57,3 +57,10 @@ def test_stub_is_the_one_that_the_extension_generates(root: Path, tmp_path: Path
     subprocess.run([*generate, str(fresh)], check=True)
     committed = root / "python" / "baechi" / "_core.pyi"
     assert committed.read_text() == fresh.read_text(), "run ./do stub"
+
+
+def test_options_are_the_ones_that_the_core_lists(root: Path) -> None:
+    writer = [sys.executable, str(root / "tools" / "write_options.py")]
+    fresh = subprocess.run(writer, check=True, capture_output=True, text=True).stdout
+    committed = root / "python" / "baechi" / "options.py"
+    assert committed.read_text() == fresh, "run ./do stub"

@@ -19,7 +19,6 @@ from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.request import (
     check_loss,
     check_model,
-    check_options,
     check_search,
     check_values,
     devices_too_small,
@@ -192,8 +191,8 @@ def place(
     check_model(model)
     model = _private.uncompiled(model)
     check_values(model)
-    check_options(options, inspect.signature(place).parameters)
-    check_search(method, budget, costs)
+    how = {"method": method, "budget": budget, **options}
+    check_search(how, inspect.signature(place).parameters, costs)
     check_loss(loss)
     optimizer = optimizer_name(optimizer)
     if gradients not in GRADIENTS:
@@ -247,7 +246,6 @@ def place(
             planned, found_costs, optimizer=optimizer, together=together, held_gradients=held
         ).graph
 
-    how = {"method": method, "budget": budget, **options}
     plan, peaks, kept = planned_for_gradients(graph, found, memory, gradients, how)
     too_large = ""
     if early is None and tier != 1 and gain_of(captured, plan.device_of, plan).is_worth_it:

@@ -79,15 +79,6 @@ std::span<const OptimizeLevelName> optimize_levels() {
   return kLevels;
 }
 
-OptimizeLevel find_optimize_level(std::string_view name) {
-  std::string known;
-  for (const OptimizeLevelName& entry : optimize_levels()) {
-    if (entry.name == name) return entry.level;
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  throw InputError("unknown optimization level '" + std::string(name) + "'; known are " + known);
-}
-
 Optimized optimize(const CostModel& costs, const OptimizeOptions& options) {
   Optimized done = group_and_fuse(costs, options);
   throw_if_cancelled(options.cancel);

@@ -32,7 +32,6 @@ struct OptimizeLevelName {
   std::string_view summary;
 };
 std::span<const OptimizeLevelName> optimize_levels();
-OptimizeLevel find_optimize_level(std::string_view name);  // InputError lists the known names
 
 struct OptimizeOptions {
   OptimizeLevel level = OptimizeLevel::kAll;

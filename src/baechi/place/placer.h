@@ -71,9 +71,10 @@ struct PlacerEntry {
   bool in_auto = false;         // may win, or at least hold what the others cannot
   bool baseline = false;        // a yardstick: shown as it is, never helped to fit
   bool list_scheduler = false;  // knows PlaceOptions::headroom and home
-  bool optimizable = false;   // gains from the Graph Optimizer; the others want the graph as it is
-  bool needs_expert = false;  // follows PlaceOptions::expert
-  bool proves = false;        // its plan is optimal if it says so: others' plans go before it
+  bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is
+  bool favorite_children = false;  // finds them by PlaceOptions::favorites
+  bool needs_expert = false;       // follows PlaceOptions::expert
+  bool proves = false;             // its plan is optimal if it says so: others' plans go before it
 };
 std::span<const PlacerEntry> all_placers();  // the CLI, the bindings and the tests iterate this
 const PlacerEntry& find_placer(std::string_view name);  // InputError lists the known names

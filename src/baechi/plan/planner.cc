@@ -10,11 +10,11 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/needed_devices.h"
-#include "baechi/place/limits.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/budget.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/robust.h"
 #include "baechi/verify/check_schedule.h"
@@ -201,7 +201,7 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
 }
 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
-  check_budget(request.budget);
+  check_ranges(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return explain(costs, request,

@@ -18,10 +18,14 @@
 
 namespace baechi {
 
+// PlanRequest's budget where many plans are made, for each of them.
+inline constexpr double kBudgetOfMany = 0.2;
+
+// What may be asked is in plan/planner_options.h.
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
-  PlaceOptions place;
-  OptimizeOptions optimize;  // for the paper's methods
+  PlaceOptions place = {};
+  OptimizeOptions optimize = {};  // for the paper's methods
   // How long `auto` and `refine` may search, and any method for a plan that fits when its own does
   // not, in seconds of one core of a current machine. It sets an amount of work, not a clock, so
   // that equal input gives an equal plan; the clock only stops it after several times as long, and

@@ -8,7 +8,6 @@
 
 #include "baechi/base/error.h"
 #include "baechi/place/exact/exact.h"
-#include "baechi/place/limits.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/refine.h"
@@ -311,13 +310,11 @@ std::vector<const PlacerEntry*> placers_of(std::string_view method) {
 
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request) {
-  check_threads(request.threads);
-  check_lp_threshold(request.place.lp_threshold);
   const std::optional<PortfolioEntry> recipe = recipe_of(request.method);
   if (!recipe.has_value()) {
     const PlacerEntry& placer = find_placer(request.method);
     if (placer.needs_expert && request.place.expert == nullptr)
-      throw InputError("the method '" + request.method + "' needs a placement to follow");
+      throw InputError("expert", "method " + request.method + " needs a placement to follow");
     Portfolio portfolio(costs, units, {costs, units}, request);
     portfolio.place(placer);
     return portfolio.take();

@@ -3,39 +3,11 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/near_name.h"
 
 namespace baechi {
-namespace {
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return result;
-}
-
-// Levenshtein's distance, or anything above `most` when it is more than that.
-std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t most) {
-  if (a.size() > b.size()) std::swap(a, b);
-  if (b.size() - a.size() > most) return most + 1;
-  std::vector<std::size_t> row(a.size() + 1);
-  for (std::size_t i = 0; i <= a.size(); ++i) row[i] = i;
-  for (std::size_t j = 1; j <= b.size(); ++j) {
-    std::size_t diagonal = std::exchange(row[0], j);
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[i], std::min({replaced, row[i] + 1, row[i - 1] + 1}));
-    }
-    if (*std::min_element(row.begin(), row.end()) > most) return most + 1;
-  }
-  return row.back();
-}
-
-}  // namespace
-
 std::vector<std::string> near_names(const OpGraph& graph, std::string_view text,
                                     std::size_t count) {
   struct Match {
@@ -44,11 +16,11 @@ std::vector<std::string> near_names(const OpGraph& graph, std::string_view text,
     OpId op;
   };
   constexpr std::size_t kLongest = 200;  // beyond it a name is no slip of the finger
-  const std::string wanted = lower(text.substr(0, kLongest));
-  const std::size_t most = std::max<std::size_t>(2, wanted.size() / 3);
+  const std::string wanted = in_lower_case(text.substr(0, kLongest));
+  const std::size_t most = most_edits(wanted);
   std::vector<Match> matches;
   for (const OpId op : graph.ops()) {
-    const std::string name = lower(graph[op].name);
+    const std::string name = in_lower_case(graph[op].name);
     if (!wanted.empty() && name.find(wanted) != std::string::npos) {
       matches.push_back({true, name.size() - wanted.size(), op});
     } else if (const std::size_t distance = edit_distance(wanted, name, most); distance <= most) {

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "baechi/plan/planner_options.h"
+
 namespace baechi {
 
 std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, const Grid& grid,
@@ -13,6 +15,11 @@ std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, c
   const std::vector<std::string> methods =
       grid.methods.empty() ? std::vector<std::string>{request.method} : grid.methods;
   for (const std::size_t count : grid.devices) check_tried_devices(count);
+  for (const std::string& method : methods) {  // before the first of them has run for minutes
+    PlanRequest wanted = request;
+    wanted.method = method;
+    check_ranges(wanted);
+  }
   std::vector<GridPoint> points;
   for (const std::size_t count : counts) {
     for (const Factor memory : grid.memory)

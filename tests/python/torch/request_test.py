@@ -39,13 +39,14 @@ class Unrecorded(nn.Module):
     ("options", "sentence"),
     [
         ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
-        ({"method": "foo"}, "unknown method 'foo'; there are "),
+        ({"method": "foo"}, "method: expected one of auto, .*, found 'foo'"),
         ({"optimizer": "Lion"}, "unknown optimizer 'Lion': one of none, sgd"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS is unknown: name the one of"),
         ({"loss": nn.MSELoss()}, "MSELoss does not take .*target.*: give e.g. loss=lambda output"),
         ({"gradients": "kept"}, "gradients is one of auto, held, freed, not 'kept'"),
         ({"costs": "guess"}, "costs is 'estimate', 'measure' or Costs"),
-        ({"budget": float("nan")}, "budget must be a finite number"),
+        ({"budget": float("nan")}, "budget: expected a time above 0s, .*, found 'nan'"),
+        ({"threads": 0}, "threads: expected a whole number from 1 to 1024, found '0'"),
         ({"cluster": "2x8G"}, "memory '8G' needs a unit: .*GiB"),
     ],
 )

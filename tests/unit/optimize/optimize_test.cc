@@ -14,8 +14,8 @@ TEST_CASE("optimize: each level runs its passes, and their figures join up") {
       7, {.min_ops = 30, .max_ops = 30, .group_chance = 0.3, .backward_chance = 0.4});
   const Cluster cluster = testing::unit_latency_cluster(3, Bytes(100'000));
   const CostModel costs(graph, cluster);
-  const auto passes = [&](const char* level) {
-    const Optimized optimized = optimize(costs, {.level = find_optimize_level(level)});
+  const auto passes = [&](OptimizeLevel level) {
+    const Optimized optimized = optimize(costs, {.level = level});
     std::string names;
     PassStatistics::Size size = size_of(graph);
     for (const PassStatistics& pass : optimized.passes) {
@@ -28,13 +28,12 @@ TEST_CASE("optimize: each level runs its passes, and their figures join up") {
     CHECK(optimized.expansion.num_small() == optimized.graph.num_ops());
     return names;
   };
-  CHECK(passes("none") == "");
-  CHECK(passes("colocate") == "colocate");
-  CHECK(passes("coplace") == "colocate coplace");
-  CHECK(passes("fuse") == "colocate coplace fuse");
-  CHECK(passes("forward") == "colocate coplace forward");
-  CHECK(passes("all") == "colocate coplace fuse forward");
-  CHECK_THROWS_AS(find_optimize_level("most"), InputError);
+  CHECK(passes(OptimizeLevel::kNone) == "");
+  CHECK(passes(OptimizeLevel::kColocate) == "colocate");
+  CHECK(passes(OptimizeLevel::kCoplace) == "colocate coplace");
+  CHECK(passes(OptimizeLevel::kFuse) == "colocate coplace fuse");
+  CHECK(passes(OptimizeLevel::kForward) == "colocate coplace forward");
+  CHECK(passes(OptimizeLevel::kAll) == "colocate coplace fuse forward");
 }
 
 TEST_CASE("optimize: gives the same graph every time") {

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi._core import InputError, methods
-from baechi.pipeline import budget_text, place_graph
+from baechi._core import InputError, check_options
 
 
 def check_model(model: Any) -> None:
@@ -42,21 +40,12 @@ def check_loss(loss: Any) -> None:
         ) from None
 
 
-def check_options(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise InputError for an option that neither `place` nor `place_graph` has."""
-    all_of = [*known, *list(inspect.signature(place_graph).parameters)[2:]]
-    for name in options:
-        if name not in all_of:
-            near = difflib.get_close_matches(name, all_of, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(all_of)}"
-            raise InputError(f"place has no option {name!r}{hint}")
+def check_search(options: Mapping[str, Any], known: Iterable[str], costs: Any) -> None:
+    """Raise InputError for options that `place_graph` would refuse, and costs that there are not.
 
-
-def check_search(method: str, budget: str | float, costs: Any) -> None:
-    """Raise InputError for a method, a budget or costs that there are not."""
-    if method not in methods():
-        raise InputError(f"unknown method {method!r}; there are {', '.join(methods())}")
-    budget_text(budget)
+    `known` are the other arguments of `place`, which a misspelt name may mean.
+    """
+    check_options("place", dict(options), list(known))
     if isinstance(costs, str) and costs not in ("estimate", "measure"):
         raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
 

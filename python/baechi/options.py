@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that the planner takes as keyword arguments, by who takes them.
+
+Written by ``./do stub`` from src/baechi/plan/planner_options.cc. Values may also be text, as on the
+command line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ObjectiveOptions(TypedDict, total=False):
+    """Options of ``place_for``.
+
+    Args:
+        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
+            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
+        seed: For every random choice. By default 1.
+
+    """
+
+    budget: str | float
+    seed: int
+
+
+class StudyOptions(ObjectiveOptions, total=False):
+    """Options of ``what_if``, ``sweep``, ``least`` and ``sensitivity``.
+
+    Args:
+        optimize: What the Graph Optimizer does first, for the paper's methods: none: place the
+            graph as it is; colocate: merge and tidy colocation groups; coplace: colocate, and group
+            operators that belong together; fuse: coplace, and fuse neighbours within a group;
+            forward: coplace, and let backward operators follow; all: coplace, fuse, and let
+            backward operators follow. By default all.
+        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
+            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
+        threads: Threads of the search; they change how long it takes, not the plan: a whole number
+            from 1 to 1024. By default 1.
+        seed: For every random choice. By default 1.
+
+    """
+
+    optimize: str
+    threads: int
+
+
+class PlaceOptions(StudyOptions, total=False):
+    """Options of ``place_graph``.
+
+    Args:
+        optimize: What the Graph Optimizer does first, for the paper's methods: none: place the
+            graph as it is; colocate: merge and tidy colocation groups; coplace: colocate, and group
+            operators that belong together; fuse: coplace, and fuse neighbours within a group;
+            forward: coplace, and let backward operators follow; all: coplace, fuse, and let
+            backward operators follow. By default all.
+        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
+            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
+        threads: Threads of the search; they change how long it takes, not the plan: a whole number
+            from 1 to 1024. By default 1.
+        seed: For every random choice. By default 1.
+        lp: How m-sct finds favorite children: matching: greedy matching, then swaps on the longest
+            path; approx: the paper's linear program, to half a percent; exact: the paper's linear
+            program, to a millionth. By default matching.
+        lp_threshold: With approx or exact, a solution below it makes a favorite child (paper: 0.1):
+            a number from 0 to 0.5. By default 0.5.
+        complete_matching: Match what rounding has left over, with approx or exact. By default true.
+        expert: A placement to follow with method expert, and to show with all. By default none.
+        robust: Choose, of the plans that the methods make, the one with the shortest worst step
+            when costs are off by up to so much: a part from 0 to 1, such as 0.2 or 20%. By default
+            none.
+        bounds: Compute lower bounds, and so the gap. By default true.
+        suggest: Search for what would fit, when nothing does. By default true.
+
+    """
+
+    lp: str
+    lp_threshold: float
+    complete_matching: bool
+    expert: Mapping[str, str] | None
+    robust: str | float | None
+    bounds: bool
+    suggest: bool

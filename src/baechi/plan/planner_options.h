@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of the planner, a row each: what it may be, its help and who takes it; its default is
+// that of PlanRequest's member. The command line, the Python package and the help of both are made
+// of these rows, and requests are checked by them. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "baechi/place/placer.h"
+#include "baechi/plan/planner.h"
+
+namespace baechi {
+
+// Who takes options; a row names several.
+enum Taker : unsigned {
+  kPlaceTakes = 1,      // place, baechi.place_graph
+  kStudiesTake = 2,     // what-if, sweep, min, sensitivity
+  kObjectivesTake = 4,  // place --objective, baechi.place_for
+  kOptimizerTakes = 8,  // optimize, baechi.optimize_graph
+};
+
+// One of a few names.
+struct OneOf {
+  struct Choice {
+    std::string_view name, summary;
+    std::function<void()> take;
+  };
+  std::vector<Choice> choices;
+  std::string now;
+};
+
+// Where a request keeps the value. An optional number is a part such as 20%.
+struct Seconds {
+  double* value;
+};
+using OptionField = std::variant<bool*, unsigned*, std::uint64_t*, double*, Seconds,
+                                 std::optional<double>*, OneOf, const Placement**>;
+
+struct PlannerOption {
+  std::string_view name;  // of the keyword in Python; dashes for the command line
+  std::string_view help;  // what it is, or what it does if it can be switched off
+  unsigned takers = 0;
+  OptionField (*field)(PlanRequest&) = nullptr;
+  double least = 0, most = 0;                             // of numbers; seeds may be anything
+  bool (*taken_by)(const PlacerEntry& placer) = nullptr;  // absent: by every method
+  std::string_view command_line = {};  // absent: --name, or --no-name for what can be switched off
+  std::string_view implied = {};       // on the command line, when no value is given
+  bool is_argument = false;            // functions in Python have an argument of that name
+};
+
+// In the order of help.
+std::span<const PlannerOption> planner_options();
+const PlannerOption& find_planner_option(std::string_view name);  // requires that there is one
+
+std::string command_line_names(const PlannerOption& option);  // "-m,--method"
+
+// How a user writes the option's name: "--lp-threshold" or "lp_threshold".
+enum class Entrance : std::uint8_t { kCommandLine, kPython };
+std::string spelled(const PlannerOption& option, Entrance entrance);
+
+// "a whole number from 1 to 1024", "one of none, colocate or all".
+std::string expected(const PlannerOption& option);
+
+// The value that a request has, as it would be given; empty when it is none.
+std::string value_text(const PlannerOption& option, const PlanRequest& request);
+
+// Throws InputError "NAME: expected WHAT, found 'VALUE'".
+[[noreturn]] void refuse_value(const PlannerOption& option, Entrance entrance,
+                               const std::string& value);
+
+bool is_right(const PlannerOption& option, const PlanRequest& request);
+
+// Throws InputError for a value out of its range.
+void check_ranges(const PlanRequest& request);
+
+// Throws InputError for an option that has no effect, as `taker` or the method does not take it,
+// unless it has its default; and for a method that needs a placement and has none.
+void check_taken(const PlanRequest& request, Taker taker, Entrance entrance);
+
+}  // namespace baechi
