@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.moving import own_leaves
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.capture import call_arguments, sum_of, unchanged
 from baechi.torch.record.interception import Interceptor
@@ -96,7 +97,7 @@ class Trail:
 
     def run(self, model: nn.Module, inputs: Any, loss: Callable[[Any], Any] | None) -> None:
         """Run one step; without a loss that requires a gradient only the forward."""
-        args, kwargs = call_arguments(inputs)
+        args, kwargs = map(own_leaves, call_arguments(inputs))
         outputs = model(*args, **kwargs)
         if any(t.requires_grad for t in tensors_in(outputs)):
             (loss or sum_of)(outputs).backward()

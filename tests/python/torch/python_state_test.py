@@ -483,3 +483,18 @@ def test_a_hook_that_a_forward_registers_once_is_there_once(
     way(model)
     assert not model.second._forward_hooks
     assert torch.equal(model(X), plain(x) * 2)
+
+
+def test_gradients_of_inputs_and_of_what_a_model_holds_are_left_as_they_were() -> None:
+    held = torch.ones(4, requires_grad=True)
+    held.grad = torch.full((4,), 2.0)
+    before = torch.randn(3, 4, requires_grad=True)
+    model = Holding(lambda _, x: x * held)
+    model.memory.append(held)
+    for inputs in (torch.randn(3, 4, requires_grad=True), before * 2):
+        captured = baechi.torch.capture(model, inputs)
+        baechi.torch.measure(model, inputs, captured, repeats=1, warm_up=0)
+        if inputs.is_leaf:
+            assert inputs.grad is None
+    assert before.grad is None
+    assert torch.equal(held.grad, torch.full((4,), 2.0))

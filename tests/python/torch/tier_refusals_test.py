@@ -96,6 +96,39 @@ def test_what_a_graph_would_forget_runs_in_tier_1(what: str) -> None:
     assert reason in placed.tier_note
 
 
+class Listed(nn.Module):
+    """Has parameters that its code finds in a list, which makes them its own or not."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.scales = [nn.Parameter(torch.rand(4)) for _ in range(2)]
+        self.first = nn.Linear(4, 4)
+        if own:
+            self.kept = nn.ParameterList(self.scales)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in self.scales:
+            x = torch.tanh(self.first(x) * scale)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [(True, "kept.0 from elsewhere than the module's attribute"), (False, "that is no parameter")],
+)
+def test_parameters_that_are_found_in_a_list_are_trained(own: bool, reason: str) -> None:
+    torch.manual_seed(7)
+    inputs, plain = torch.randn(3, 4), Listed(own)
+    model = copy.deepcopy(plain)
+    placed = placed_at_random(model, inputs, 2)
+    for one in (plain, model):
+        one(inputs).square().sum().backward()
+    for a, b in zip(plain.scales, model.scales, strict=True):
+        torch.testing.assert_close(b.grad, a.grad)
+    assert placed.tier == 1
+    assert reason in placed.tier_note
+
+
 def _shapeless(_: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.ops.baechi_tests.shapeless(x)
 

@@ -75,6 +75,15 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return moved if sent is tensor else moved.expand(tensor.shape)
 
 
+def own_leaves(value: Any) -> Any:
+    """Return `value` with tensors whose gradients go nowhere else, in the same memory."""
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
+
+    return map_tensors(leaf, value)
+
+
 @contextlib.contextmanager
 def moved_to(device: torch.device, model: nn.Module) -> Iterator[None]:
     """Have the weights of a model on a device for the length of a ``with`` block."""

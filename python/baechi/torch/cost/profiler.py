@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
 from baechi.torch.base import _private
-from baechi.torch.base.moving import moved_to, moved_values
+from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import renewed, tensors_in
 from baechi.torch.record.capture import call_arguments, record_step, sum_of, unchanged
 from baechi.torch.record.recorded_step import Capture, KernelRun, Op, Work, kept_ops
@@ -285,7 +285,7 @@ def measure(
     weights = list(model.parameters())
     if any(p.is_meta for p in weights):
         raise InputError("a model on the meta device cannot be measured; estimate its costs")
-    args, kwargs = call_arguments(example_inputs)
+    args, kwargs = map(own_leaves, call_arguments(example_inputs))
     first = next(iter(weights), None)
     if first is None:
         first = next(tensors_in((args, kwargs)), torch.empty(0))

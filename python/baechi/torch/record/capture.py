@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.torch.base import _private
-from baechi.torch.base.moving import moved_to, moved_values
+from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.versions import check_version
 from baechi.torch.record.python_state import PythonState
@@ -85,9 +85,9 @@ def unchanged(
         with _same_random_state({*devices, *(w.device for w in weights)}):
             yield
     finally:
+        state.put_back()
         for parameter, grad in grads:
             parameter.grad = grad
-        state.put_back()
 
 
 def capture(
@@ -132,7 +132,7 @@ def _captured(
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(units, model)
     recorder.spilling = spilling
-    args, kwargs = call_arguments(example_inputs)
+    args, kwargs = map(own_leaves, call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))
         stack.enter_context(_private.eager(model))

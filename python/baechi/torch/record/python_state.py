@@ -279,6 +279,8 @@ class PythonState:
         if isinstance(value, torch.Tensor):
             if self._restorable and type(value) is torch.Tensor and not value.is_meta:
                 self._contents(what, value)
+            if self._restorable and value.requires_grad and value.is_leaf:
+                self._gradient(what, value)
             return
         if isinstance(value, Replayed):
             self._replayed(what, value)
@@ -340,6 +342,14 @@ class PythonState:
                 tensor.copy_(kept)
 
         self._keep(what, lambda: not torch.equal(tensor.detach().cpu(), kept), put_back)
+
+    def _gradient(self, what: str, tensor: torch.Tensor) -> None:
+        before, tensor.grad = tensor.grad, None
+
+        def put_back() -> None:
+            tensor.grad = before
+
+        self._keep(what, lambda: tensor.grad is not before, put_back)
 
     def _array(self, what: str, array: Any) -> None:
         before = array.copy()

@@ -40,7 +40,7 @@ from baechi.torch.trace.graph import (
 )
 from baechi.torch.trace.output_form import output_form
 from baechi.torch.trace.outside_reads import OutsideReads
-from baechi.torch.trace.reasons import reason_of
+from baechi.torch.trace.reasons import check_constants, reason_of
 
 _PREFIX = "model."
 _HOOKS = frozenset(
@@ -370,6 +370,7 @@ def export(
         try:
             dynamic = _dynamic(given, earlier)
             program = _private.export_program(flat, tuple(twins), dynamic)
+            check_constants(program.constants, model)
             shapes, ranges = _shapes(program)
             graph = graph_of_export(program, _PREFIX)
             if changes[-1] is not None:

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import torch
+from torch import nn
+
+from baechi.torch.base import _private
+from baechi.torch.base.nested import held_tensors
 from baechi.torch.trace.graph import NotExportedError
 
 _DATA = "a turn that its code takes, or a size, is data-dependent"
@@ -71,3 +77,26 @@ def _operator(error: BaseException) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
+    """Raise NotExportedError where a trace took a weight for a constant.
+
+    It knows weights as the attributes of modules. By another way, as from a list that holds
+    parameters, they would be neither trained nor moved, and have no values while on a device.
+    """
+    values = [value for value in constants.values() if isinstance(value, torch.Tensor)]
+    taken = set(map(_private.storage_address, values))
+    if not taken:
+        return
+    for name, weight in model.named_parameters():
+        if _private.storage_address(weight) in taken:
+            raise NotExportedError(
+                f"its code has {name} from elsewhere than the module's attribute"
+            )
+    for path, module in model.named_modules():
+        for tensor in held_tensors(vars(module)):
+            if tensor.requires_grad and _private.storage_address(tensor) in taken:
+                raise NotExportedError(
+                    f"{path or 'the model'} holds a tensor with a gradient that is no parameter"
+                )
