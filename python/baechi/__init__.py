@@ -43,6 +43,7 @@ from baechi._core import (
     verify,
 )
 from baechi._core import version as _version
+from baechi.options import ObjectiveOptions, PlaceOptions, StudyOptions
 from baechi.pipeline import (
     DoesNotFit,
     lower_bounds,
@@ -65,15 +66,18 @@ __all__ = [
     "InputError",
     "InternalError",
     "MethodOutcome",
+    "ObjectiveOptions",
     "ObjectivePlacement",
     "ObjectiveScore",
     "Operator",
     "OperatorProfile",
     "Optimized",
     "OptimizerPass",
+    "PlaceOptions",
     "Plan",
     "Profile",
     "Simulator",
+    "StudyOptions",
     "Unplaceable",
     "__version__",
     "device_presets",

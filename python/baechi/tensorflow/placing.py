@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from baechi._core import Cluster, Graph, InputError, Plan, Profile
+from baechi._core import Cluster, Graph, InputError, Plan, Profile, check_options
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
 from baechi.tensorflow import _private, versions
@@ -147,9 +148,11 @@ def plan(
     The cluster need not be of devices that this process has.
     """
     run = {"fetches": fetches, "feed_dict": feed_dict}
+    options = {"method": method, "budget": budget, **options}
+    check_options("plan", options, list(inspect.signature(place).parameters))
     step = _Step(target, inputs, run, batch=batch, class_weight=class_weight)
     found, names = _cluster(cluster, devices, needed=profile == "measure")
-    return step.plan(found, names, profile, {"method": method, "budget": budget, **options})
+    return step.plan(found, names, profile, options)
 
 
 def place(
@@ -199,13 +202,14 @@ def place(
 
     """
     run = {"fetches": fetches, "feed_dict": feed_dict}
+    options = {"method": method, "budget": budget, **options}
+    check_options("place", options, list(inspect.signature(place).parameters))
     choices = {"batch": batch, "class_weight": class_weight, "dynamic_batch": dynamic_batch}
     step = _Step(target, inputs, run, **choices)
     if plan is not None:
         names = devices_for(plan.cluster, devices)
     else:
         found, names = _cluster(cluster, devices, needed=True)
-        options = {"method": method, "budget": budget, **options}
         plan = step.plan(found, names, profile, options)
     return assign(step.captured, plan.device_of, names, check=check, plan=plan)
 

@@ -24,6 +24,16 @@ def one_sentence(error: pytest.ExceptionInfo[BaseException], *words: str) -> Non
         assert word in text, text
 
 
+def test_options_are_checked_before_anything_is_traced() -> None:
+    for run in (baechi.tensorflow.place, baechi.tensorflow.plan):
+        with pytest.raises(baechi.InputError) as error:
+            run(None, cluster="2x1GiB", bugdet=1)
+        one_sentence(error, "has no option 'bugdet'; did you mean 'budget'?")
+        with pytest.raises(baechi.InputError) as error:
+            run(None, cluster="2x1GiB", threads=0)
+        one_sentence(error, "threads: expected a whole number from 1 to 1024, found '0'")
+
+
 def test_a_plan_of_another_graph_is_refused() -> None:
     module = Linear()
     traced = trace(module.step, SPEC)
