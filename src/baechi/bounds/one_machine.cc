@@ -5,26 +5,29 @@
 
 namespace baechi::bounds {
 
-Ns preemptive_one_machine(std::vector<HeadTailJob> jobs) {
+Ns PreemptiveMachine::makespan(std::vector<HeadTailJob>& jobs) {
   std::sort(jobs.begin(), jobs.end(),
-            [](const HeadTailJob& a, const HeadTailJob& b) { return a.b < b.b; });
-  const auto shorter_tail = [](const HeadTailJob& a, const HeadTailJob& b) { return a.q < b.q; };
-  std::vector<HeadTailJob> open;  // a heap, longest tail on top; k is what is left to do
+            [](const HeadTailJob& a, const HeadTailJob& b) { return a.head < b.head; });
+  const auto shorter_tail = [](const HeadTailJob& a, const HeadTailJob& b) {
+    return a.tail < b.tail;
+  };
+  open_.clear();
   Ns now = 0, end = 0;
-  for (std::size_t next = 0; next < jobs.size() || !open.empty();) {
-    if (open.empty()) now = std::max(now, jobs[next].b);
-    for (; next < jobs.size() && jobs[next].b <= now; ++next) {
-      open.push_back(jobs[next]);
-      std::push_heap(open.begin(), open.end(), shorter_tail);
+  for (std::size_t next = 0; next < jobs.size() || !open_.empty();) {
+    if (open_.empty()) now = std::max(now, jobs[next].head);
+    for (; next < jobs.size() && jobs[next].head <= now; ++next) {
+      open_.push_back(jobs[next]);
+      std::push_heap(open_.begin(), open_.end(), shorter_tail);
     }
-    HeadTailJob& head = open.front();
-    const Ns until = next < jobs.size() ? std::min(now + head.k, jobs[next].b) : now + head.k;
-    head.k -= until - now;
+    HeadTailJob& first = open_.front();
+    Ns until = now + first.time;
+    if (next < jobs.size()) until = std::min(until, jobs[next].head);
+    first.time -= until - now;
     now = until;
-    if (head.k > 0) continue;
-    end = std::max(end, now + head.q);
-    std::pop_heap(open.begin(), open.end(), shorter_tail);
-    open.pop_back();
+    if (first.time > 0) continue;
+    end = std::max(end, now + first.tail);
+    std::pop_heap(open_.begin(), open_.end(), shorter_tail);
+    open_.pop_back();
   }
   return end;
 }
@@ -40,6 +43,7 @@ Ns one_device_each(const Relaxation& relaxed, const HeadsTails& ends,
   for (const OpId op : component.keys()) members[next[component[op].index()]++] = op;
 
   Ns longest = 0;
+  PreemptiveMachine machine;
   std::vector<HeadTailJob> jobs;
   for (std::size_t c = 0; c < num_components; ++c) {
     if (begin[c + 1] - begin[c] < 2) continue;  // the star bound says it all
@@ -52,7 +56,7 @@ Ns one_device_each(const Relaxation& relaxed, const HeadsTails& ends,
         possible = possible && relaxed.k[at] < kNever && ends.b[at] < kNever && ends.q[at] < kNever;
         jobs.push_back({ends.b[at], relaxed.k[at], ends.q[at]});
       }
-      if (possible) least = std::min(least, preemptive_one_machine(jobs));
+      if (possible) least = std::min(least, machine.makespan(jobs));
     }
     longest = std::max(longest, least);
   }

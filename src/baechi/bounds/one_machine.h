@@ -9,15 +9,22 @@
 
 namespace baechi::bounds {
 
-struct HeadTailJob {
-  Ns b, k, q;
+struct HeadTailJob {  // not before `head`, and the step lasts `tail` longer
+  Ns head, time, tail;
 };
 
 // Jackson's preemptive schedule: the best makespan of jobs with heads and tails on one device that
-// may interrupt them, hence a lower bound when it may not. O(jobs log jobs).
-Ns preemptive_one_machine(std::vector<HeadTailJob> jobs);
+// may interrupt them, hence a lower bound when it may not. O(jobs log jobs). Keeps its memory from
+// call to call.
+class PreemptiveMachine {
+ public:
+  Ns makespan(std::vector<HeadTailJob>& jobs);  // sorts them by head
 
-// max over the components of min over the types of preemptive_one_machine.
+ private:
+  std::vector<HeadTailJob> open_;  // a heap, the longest tail on top; `time` is what is left to do
+};
+
+// max over the components of min over the types of the makespan on a preemptive machine.
 Ns one_device_each(const Relaxation& relaxed, const HeadsTails& ends,
                    const IdVector<OpId, UnitId>& component, std::size_t num_components);
 

@@ -173,9 +173,10 @@ TEST_CASE("bounds: they stop when asked to") {
 // Four jobs wait when a fifth interrupts the one with the longest tail, which goes on afterwards:
 // 0-4 tail 8, 4-8 tail 6, 8-12 tail 4, 12-16 tail 2, 16-17 tail 1.
 TEST_CASE("bounds: a job that is interrupted on one device is not over") {
-  using bounds::HeadTailJob;
-  CHECK(bounds::preemptive_one_machine(
-            {{0, 4, 8}, {0, 4, 6}, {0, 4, 4}, {0, 4, 2}, HeadTailJob{2, 1, 1}}) == 18);
+  std::vector<bounds::HeadTailJob> jobs{{2, 1, 1}, {0, 4, 8}, {0, 4, 6}, {0, 4, 4}, {0, 4, 2}};
+  bounds::PreemptiveMachine machine;
+  CHECK(machine.makespan(jobs) == 18);
+  CHECK(machine.makespan(jobs) == 18);
 }
 
 }  // namespace

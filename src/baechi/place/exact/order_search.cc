@@ -315,14 +315,14 @@ Ns OrderSearch::device_bound(const Moment& at) {
     jobs_.clear();
     for_each(on_[device] & ~at.finished,
              [&](std::size_t op) { jobs_.push_back({head_[op], time(op), tail_[op]}); });
-    longest = std::max(longest, preemptive_makespan(jobs_));
+    longest = std::max(longest, machine_.makespan(jobs_));
     if (longest >= limit_) break;
   }
   return longest;
 }
 
 Ns OrderSearch::queue_bound(const Moment& at) {
-  for (std::vector<Job>& jobs : queue_jobs_) jobs.clear();
+  for (std::vector<bounds::HeadTailJob>& jobs : queue_jobs_) jobs.clear();
   for (const Copy& copy : copies_) {
     const std::size_t producer = in_.tensors[copy.tensor].producer;
     if ((at.finished & op_bit(producer)) != 0) continue;
@@ -331,8 +331,8 @@ Ns OrderSearch::queue_bound(const Moment& at) {
       queue_jobs_[queue].push_back({std::max(ready, at.queue_free[queue]), copy.time, copy.tail});
   }
   Ns longest = 0;
-  for (std::vector<Job>& jobs : queue_jobs_) {
-    longest = std::max(longest, preemptive_makespan(jobs));
+  for (std::vector<bounds::HeadTailJob>& jobs : queue_jobs_) {
+    longest = std::max(longest, machine_.makespan(jobs));
     if (longest >= limit_) break;
   }
   return longest;

@@ -108,8 +108,9 @@ class OrderSearch {
   std::vector<Moment> moments_;  // [depth]
   std::vector<Index> sequence_;  // the choices made, in order
   std::vector<Ns> head_;         // [op], of the moment at hand
-  std::vector<Job> jobs_;
-  std::vector<std::vector<Job>> queue_jobs_;
+  std::vector<bounds::HeadTailJob> jobs_;
+  std::vector<std::vector<bounds::HeadTailJob>> queue_jobs_;
+  bounds::PreemptiveMachine machine_;
 };
 
 }  // namespace baechi::exact

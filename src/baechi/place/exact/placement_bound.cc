@@ -31,20 +31,6 @@ Ns in_sequence(std::vector<std::pair<Ns, Ns>>& jobs) {
 
 }  // namespace
 
-Ns preemptive_makespan(std::vector<Job>& jobs) {
-  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.head > b.head; });
-  Ns longest = 0;
-  for (const Job& least : jobs) {
-    Ns work = 0;
-    for (const Job& job : jobs) {
-      if (job.tail < least.tail) continue;
-      work += job.time;
-      longest = std::max(longest, job.head + work + least.tail);
-    }
-  }
-  return longest;
-}
-
 PlacementBound::PlacementBound(const Instance& instance)
     : in_(instance),
       head_(instance.num_ops * instance.num_devices, kNever),
@@ -231,7 +217,7 @@ Ns PlacementBound::device_bound() {
       if (domain_of(op) == only(device))
         jobs_.push_back({head_[at], in_.time_on(op, device), tail_[at]});
     }
-    bound = std::max(bound, preemptive_makespan(jobs_));
+    bound = std::max(bound, machine_.makespan(jobs_));
   }
   return bound;
 }
@@ -249,7 +235,7 @@ Ns PlacementBound::shared_load() {
     jobs_.clear();
     for (std::size_t op = 0; op < in_.num_ops; ++op) {
       if ((domain_of(op) & ~set) != 0) continue;
-      Job job{kNever, kNever, kNever};
+      bounds::HeadTailJob job{kNever, kNever, kNever};
       for_each(domain_of(op), [&](std::size_t d) {
         job.head = std::min(job.head, head_[op * m + d]);
         job.time = std::min(job.time, in_.time_on(op, d));
@@ -258,11 +244,12 @@ Ns PlacementBound::shared_load() {
       jobs_.push_back(job);
     }
     const auto share = static_cast<Ns>(std::popcount(set));
-    std::sort(jobs_.begin(), jobs_.end(),
-              [](const Job& a, const Job& b) { return a.head > b.head; });
-    for (const Job& least : jobs_) {
+    std::sort(
+        jobs_.begin(), jobs_.end(),
+        [](const bounds::HeadTailJob& a, const bounds::HeadTailJob& b) { return a.head > b.head; });
+    for (const bounds::HeadTailJob& least : jobs_) {
       Ns work = 0;
-      for (const Job& job : jobs_) {
+      for (const bounds::HeadTailJob& job : jobs_) {
         if (job.tail < least.tail) continue;
         work += job.time;
         bound = std::max(bound, job.head + (work + share - 1) / share + least.tail);
@@ -276,10 +263,11 @@ Ns PlacementBound::shared_load() {
 // Transfers that no completion avoids pass their queues one after the other.
 Ns PlacementBound::queue_bound() {
   if (in_.num_queues == 0) return 0;
-  for (std::vector<Job>& jobs : queue_jobs_) jobs.clear();
+  for (std::vector<bounds::HeadTailJob>& jobs : queue_jobs_) jobs.clear();
   for (std::size_t tensor = 0; tensor < in_.tensors.size(); ++tensor) add_transfer(tensor);
   Ns bound = 0;
-  for (std::vector<Job>& jobs : queue_jobs_) bound = std::max(bound, preemptive_makespan(jobs));
+  for (std::vector<bounds::HeadTailJob>& jobs : queue_jobs_)
+    bound = std::max(bound, machine_.makespan(jobs));
   return bound;
 }
 

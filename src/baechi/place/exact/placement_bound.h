@@ -7,18 +7,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "baechi/bounds/one_machine.h"
 #include "baechi/place/exact/exact_instance.h"
 
 namespace baechi::exact {
-
-struct Job {  // for one machine: not before `head`, and the step lasts `tail` longer
-  Ns head, time, tail;
-};
-
-// The best makespan of jobs on a machine that may interrupt them (Jackson's preemptive schedule,
-// in Carlier's form: the largest, over all sets of jobs, of least head + work + least tail).
-// Reorders `jobs`. O(jobs^2), meant for a few dozen.
-Ns preemptive_makespan(std::vector<Job>& jobs);
 
 // Refers to the instance, which must outlive it. Keeps its memory from call to call.
 class PlacementBound {
@@ -66,8 +58,9 @@ class PlacementBound {
   std::vector<Neighbor> neighbors_;
   std::vector<std::pair<Ns, Ns>> local_;   // (head, time) of the inputs made here
   std::vector<std::pair<Ns, Ns>> queued_;  // (request, time) of those that must come from elsewhere
-  std::vector<Job> jobs_;
-  std::vector<std::vector<Job>> queue_jobs_;
+  std::vector<bounds::HeadTailJob> jobs_;
+  std::vector<std::vector<bounds::HeadTailJob>> queue_jobs_;
+  bounds::PreemptiveMachine machine_;
 };
 
 }  // namespace baechi::exact
