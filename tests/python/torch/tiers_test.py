@@ -372,3 +372,21 @@ def test_a_graph_without_room_in_the_plan_does_not_run(monkeypatch: pytest.Monke
     assert re.fullmatch(
         r"its graph needs [\d,]+ bytes more than 'gpu:0' has in this plan", placed.tier_note
     )
+
+
+@pytest.mark.usefixtures("sim")
+def test_a_graph_that_is_made_behind_a_forward_leaves_its_gradients() -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(3, 4), nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
+    plain = copy.deepcopy(model)
+    placed = placed_at_random(model, x, ["sim:0", "sim:1"], tier=2)
+    found = []
+    for one in (plain, model):
+        loss = one(x)[0].square().sum()
+        with torch.no_grad():
+            one.eval()(x)  # which is a graph of its own
+        found.append(torch.autograd.grad(loss, list(one.train().parameters())))
+    for expected, grad in zip(*found, strict=True):
+        torch.testing.assert_close(grad.cpu(), expected)
+    assert placed.tier == 2
+    placed.restore()

@@ -41,6 +41,7 @@ from baechi.torch.trace.graph import (
 from baechi.torch.trace.output_form import output_form
 from baechi.torch.trace.outside_reads import OutsideReads
 from baechi.torch.trace.reasons import check_constants, reason_of
+from baechi.torch.trace.stand_ins import weights_on_host
 
 _PREFIX = "model."
 _HOOKS = frozenset(
@@ -253,22 +254,6 @@ class _Flat(nn.Module):
         return tuple(outputs)
 
 
-@contextlib.contextmanager
-def _weights_on_host(model: nn.Module) -> Iterator[None]:
-    """Give weights that are elsewhere a stand-in on the host, whose memory is never touched."""
-    away = [t for t in (*model.parameters(), *model.buffers()) if t.device.type != "cpu"]
-    kept = [(t, t.data, t.grad) for t in away]
-    try:
-        for t in away:
-            t.grad = None
-            t.data = torch.empty_strided(t.size(), t.stride(), dtype=t.dtype)
-        yield
-    finally:
-        for t, data, grad in kept:
-            t.data = data
-            t.grad = grad
-
-
 def _host_twin(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "cpu":
         return tensor.detach()
@@ -354,12 +339,13 @@ def export(
     returned: list[Any] = []
     reads = OutsideReads()
     changes: list[str | None] = []
+    parameters = dict(model.named_parameters())
     flat = _Flat(model, call, reads, returned.append, changes.append)
     tracer = _Tracer(model, unit_test(units), reads)
     with contextlib.ExitStack() as stack:
         stack.callback(PythonState(model).put_back)  # it would be without values
         stack.enter_context(_private.eager(model))
-        stack.enter_context(_weights_on_host(model))
+        stack.enter_context(weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         tracer.install()
         stack.callback(tracer.remove)
@@ -370,7 +356,7 @@ def export(
         try:
             dynamic = _dynamic(given, earlier)
             program = _private.export_program(flat, tuple(twins), dynamic)
-            check_constants(program.constants, model)
+            check_constants(program.constants, model, parameters)
             shapes, ranges = _shapes(program)
             graph = graph_of_export(program, _PREFIX)
             if changes[-1] is not None:

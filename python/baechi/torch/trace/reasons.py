@@ -79,7 +79,9 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
+def check_constants(
+    constants: Mapping[str, Any], model: nn.Module, parameters: Mapping[str, torch.Tensor]
+) -> None:
     """Raise NotExportedError where a trace took a weight for a constant.
 
     It knows weights as the attributes of modules. By another way, as from a list that holds
@@ -89,7 +91,7 @@ def check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
     taken = set(map(_private.storage_address, values))
     if not taken:
         return
-    for name, weight in model.named_parameters():
+    for name, weight in parameters.items():
         if _private.storage_address(weight) in taken:
             raise NotExportedError(
                 f"its code has {name} from elsewhere than the module's attribute"
