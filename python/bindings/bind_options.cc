@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -38,7 +39,7 @@ std::string text_of(nb::handle value, bool seconds) {
   if (PyUnicode_Check(value.ptr()) || !nb::try_cast(value, number))
     return nb::cast<std::string>(nb::str(value));
   std::string text = number_text(number);
-  if (number - number != 0) return text;  // an infinity or a NaN
+  if (!std::isfinite(number)) return text;
   if (text.find('.') == text.npos) text += ".0";
   return text + (seconds ? "s" : "");
 }

@@ -2,6 +2,7 @@
 #include "baechi/options/option_text.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "baechi/base/error.h"
@@ -52,7 +53,7 @@ void read_option(const PlannerOption& option, std::string_view text, PlanRequest
   PlanRequest changed = request;
   if (!std::visit(ReadInto{text}, option.field(changed)) || !is_right(option, changed))
     refuse_value(option, entrance, printable(text, 40));
-  request = changed;
+  request = std::move(changed);
 }
 
 std::string help_text(const PlannerOption& option, Entrance entrance) {
@@ -60,7 +61,7 @@ std::string help_text(const PlannerOption& option, Entrance entrance) {
   const OptionField field = option.field(request);
   std::string help(option.help);
   if (const auto* names = std::get_if<OneOf>(&field)) {
-    help += ":";
+    help += ':';
     for (const OneOf::Choice& choice : names->choices)
       help += "\n" + std::string(choice.name) + ": " + std::string(choice.summary);
     return help;
