@@ -13,6 +13,7 @@ from __future__ import annotations
 from models.bank import (
     adversarial,
     attention,
+    elsewhere,
     generative,
     in_place,
     language,
@@ -27,6 +28,7 @@ FAMILIES = (
     recurrent,
     in_place,
     attention,
+    elsewhere,
     physics,
     generative,
     adversarial,

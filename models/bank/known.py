@@ -43,6 +43,14 @@ _NO_GRADIENT = [
         always=False,
     )
 ]
+_REACHED = [
+    Known(
+        "random",
+        "PEAK",
+        "copies of what is read beside the arguments are not foreseen",
+        always=False,
+    )
+]
 KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
@@ -58,6 +66,8 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "longformer": _NO_GRADIENT,
+    "cached-weights": _REACHED,
+    "equilibrium": _REACHED,
     "flow": _RARELY,
     "wav2vec2": _RARELY,
 }
