@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./do demo           sets up .venv, builds baechi into it and shows what it does
 # ./do test [STAGE]   sets up .venv and runs the checks and tests (--all: every stage, --list: their names)
-# ./do experiments [NAME...|all]   regenerates the tables and figures in docs/results
-# ./do bank [NAME...] places every model of models/bank in all ways (docs/results/bank.md)
+# ./do experiments [NAME...|all]   regenerates the tables and figures in docs/lab/results
+# ./do bank [NAME...] places every model of models/bank in all ways (docs/lab/results/bank.md)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
-# ./do stub           regenerates what is made of the sources: _core.pyi, options.py, docs/paper_map.md
+# ./do stub           regenerates what is made of the sources: _core.pyi, options.py, docs/lab/paper_map.md
 # ./do clean          removes .venv and build
 #
 # Needs Python >= 3.10 with pip, and a C++20 compiler. Everything else comes from PyPI into .venv.

@@ -82,7 +82,7 @@ void compare(const OpGraph& graph) {
 
 }  // namespace
 
-// A table for docs/favorite_children.md.
+// A table for docs/explanation/favorite_children.md.
 void bench_favorites() {
   std::printf(
       "| graph | links | w: 0.1 | w: 0.5 | w: completed | w: matching "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far every method is from the optimum, which `exact` proves: the tables of
-// docs/results/gap.md.
+// docs/lab/results/gap.md.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

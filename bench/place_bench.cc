@@ -144,7 +144,8 @@ void bench_place_layered() {
   }
 }
 
-// A table for docs/benchmarks.md: what placing costs per operator, from ten thousand to a million.
+// A table for docs/lab/benchmarks.md: what placing costs per operator, from ten thousand to a
+// million.
 void bench_growth() {
   constexpr std::array kMethods{"m-topo", "m-etf", "m-sct"};
   constexpr int kRepeats = 3;

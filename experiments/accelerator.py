@@ -193,7 +193,7 @@ def page_of(results: Results, simulated: bool) -> Page:
         ]
     )
     made = (
-        "**A rehearsal on simulated devices** (docs/torch_sim.md): its times say nothing."
+        "**A rehearsal on simulated devices** (docs/reference/torch_sim.md): its times say nothing."
         if simulated
         else "Measured, except what is called predicted; the steps of Tables 5 and 6 are simulated "
         "from measured costs. TF32 is off and cuDNN deterministic, which steps may pay for."

@@ -193,8 +193,8 @@ def links(rows: list[dict[str, Any]]) -> Table:
             Column("error", "median size is off by", percent),
         ],
         rows,
-        "As `baechi calibrate --torch` measures them (docs/calibrate.md), with the host as a "
-        "device. From a device to itself: a copy in its memory.",
+        "As `baechi calibrate --torch` measures them (docs/how_to/calibrate.md), with the host as "
+        "a device. From a device to itself: a copy in its memory.",
     )
 
 

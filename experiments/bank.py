@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bank of models: each is placed in all ways, and has to train as on one device.
 
-``python -m experiments.bank`` runs all of it and writes docs/results/bank.md; with names only
+``python -m experiments.bank`` runs all of it and writes docs/lab/results/bank.md; with names only
 these, and the rows of the others stay. With ``--sample WORD --minutes 5`` it takes the models
 that have a row there, in an order that depends on the word, begins none after that time, and
 writes nothing. The exit code is 1 when a number is wrong, a peak is off, or a step fails, unless
@@ -211,7 +211,7 @@ def page(rows: Mapping[str, Any]) -> Page:
     return Page(
         "bank",
         "The bank of models",
-        "Models of models/bank train on simulated accelerators (docs/torch_sim.md).",
+        "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md).",
         "d",
         [Table("Models", columns, found)],
         f"{summary}\n\n{SUMMARY}",

@@ -4,9 +4,9 @@
     python -m experiments.benchmark_pages growth [--bench build/release/baechi_bench]
     python -m experiments.benchmark_pages favorites [--graphs FOLDER]
 
-``growth``: docs/placement_growth.svg and its table in docs/benchmarks.md. ``favorites``: the table
-in docs/favorite_children.md; FOLDER holds the graphs of the published prototype (NAME.json.gz, see
-prototype_placements.py), which are left out without it.
+``growth``: docs/lab/placement_growth.svg and its table in docs/lab/benchmarks.md. ``favorites``:
+the table in docs/explanation/favorite_children.md; FOLDER holds the graphs of the published
+prototype (NAME.json.gz, see prototype_placements.py), which are left out without it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def growth_figure(table: str) -> str:
 def growth(bench: Path) -> None:
     """Write the figure and the table of placement times over graph sizes."""
     table = run(bench, "growth")
-    replace_table(ROOT / "docs/benchmarks.md", "growth", table)
-    write_whole(ROOT / "docs/placement_growth.svg", growth_figure(table))
+    replace_table(ROOT / "docs/lab/benchmarks.md", "growth", table)
+    write_whole(ROOT / "docs/lab/placement_growth.svg", growth_figure(table))
 
 
 def favorites(bench: Path, folder: Path | None) -> None:
@@ -83,7 +83,7 @@ def favorites(bench: Path, folder: Path | None) -> None:
                 graphs.append(str(Path(temporary) / path.name.removesuffix(".gz")))
                 read_graph(path).save(graphs[-1])
         table = run(bench, "favorites", *graphs)
-    replace_table(ROOT / "docs/favorite_children.md", "favorites", table)
+    replace_table(ROOT / "docs/explanation/favorite_children.md", "favorites", table)
 
 
 def main() -> None:

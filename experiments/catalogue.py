@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Experiment:
-    """One page of docs/results; the module of its name has run() -> Page."""
+    """One page of docs/lab/results; the module of its name has run() -> Page."""
 
     shows: str
     minutes: float  # as measured in one run of all on two cores: to know whether to wait

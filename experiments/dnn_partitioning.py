@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place the dnn-partitioning research's published instances for its own two objectives.
 
-``./do experiments dnn_partitioning --graphs FOLDER`` writes docs/results/dnn_partitioning.md: what
-is placed and scored here, beside what the published program and other searches reach. FOLDER holds
-``dnn-partitioning/latency/NAME.json`` and ``dnn-partitioning/throughput/NAME.json`` as published,
-and perhaps experts' placements ``dnn-partitioning/NAME_expert.json``. The command is
+``./do experiments dnn_partitioning --graphs FOLDER`` writes docs/lab/results/dnn_partitioning.md:
+what is placed and scored here, beside what the published program and other searches reach. FOLDER
+holds ``dnn-partitioning/latency/NAME.json`` and ``dnn-partitioning/throughput/NAME.json`` as
+published, and perhaps experts' placements ``dnn-partitioning/NAME_expert.json``. The command is
 $BAECHI_COMMAND, or the one on the PATH.
 """
 

@@ -127,7 +127,7 @@ def fall_backs(rows: list[dict[str, Any]]) -> Table:
         for name, steps in row["fallbacks"].items()
     ]
     columns = [Column("where", "workload"), Column("method", "method"), Column("took", "took")]
-    return Table("What it took to fit", columns, found, "Fall-backs: docs/planner.md.")
+    return Table("What it took to fit", columns, found, "Fall-backs: docs/explanation/planner.md.")
 
 
 def peaks_figure(cases_of_it: Sequence[Case], rows: Sequence[dict[str, Any]]) -> str:

@@ -99,7 +99,7 @@ def levels_table(workloads: Sequence[Workload]) -> Table:
         ],
         [level_row(workload) for workload in workloads],
         "Each level runs all passes before it. What single passes bring, without the graph as it "
-        "is to fall back on: docs/optimizer_results.md.",
+        "is to fall back on: docs/lab/optimizer_results.md.",
     )
 
 

@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 import baechi
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs/results"
+RESULTS = ROOT / "docs/lab/results"
 Row: TypeAlias = Mapping[str, Any]
 Show: TypeAlias = Callable[[Any], str]
 
 COSTS = {
-    "a": "(a) estimated, not measured: a roofline of the named devices (docs/generate.md)",
+    "a": "(a) estimated, not measured: a roofline of the named devices "
+    "(docs/reference/generate.md)",
     "b": "(b) profiles measured on this machine's CPU",
     "c": "(c) profiles measured on a GPU",
     "d": "(d) measured on a simulated accelerator: kernels and copies take what is said below",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold ``auto`` against the best of the paper's three methods, and its gap against its budget.
 
-``./do experiments auto --graphs FOLDER`` writes docs/results/auto.md. FOLDER holds graphs of
+``./do experiments auto --graphs FOLDER`` writes docs/lab/results/auto.md. FOLDER holds graphs of
 others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
 ``pipedream/NAME.txt`` and ``dnn-partitioning/{latency,throughput}/NAME.json``. The generated
 models need no files.
@@ -41,10 +41,11 @@ GENERATED: list[tuple[str, dict[str, Any]]] = [
 
 HEAD = f"""# `auto` against the paper's methods
 
-`auto` tries all methods and searches on from the best plan (docs/planner.md). Step times in
-milliseconds; the gap is to the plan's own lower bound. Equal: four devices; unequal: two of them at
-half the speed; both with ample memory, one transfer at a time per device, {LINK}. Instances of the
-dnn-partitioning research are on their own clusters, with our simulator's step time.
+`auto` tries all methods and searches on from the best plan (docs/explanation/planner.md). Step
+times in milliseconds; the gap is to the plan's own lower bound. Equal: four devices; unequal: two
+of them at half the speed; both with ample memory, one transfer at a time per device, {LINK}.
+Instances of the dnn-partitioning research are on their own clusters, with our simulator's step
+time.
 
 {in_words(machine())}; `./do experiments auto --graphs FOLDER`.
 """

@@ -87,9 +87,9 @@ def step_times(rows: list[dict[str, Any]]) -> Table:
         rows,
         "Milliseconds. *Copies free* is the same placement with links that take no time. A "
         "kernel takes 20 us plus what it reads and writes at 10 GB/s, a copy 20 us plus its "
-        "bytes at 6 GB/s. *Graph* is tier 2 of docs/pytorch.md, in the order of the program; "
-        "*streams+order* is in the order of the plan. The method is the one that won under "
-        "`auto`, and m-TOPO.",
+        "bytes at 6 GB/s. *Graph* is tier 2 of docs/how_to/pytorch.md, in the order of the "
+        "program; *streams+order* is in the order of the plan. The method is the one that won "
+        "under `auto`, and m-TOPO.",
     )
 
 
@@ -145,8 +145,8 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "protocol",
         "Communication protocol (paper Table 8)",
         "PyTorch models of models/pytorch train on four simulated accelerators "
-        "(docs/torch_sim.md): kernels, streams, events and copies are executed; their virtual "
-        "clock counts what they take. The models are small; their sizes are at the end.",
+        "(docs/reference/torch_sim.md): kernels, streams, events and copies are executed; their "
+        "virtual clock counts what they take. The models are small; their sizes are at the end.",
         "d",
         [step_times(rows), halves(rows)],
         f"Streams hide {least:.0%} to {most:.0%} of what copies cost in the backward of the "
@@ -158,7 +158,7 @@ def page(rows: list[dict[str, Any]]) -> Page:
         f"{later[slowest]:.0%} longer on {slowest}, where it hides {hides:.0%} in the backward, "
         f"and at most {next_slowest:.1%} longer on the others.",
         {"modes": ("Step time by mode, placements of auto on four devices", figure(rows))},
-        sizes="What is not as in docs/models.md.",
+        sizes="What is not as in docs/lab/models.md.",
     )
 
 

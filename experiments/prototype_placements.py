@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold placements of the published TensorFlow prototype against ours, on the same graphs.
 
-``./do experiments prototype_placements --graphs FOLDER`` prints the table in docs/placers.md: step
-times in milliseconds on the paper's cluster, as our simulator sees them, with ample memory.
+``./do experiments prototype_placements --graphs FOLDER`` prints the table in
+docs/explanation/placers.md: step times in milliseconds on the paper's cluster, as our simulator
+sees them, with ample memory.
 ``FOLDER/paper`` holds the graphs (NAME.json.gz) and ``prototype_placements.json.gz``: for each
 graph and method the device index of every node.
 """

@@ -97,7 +97,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         "The median change of the step time over all models and methods, and the longest of all "
         f"samples in brackets, when costs are off by up to {'; '.join(parts)}. Where it does not "
         "grow with the error, what costs is not the error but that another profile makes another "
-        "cut: the Graph Optimizer's result depends on luck (docs/limits.md)."
+        "cut: the Graph Optimizer's result depends on luck (docs/reference/limits.md)."
     )
 
 

@@ -2,8 +2,8 @@
 """Is the prediction true? Predicted step times and peaks beside those of steps that really ran.
 
 `python -m experiments.truth` runs the virtual clock's table again, whose figures are the same on
-every machine. Those of real clocks in docs/results stay, with the date and the machine that they
-are of.
+every machine. Those of real clocks in docs/lab/results stay, with the date and the machine that
+they are of.
 """
 
 from __future__ import annotations
@@ -231,14 +231,15 @@ def page(tables: list[Table]) -> Page:
     return Page(
         "truth",
         "Is the prediction true?",
-        "PyTorch models of models/pytorch train on simulated accelerators (docs/torch_sim.md): "
-        "kernels, streams, events, copies and allocators are executed, not modelled. The models "
-        "are small, so that a step takes a second or less on one core; their sizes are at the end.",
+        "PyTorch models of models/pytorch train on simulated accelerators "
+        "(docs/reference/torch_sim.md): kernels, streams, events, copies and allocators are "
+        "executed, not modelled. The models are small, so that a step takes a "
+        "second or less on one core; their sizes are at the end.",
         "bd",
         tables,
         SUMMARY,
-        sizes="What is not as in docs/models.md; where only a batch is named, the sizes are those "
-        "of the tests of models/pytorch.",
+        sizes="What is not as in docs/lab/models.md; where only a batch is named, the sizes are "
+        "those of the tests of models/pytorch.",
     )
 
 
@@ -269,5 +270,5 @@ def again(folder: Path, workloads: Sequence[TorchWorkload]) -> Page:
 
 if __name__ == "__main__":
     if not (RESULTS / "truth.json").exists():
-        sys.exit("there is no docs/results/truth.json: ./do experiments truth writes it")
+        sys.exit("there is no docs/lab/results/truth.json: ./do experiments truth writes it")
     again(RESULTS, list(MEDIUM.values())).write(RESULTS, "./do experiments truth")

@@ -3,7 +3,8 @@
 
 So for the rooms of python/baechi/torch, which import what ROOMS gives them; their modules stand in
 no circle. Also checked: what is private stays out of headers, only io/ opens files, and the core
-neither prints nor reads the environment. docs/architecture.md says what is in every folder.
+neither prints nor reads the environment. docs/explanation/architecture.md says what is in every
+folder.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks docs/paper_map.md: which file implements which section of the paper.
+"""Checks docs/lab/paper_map.md: which file implements which section of the paper.
 
 The truth is in the sources: a file's opening comment cites ``Paper 2.3`` (several sections:
 ``Paper 2.1, 3.1.4``) or says ``beyond the paper``. The table in the page must list exactly those
@@ -128,7 +128,7 @@ def render(files: dict[str, list[str]]) -> str:
 
 def check(root: Path, fix: bool = False) -> list[str]:
     """List what is wrong in the project at root."""
-    page = root / "docs" / "paper_map.md"
+    page = root / "docs" / "lab" / "paper_map.md"
     files, problems = read_sources(root)
     before, _, rest = page.read_text().partition(BEGIN)
     listed, _, after = rest.partition(END)
@@ -137,7 +137,7 @@ def check(root: Path, fix: bool = False) -> list[str]:
         page.write_text(f"{before}{BEGIN}{expected}{END}{after}")
     elif listed != expected:
         for line in sorted(set(expected.splitlines()) ^ set(listed.splitlines())):
-            problems.append(f"docs/paper_map.md disagrees with the sources (./do stub): {line}")
+            problems.append(f"docs/lab/paper_map.md disagrees with the sources (./do stub): {line}")
     return problems
 
 

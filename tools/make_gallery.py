@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the pictures of docs/gallery.md: pages of baechi report, in headless Chromium.
+"""Makes the pictures of docs/how_to/gallery.md: pages of baechi report, in headless Chromium.
 
 Usage: python tools/make_gallery.py [BAECHI]. Needs the playwright package and Chromium.
 """

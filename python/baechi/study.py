@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why is a plan as it is, and what would another cluster bring? (docs/explain.md).
+"""Why is a plan as it is, and what would another cluster bring? (docs/how_to/explain.md).
 
 Every function returns the document that the command of its name prints with ``--json``.
 """

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions about plans. Answers leave as the JSON documents of docs/explain.md, or as text; the
-// package turns documents into dictionaries.
+// Questions about plans. Answers leave as the JSON documents of docs/how_to/explain.md, or as text;
+// the package turns documents into dictionaries.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

@@ -76,7 +76,7 @@ struct Tightness {
   }
 };
 
-// Prints the table of docs/bounds.md: baechi_tests -ns -tc="bounds: how tight they are"
+// Prints the table of docs/explanation/bounds.md: baechi_tests -ns -tc="bounds: how tight they are"
 TEST_CASE("bounds: how tight they are" * doctest::skip()) {
   std::map<std::string, Tightness> of_bound;
   std::string regimes, bounds;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must not change a plan for the worse: another order of the file's lines, an operator that
 // takes nothing, one more device, twice the memory; and every method's answers on tight memory with
-// unequal device kinds and pins. `--no-skip` also runs the measurements of docs/planner.md.
+// unequal device kinds and pins. `--no-skip` also runs the measurements of
+// docs/explanation/planner.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>

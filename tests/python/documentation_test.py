@@ -14,13 +14,13 @@ import baechi
 
 def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
-    text = (root / "docs" / "python.md").read_text()
+    text = (root / "docs" / "reference" / "python.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 5
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "docs/python.md", "exec"), scope)
+        exec(compile(block, "docs/reference/python.md", "exec"), scope)
     assert (tmp_path / "plan.json").exists()
 
 

@@ -457,15 +457,17 @@ def test_bars_beyond_a_limit_are_red_where_that_is_a_fault() -> None:
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_every_experiment_has_a_page(name: str, root: Path) -> None:
-    if name == catalogue.ON_HARDWARE and not (root / f"docs/results/{name}.json").exists():
+    if name == catalogue.ON_HARDWARE and not (root / f"docs/lab/results/{name}.json").exists():
         pytest.skip("no accelerator has written it yet")
-    document = json.loads((root / "docs/results" / f"{name}.json").read_text())
+    document = json.loads((root / "docs/lab/results" / f"{name}.json").read_text())
     assert document["command"] == f"./do experiments {name}"
-    assert (root / "docs/results" / f"{name}.md").read_text().startswith(f"# {document['title']}")
+    assert (
+        (root / "docs/lab/results" / f"{name}.md").read_text().startswith(f"# {document['title']}")
+    )
 
 
 def test_the_index_names_every_page(root: Path) -> None:
-    folder = root / "docs/results"
+    folder = root / "docs/lab/results"
     index = (folder / "README.md").read_text()
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     assert set(re.findall(r"\]\((\w+\.md)\)", index)) <= pages

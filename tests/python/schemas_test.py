@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON Schemas in docs/ agree with what the command reads and writes."""
+"""The JSON Schemas in docs/reference agree with what the command reads and writes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ BEYOND_THE_SCHEMA = {
 def is_valid(root: Path) -> Validate:
     """Say whether a document keeps the schema that its file name or "format" calls for."""
     schemas = {
-        kind: json.loads((root / "docs" / f"{kind}.schema.json").read_text())
+        kind: json.loads((root / "docs" / "reference" / f"{kind}.schema.json").read_text())
         for kind in ("graph", "cluster", "plan", "placement", "profile")
     }
     for schema in schemas.values():

@@ -28,7 +28,7 @@ def test_layers_of_the_project_are_in_order(root: Path) -> None:
 
 
 def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> None:
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs" / "explanation" / "architecture.md").read_text()
     assert re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE) == [*check_layers.ALLOWED]
 
 
@@ -83,7 +83,7 @@ def test_layers_want_the_licence_line(tmp_path: Path) -> None:
 
 def test_rooms_of_the_project_are_in_order(root: Path) -> None:
     assert check_layers.check_rooms(root / "python" / "baechi" / "torch") == []
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs" / "explanation" / "architecture.md").read_text()
     listed = re.findall(r"^\| `baechi\.torch\.(\w+)` \|", page, re.MULTILINE)
     assert listed == [*check_layers.ROOMS]
     above: list[str] = []
@@ -136,9 +136,9 @@ def test_rooms_object(tmp_path: Path, name: str, body: str, problem: str | None)
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with an m-ETF that cites its section, and a paper map that knows it."""
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "lab").mkdir(parents=True)
     page = f"# Map\n{check_paper_map.BEGIN}{check_paper_map.END}\n"
-    (tmp_path / "docs" / "paper_map.md").write_text(page)
+    (tmp_path / "docs" / "lab" / "paper_map.md").write_text(page)
     write_source(
         tmp_path, "src/baechi/place/list/m_etf.cc", "// The list scheduler. Paper 2.3 and A.\n"
     )
@@ -166,7 +166,7 @@ def test_paper_map_of_the_project_is_true(root: Path) -> None:
 
 
 def test_paper_map_lists_a_file_under_each_section_it_cites(project: Path) -> None:
-    rows = (project / "docs" / "paper_map.md").read_text().splitlines()
+    rows = (project / "docs" / "lab" / "paper_map.md").read_text().splitlines()
     assert [row.split(" | ")[0] for row in rows if "m_etf.cc" in row] == ["| 2.3", "| A"]
     assert check_paper_map.check(project) == []
 

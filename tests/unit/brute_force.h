@@ -17,9 +17,10 @@ struct Optimum {
 };
 
 // The least makespan over all placements and all device orders under the rules of
-// docs/semantics.md: pins, colocation and the capacities at every moment included. Nothing when no
-// plan is feasible. Exhaustive but pruned: microseconds to a few milliseconds up to 6 operators on
-// 3 devices, up to seconds for 8; meant for <= 9. Independent of simulate/, verify/ and place/.
+// docs/reference/semantics.md: pins, colocation and the capacities at every moment included.
+// Nothing when no plan is feasible. Exhaustive but pruned: microseconds to a few milliseconds up to
+// 6 operators on 3 devices, up to seconds for 8; meant for <= 9. Independent of simulate/, verify/
+// and place/.
 std::optional<Optimum> optimal_makespan(const OpGraph& graph, const Cluster& cluster);
 
 // Whether some placement and order keeps every rule: the same search, stopping at the first plan.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lower bounds on the step time of any placement: what no plan on this cluster can beat, however
-// long one searches. docs/bounds.md defines and proves each.
+// long one searches. docs/explanation/bounds.md defines and proves each.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paper 2.5, A, B: when communication counts as small, how many devices never run
-// short of memory, and what the placers then guarantee. docs/bounds.md states and proves each
-// theorem in our own words; the letters are the proofs'.
+// short of memory, and what the placers then guarantee. docs/explanation/bounds.md states and
+// proves each theorem in our own words; the letters are the proofs'.
 #pragma once
 
 #include <cstddef>

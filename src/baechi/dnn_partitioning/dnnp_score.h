@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The objectives of the dnn-partitioning research, so that placements can be compared under them:
-// they are not our simulator, and their numbers mean something else (docs/dnn_partitioning.md).
+// they are not our simulator, and their numbers mean something else (docs/lab/dnn_partitioning.md).
 // Beyond the paper.
 #pragma once
 

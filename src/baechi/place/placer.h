@@ -37,7 +37,7 @@ struct PlaceOptions {
   MemoryPolicy memory = MemoryPolicy::kLive;
   double headroom = 0;         // m-ETF, m-SCT, kLive: share of each device kept for operators
                                // that have no other device left
-  bool call_suppliers = true;  // m-ETF, m-SCT: docs/placers.md; off: the paper to the letter
+  bool call_suppliers = true;  // m-ETF, m-SCT; off: the paper to the letter
   std::uint64_t seed = 1;      // for `random`
   const Placement* expert = nullptr;  // for `expert`
   // m-ETF, m-SCT: where operators go while there is room, equal within a colocation group; the rest

@@ -15,7 +15,7 @@
 
 namespace baechi::simulation {
 
-// A moment, and the round within it (docs/semantics.md, "Within one moment").
+// A moment, and the round within it (docs/reference/semantics.md, "Within one moment").
 struct Instant {
   Time at;
   std::uint32_t round = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Execution Simulator (Paper 4.2): replays a placement event by event and tells when everything
-// happens and what memory it takes. Its rules are written down in docs/semantics.md.
+// happens and what memory it takes. Its rules are written down in docs/reference/semantics.md.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds a device's memory at a moment of a schedule (docs/semantics.md, "Memory at a moment").
-// Beyond the paper.
+// Who holds a device's memory at a moment of a schedule (docs/reference/semantics.md, "Memory at a
+// moment"). Beyond the paper.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one device holds, moment by moment, and the most it ever held (docs/semantics.md, "Memory
-// at a moment").
+// What one device holds, moment by moment, and the most it ever held (docs/reference/semantics.md,
+// "Memory at a moment").
 #pragma once
 
 #include <algorithm>

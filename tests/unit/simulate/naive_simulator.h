@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of docs/semantics.md as a program that looks at everything at every nanosecond: slow,
-// plain, and without any code of simulate/. Its answers are what the simulator's must equal.
+// The rules of docs/reference/semantics.md as a program that looks at everything at every
+// nanosecond: slow, plain, and without any code of simulate/. Its answers are what the simulator's
+// must equal.
 #pragma once
 
 #include <optional>

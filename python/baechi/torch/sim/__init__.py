@@ -13,7 +13,7 @@ torch.OutOfMemoryError: sim:0 is out of memory: ...
 
 Importing this module registers the backend with PyTorch and compiles it the first time. It is also
 ``torch.sim``, with the functions that such a module has (``torch.cuda`` is the model). What is
-simulated, and what is not: docs/torch_sim.md.
+simulated, and what is not: docs/reference/torch_sim.md.
 """
 
 from __future__ import annotations

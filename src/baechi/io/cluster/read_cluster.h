@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters in: a file, or one line such as "2x24GiB+2x8GiB@0.6" (docs/file_formats.md).
+// Clusters in: a file, or one line such as "2x24GiB+2x8GiB@0.6" (docs/reference/file_formats.md).
 #pragma once
 
 #include <filesystem>

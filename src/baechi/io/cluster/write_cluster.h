@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cluster.json out (docs/file_formats.md).
+// cluster.json out (docs/reference/file_formats.md).
 #pragma once
 
 #include <string>

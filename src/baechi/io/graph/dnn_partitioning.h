@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instances of the dnn-partitioning research data: a graph for k accelerators with a memory
-// limit, and CPUs without one (docs/file_formats.md says how they become our graph and cluster).
+// limit, and CPUs without one (docs/reference/file_formats.md says how they become our graph and
+// cluster).
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ namespace baechi {
 // Text that is no JSON, with a separator of the format in it.
 bool looks_like_pipedream(std::string_view text);
 
-// Every node becomes a forward operator and its backward (docs/file_formats.md). Throws InputError
-// "file:line:column: reason".
+// Every node becomes a forward operator and its backward (docs/reference/file_formats.md). Throws
+// InputError "file:line:column: reason".
 OpGraph parse_pipedream(std::string_view text, const std::string& place);
 
 }  // namespace baechi

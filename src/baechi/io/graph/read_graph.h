@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ML graphs in, from every format that the core reads (docs/file_formats.md).
+// ML graphs in, from every format that the core reads (docs/reference/file_formats.md).
 #pragma once
 
 #include <filesystem>

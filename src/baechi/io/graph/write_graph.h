@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph.json out (docs/file_formats.md).
+// graph.json out (docs/reference/file_formats.md).
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A placement in, as an expert writes it, and out (docs/file_formats.md).
+// A placement in, as an expert writes it, and out (docs/reference/file_formats.md).
 #pragma once
 
 #include <filesystem>

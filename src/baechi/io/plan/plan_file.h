@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.json in and out (docs/file_formats.md). A plan names operators and devices, so it outlives
-// the numbering of either.
+// plan.json in and out (docs/reference/file_formats.md). A plan names operators and devices, so it
+// outlives the numbering of either.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // profile.json in and out, ONNX Runtime's profiles in: measured costs by operator
-// (docs/file_formats.md).
+// (docs/reference/file_formats.md).
 #pragma once
 
 #include <filesystem>

@@ -43,8 +43,9 @@ struct ExactResult {
 bool is_searchable(const CostModel& costs);
 
 // All placements (pins, colocation and kinds kept) in all device orders, under the rules of
-// docs/semantics.md. Best first over placements, which docs/planner.md describes; never throws
-// Cancelled. Time and memory grow exponentially with the number of operators.
+// docs/reference/semantics.md. Best first over placements, which docs/explanation/planner.md
+// describes; never throws Cancelled. Time and memory grow exponentially with the number of
+// operators.
 ExactResult solve_exactly(const CostModel& costs, const ExactOptions& options);
 
 }  // namespace baechi

@@ -34,8 +34,8 @@ class OrderSearch {
            const Offer& offer, const Stop& stop);
 
  private:
-  // A moment and the round within it (docs/semantics.md) as one number: moment * 128 + round. A
-  // round starts an operator or finishes one, so there are fewer than 128.
+  // A moment and the round within it (docs/reference/semantics.md) as one number: moment * 128 +
+  // round. A round starts an operator or finishes one, so there are fewer than 128.
   using Stamp = std::int64_t;
 
   struct Copy {  // a tensor on its way to one device

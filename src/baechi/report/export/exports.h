@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans as the settings of programs that run models: which part goes on which device, in their
-// words (docs/exports.md).
+// words (docs/how_to/exports.md).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much every device holds over time, read off a schedule by the rules of docs/semantics.md,
-// without a replay.
+// How much every device holds over time, read off a schedule by the rules of
+// docs/reference/semantics.md, without a replay.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct MemoryPoint {  // from `at` on the device holds `bytes`
 };
 using MemoryCurve = std::vector<MemoryPoint>;
 
-// The memory curve of every device as docs/semantics.md defines it. O(events log events).
+// The memory curve of every device as docs/reference/semantics.md defines it. O(events log events).
 IdVector<DeviceId, MemoryCurve> memory_curves(const OpGraph& graph, const Schedule& schedule,
                                               std::size_t num_devices);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan, or two beside each other, as one HTML file that needs nothing else: timeline, memory,
-// critical path, methods, bounds, costs, warnings (docs/report.md).
+// critical path, methods, bounds, costs, warnings (docs/how_to/report.md).
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explanations as JSON documents (docs/explain.md).
+// Explanations as JSON documents (docs/how_to/explain.md).
 #include <cstddef>
 #include <string>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explanations as text for a terminal, and as JSON documents (docs/explain.md). Beyond the paper.
+// Explanations as text for a terminal, and as JSON documents (docs/how_to/explain.md). Beyond the
+// paper.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What-if, sweep, min and sensitivity as tables, CSV and JSON documents (docs/explain.md). Beyond
-// the paper.
+// What-if, sweep, min and sensitivity as tables, CSV and JSON documents (docs/how_to/explain.md).
+// Beyond the paper.
 #pragma once
 
 #include <optional>

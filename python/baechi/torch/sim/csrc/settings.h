@@ -22,7 +22,8 @@ struct Link {
   }
 };
 
-// How transfers queue on a device; docs/semantics.md defines the three for the whole project.
+// How transfers queue on a device; docs/reference/semantics.md defines the three for the whole
+// project.
 enum class Communication { kParallel, kSequential, kDuplex };
 
 struct Settings {
