@@ -87,9 +87,9 @@ def step_times(rows: list[dict[str, Any]]) -> Table:
         rows,
         "Milliseconds. *Copies free* is the same placement with links that take no time. A "
         "kernel takes 20 us plus what it reads and writes at 10 GB/s, a copy 20 us plus its "
-        "bytes at 6 GB/s. *Graph* is tier 2 of docs/how_to/pytorch.md, in the order of the "
-        "program; *streams+order* is in the order of the plan. The method is the one that won "
-        "under `auto`, and m-TOPO.",
+        "bytes at 6 GB/s. *Graph* is tier 2 of docs/explanation/pytorch_runtime.md, in the "
+        "order of the program; *streams+order* is in the order of the plan. The method is the one "
+        "that won under `auto`, and m-TOPO.",
     )
 
 
