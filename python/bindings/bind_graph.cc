@@ -85,6 +85,9 @@ void bind_operator(nb::module_& m) {
           "The operators it waits for without reading from them.")
       .def_prop_ro("backward", [at](const OperatorHandle& h) { return at(h).backward; })
       .def_prop_ro(
+          "per_step", [at](const OperatorHandle& h) { return at(h).per_step; },
+          "Runs once, however many micro-batches the step has.")
+      .def_prop_ro(
           "forward",
           [at](const OperatorHandle& h) -> std::optional<std::string> {
             if (!at(h).forward.has_value()) return std::nullopt;

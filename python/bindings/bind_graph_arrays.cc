@@ -53,7 +53,7 @@ struct Columns {  // as given; absent ones are zero or empty
   Times times;
   std::optional<std::vector<std::string>> kinds;
   std::optional<std::vector<std::optional<std::string>>> devices;
-  std::optional<Flags> backward;
+  std::optional<Flags> backward, per_step;
   std::optional<Column> permanent, temporary, forward, groups, tensor_producer, tensor_bytes,
       edge_tensor, edge_to, control_from, control_to;
 };
@@ -68,6 +68,7 @@ void check_sizes(const Columns& columns) {
   require(columns.forward, "forward");
   require(columns.groups, "groups");
   require(columns.backward, "backward");
+  require(columns.per_step, "per_step");
   for (const auto& [kind, time] : columns.times) require_size(time.shape(0), n, "times of " + kind);
   if (columns.kinds.has_value()) require_size(columns.kinds->size(), n, "kinds");
   if (columns.devices.has_value()) require_size(columns.devices->size(), n, "devices");
@@ -81,6 +82,7 @@ void add_operators(OpGraphBuilder& builder, const Columns& columns) {
     if (columns.permanent.has_value()) spec.permanent = Bytes((*columns.permanent)(i));
     if (columns.temporary.has_value()) spec.temporary = Bytes((*columns.temporary)(i));
     if (columns.backward.has_value()) spec.backward = (*columns.backward)(i);
+    if (columns.per_step.has_value()) spec.per_step = (*columns.per_step)(i);
     if (columns.devices.has_value()) spec.pin = (*columns.devices)[i];
     builder.add_operator(spec);
   }
@@ -145,7 +147,7 @@ nb::object int64_array(std::vector<std::int64_t> values) {
 
 void put_operators(nb::dict& result, const OpGraph& graph) {
   std::vector<std::int64_t> permanent, temporary, forward, groups;
-  std::vector<std::uint8_t> backward;
+  std::vector<std::uint8_t> backward, per_step;
   std::vector<std::string_view> kinds;
   std::vector<std::optional<std::string_view>> devices;
   for (const OpId id : graph.ops()) {
@@ -155,6 +157,7 @@ void put_operators(nb::dict& result, const OpGraph& graph) {
     forward.push_back(op.forward.has_value() ? std::int64_t{op.forward->value()} : -1);
     groups.push_back(op.group.has_value() ? std::int64_t{op.group->value()} : -1);
     backward.push_back(op.backward ? 1 : 0);
+    per_step.push_back(op.per_step ? 1 : 0);
     kinds.push_back(op.kind);
     devices.push_back(op.pin);
   }
@@ -171,6 +174,7 @@ void put_operators(nb::dict& result, const OpGraph& graph) {
   result["temporary"] = int64_array(std::move(temporary));
   result["forward"] = int64_array(std::move(forward));
   result["backward"] = numpy_array<bool>(std::move(backward));
+  result["per_step"] = numpy_array<bool>(std::move(per_step));
   result["groups"] = int64_array(std::move(groups));
   result["devices"] = nb::cast(devices);
 }
@@ -222,13 +226,15 @@ void bind_graph_arrays(nb::module_& m) {
          std::optional<std::vector<std::optional<std::string>>> devices,
          std::optional<Column> tensor_producer, std::optional<Column> tensor_bytes,
          std::optional<Column> edge_tensor, std::optional<Column> edge_to,
-         std::optional<Column> control_from, std::optional<Column> control_to) {
+         std::optional<Column> control_from, std::optional<Column> control_to,
+         std::optional<Flags> per_step) {
         const Columns columns{
             .names = names,
             .times = items_of<Column>(times, "times are int64 arrays by device kind"),
             .kinds = std::move(kinds),
             .devices = std::move(devices),
             .backward = std::move(backward),
+            .per_step = std::move(per_step),
             .permanent = std::move(permanent),
             .temporary = std::move(temporary),
             .forward = std::move(forward),
@@ -256,11 +262,13 @@ void bind_graph_arrays(nb::module_& m) {
       "devices"_a = nb::none(), "tensor_producer"_a.noconvert() = nb::none(),
       "tensor_bytes"_a.noconvert() = nb::none(), "edge_tensor"_a.noconvert() = nb::none(),
       "edge_to"_a.noconvert() = nb::none(), "control_from"_a.noconvert() = nb::none(),
-      "control_to"_a.noconvert() = nb::none(),
+      "control_to"_a.noconvert() = nb::none(), "per_step"_a.noconvert() = nb::none(),
       "A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` "
       "(nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and "
       "`temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), "
-      "`backward` (bool; so are all with a forward), `groups` (number of its colocation group, "
+      "`backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not "
+      "once "
+      "per micro-batch), `groups` (number of its colocation group, "
       "-1: none) and `devices` (name of the only device it may run on, or None). Per tensor: "
       "its producer and bytes. Per edge: the tensor and the operator that reads it; per control "
       "edge: the two operators.");

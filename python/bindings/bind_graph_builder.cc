@@ -126,13 +126,14 @@ void bind_graph_builder(nb::module_& m) {
              std::vector<std::pair<std::string, std::size_t>> inputs,
              std::vector<std::string> after, std::vector<std::string> colocate,
              std::optional<std::string_view> forward, bool backward,
-             std::optional<std::string_view> device) {
+             std::optional<std::string_view> device, bool per_step) {
             AddedOperator added{.spec = {.name = name,
                                          .kind = kind,
                                          .permanent = Bytes(permanent),
                                          .temporary = Bytes(temporary),
                                          .backward = backward,
-                                         .pin = device},
+                                         .pin = device,
+                                         .per_step = per_step},
                                 .times = items_of<std::int64_t>(
                                     times, "times are whole nanoseconds by device kind"),
                                 .outputs = std::move(outputs),
@@ -147,8 +148,10 @@ void bind_graph_builder(nb::module_& m) {
           "inputs"_a = std::vector<std::pair<std::string, std::size_t>>(),
           "after"_a = std::vector<std::string>(), "colocate"_a = std::vector<std::string>(),
           "forward"_a = nb::none(), "backward"_a = false, "device"_a = nb::none(),
+          "per_step"_a = false,
           "Adds an operator; its inputs (producer, port) must have been added before. `times` are "
-          "nanoseconds by device kind ('*': any kind), sizes are bytes. Returns its index. What "
+          "nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once "
+          "per step, not once per micro-batch. Returns its index. What "
           "raises InputError adds nothing.")
       .def(
           "set_forward",

@@ -135,6 +135,8 @@ REASONS = {
     "graph_output_negative.json": "a number of bytes cannot be negative",
     "graph_output_text.json": "memory 'many' does not start with a number",
     "graph_outputs_number.json": "expected an array, found a number",
+    "graph_per_step_between_micro_batches.json": 'marked "per": "step", but it waits',
+    "graph_per_unknown.json": 'expected "micro-batch" or "step", found "epoch"',
     "graph_reads_itself.json": "operator 'b' reads its own output",
     "graph_time_array.json": "expected a number, found an array",
     "graph_time_below_nanosecond.json": "time '0.2ns' is not a whole number of the smallest unit",

@@ -71,7 +71,7 @@ class Gnmt {
         variables_(g_) {}
 
   OpGraph build() && {
-    const Value global_step = placeholder(g_, "global_step", {});
+    const Value global_step = step_counter(g_);
     encode();
     build_decoder();
     const Value loss = loss_of(decode());

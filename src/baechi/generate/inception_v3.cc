@@ -42,7 +42,7 @@ class InceptionV3 {
     const std::int64_t side = options_.image;
     const Value images = placeholder(g_, "images", {options_.batch, side, side, 3});
     labels_ = placeholder(g_, "labels", {options_.batch});
-    const Value global_step = placeholder(g_, "global_step", {});
+    const Value global_step = step_counter(g_);
     Value x = mixed_6(mixed_5(stem(images)));
     if (options_.auxiliary) losses_.push_back(auxiliary_loss(x));
     x = mixed_7(x);

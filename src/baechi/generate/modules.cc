@@ -122,6 +122,7 @@ void Modules::train(Value loss) {
   if (!training_) return;
   Tape& g = *tape_;
   g.differentiate(loss);
+  const Tape::OncePerStep once(g);
   for (const Step& step : steps_) {
     const Tape::Scope scope(g, "optimizer");
     g.add_sink({.name = g.name(step.module),

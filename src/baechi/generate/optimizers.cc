@@ -109,7 +109,13 @@ void fused_adam_step(Tape& g, Variables& variables, const Variable& variable,
 
 }  // namespace
 
+Value step_counter(Tape& g) {
+  const Tape::OncePerStep once(g);
+  return placeholder(g, "global_step", {});
+}
+
 Value learning_rate_schedule(Tape& g, Value global_step, int decays) {
+  const Tape::OncePerStep once(g);
   const Tape::Scope scope(g, "learning_rate");
   const Update scalar(g, {});
   const Value step = scalar("Cast", "Cast", {global_step}, {});
@@ -125,6 +131,7 @@ Value learning_rate_schedule(Tape& g, Value global_step, int decays) {
 }
 
 void apply_adam(Tape& g, Variables& variables, Value learning_rate, const AdamOptions& options) {
+  const Tape::OncePerStep once(g);
   const std::vector<Variable> trainable = variables.all_trainable();
   std::optional<Value> scale;
   if (options.clip) {
@@ -148,6 +155,7 @@ void apply_adam(Tape& g, Variables& variables, Value learning_rate, const AdamOp
 }
 
 void apply_rms_prop(Tape& g, Variables& variables, Value learning_rate) {
+  const Tape::OncePerStep once(g);
   const Value decay = constant(g, "RMSProp/decay"), momentum = constant(g, "RMSProp/momentum"),
               epsilon = constant(g, "RMSProp/epsilon");
   for (const Variable& variable : std::vector<Variable>(variables.all_trainable())) {

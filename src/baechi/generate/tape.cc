@@ -87,7 +87,8 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
                                          .permanent = operation.permanent,
                                          .temporary = operation.temporary,
                                          .backward = operation.update,
-                                         .forward = operation.forward});
+                                         .forward = operation.forward,
+                                         .per_step = once_per_step_});
   check_growth(op, options_.costing);
   names_.push_back(std::move(unique));
   group_leader_.push_back(op);

@@ -128,6 +128,21 @@ class Tape {
     std::string outer_;
   };
 
+  // Operators added during its life run once per step, the others once per micro-batch.
+  class OncePerStep {
+   public:
+    explicit OncePerStep(Tape& tape) : tape_(&tape), outer_(tape.once_per_step_) {
+      tape.once_per_step_ = true;
+    }
+    ~OncePerStep() { tape_->once_per_step_ = outer_; }
+    OncePerStep(const OncePerStep&) = delete;
+    OncePerStep& operator=(const OncePerStep&) = delete;
+
+   private:
+    Tape* tape_;
+    bool outer_;
+  };
+
   OpGraph finish() &&;
 
  private:
@@ -164,6 +179,7 @@ class Tape {
   Options options_;
   OpGraphBuilder builder_;
   std::string scope_;  // "" or "outer/inner/"
+  bool once_per_step_ = false;
   std::unordered_map<std::string, std::uint32_t> times_used_;
   IdVector<OpId, std::string> names_;
   IdVector<OpId, OpId> group_leader_;  // itself: in no group, or the one that names it

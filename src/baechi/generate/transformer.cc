@@ -26,7 +26,7 @@ class Transformer {
                                         Initializer::kUniform)) {}
 
   OpGraph build() && {
-    const Value global_step = placeholder(g_, "global_step", {});
+    const Value global_step = step_counter(g_);
     const Value memory = encode(embed("source"));
     const Value loss = loss_of(decode(embed("target"), memory));
     const Value rate = learning_rate_schedule(g_, global_step, 0);

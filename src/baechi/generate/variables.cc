@@ -38,6 +38,7 @@ Value Variables::initial_value(const Shape& shape, Initializer initializer) {
 
 Variable Variables::add(const Description& description) {
   Tape& g = *tape_;
+  const Tape::OncePerStep once(g);
   const Shape& shape = description.shape;
   const Value handle = g.add({.name = description.name,
                               .kind = "VarHandleOp",

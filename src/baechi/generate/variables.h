@@ -63,6 +63,8 @@ class Variables {
   std::vector<OpId> assignments_;  // of the step, not of initialisers
 };
 
+// The number of steps so far, which the schedule reads.
+Value step_counter(Tape& g);
 // The learning rate as a scalar value, after warm-up and `decays` halvings.
 Value learning_rate_schedule(Tape& g, Value global_step, int decays);
 

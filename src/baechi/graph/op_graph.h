@@ -28,6 +28,7 @@ struct Operator {
   Bytes temporary;               // held while the operator runs
   bool backward = false;         // belongs to the backward pass (or the update)
   std::optional<OpId> forward;   // the operator whose backward this is; implies `backward`
+  bool per_step = false;         // runs once, however many micro-batches the step has
   std::optional<GroupId> group;  // merged colocation group, if it has one
   std::optional<std::string_view> pin;  // the name of the only device it may run on
 };
@@ -58,6 +59,8 @@ class OpGraph {
   bool retains_outputs(OpId op) const {
     return memory_mode_ == MemoryMode::kRetain && !ops_[op].backward;
   }
+  // Some operator is marked as running once per step, so the others run once per micro-batch.
+  bool marks_steps() const { return marks_steps_; }
   // The mini-batch size the costs were made for, when they grow in proportion to it.
   std::optional<std::int64_t> batch_size() const { return batch_size_; }
 
@@ -131,6 +134,7 @@ class OpGraph {
   std::string name_;
   MemoryMode memory_mode_ = MemoryMode::kDataflow;
   std::optional<std::int64_t> batch_size_;
+  bool marks_steps_ = false;
 
   IdVector<OpId, Operator> ops_;
   IdVector<TensorId, Bytes> tensor_sizes_;

@@ -99,6 +99,7 @@ struct OpGraphBuilder::State {
   void sort_edges();
   void number_groups();
   void check_operators();
+  void check_marks();
 };
 
 OpGraphBuilder::OpGraphBuilder(std::string_view name)
@@ -140,6 +141,7 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
                                                 .temporary = {},
                                                 .backward = spec.backward,
                                                 .forward = {},
+                                                .per_step = spec.per_step,
                                                 .group = {},
                                                 .pin = {}});
   state_->outputs_of.push_back({});
@@ -184,6 +186,7 @@ void OpGraphBuilder::set_forward(OpId op, OpId forward) {
   state_->at(op).backward = true;
 }
 void OpGraphBuilder::set_backward(OpId op) { state_->at(op).backward = true; }
+void OpGraphBuilder::set_per_step(OpId op) { state_->at(op).per_step = true; }
 
 void OpGraphBuilder::set_permanent(OpId op, Bytes bytes) {
   state_->require_amount(op, bytes, "permanent memory");
@@ -353,6 +356,28 @@ void OpGraphBuilder::State::check_operators() {
   }
 }
 
+// An operator of the step runs before all micro-batches or after all of them.
+void OpGraphBuilder::State::check_marks() {
+  graph.marks_steps_ = std::any_of(graph.ops().begin(), graph.ops().end(),
+                                   [&](OpId op) { return graph[op].per_step; });
+  if (!graph.marks_steps_) return;
+  IdVector<OpId, std::optional<OpId>> waits_for(graph.num_ops());  // an operator of a micro-batch
+  for (const OpId op : graph.topological_order())
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (!graph[edge.from].per_step) {
+        waits_for[op] = edge.from;
+      } else if (waits_for[edge.from].has_value()) {
+        if (!graph[op].per_step)
+          throw InputError("operator " + name(edge.from) +
+                           " is marked \"per\": \"step\", but it waits for " +
+                           name(*waits_for[edge.from]) + " and " + name(op) +
+                           " waits for it, which both run once per micro-batch: an operator of "
+                           "the step runs before all micro-batches or after all of them");
+        waits_for[op] = waits_for[edge.from];
+      }
+    }
+}
+
 OpGraph OpGraphBuilder::build() && {
   State& state = *state_;
   OpGraph& graph = state.graph;
@@ -365,6 +390,7 @@ OpGraph OpGraphBuilder::build() && {
   if (const auto* cycle = std::get_if<Cycle>(&order))
     throw InputError(describe(*cycle, graph.ops_));
   graph.topological_order_ = std::get<std::vector<OpId>>(std::move(order));
+  state.check_marks();
   OpGraph result = std::move(graph);
   state_.reset();
   return result;

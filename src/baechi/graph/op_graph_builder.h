@@ -23,6 +23,7 @@ struct OperatorSpec {
   bool backward = false;
   std::optional<OpId> forward = {};
   std::optional<std::string_view> pin = {};
+  bool per_step = false;
 };
 
 // Every method throws InputError with the operator's name for input that cannot be right. Text is
@@ -49,6 +50,7 @@ class OpGraphBuilder {
   void set_time(OpId op, std::string_view device_kind, Time time);
   void set_forward(OpId op, OpId forward);
   void set_backward(OpId op);
+  void set_per_step(OpId op);
   void set_permanent(OpId op, Bytes bytes);
   void set_temporary(OpId op, Bytes bytes);
   void set_pin(OpId op, std::string_view device);
@@ -65,7 +67,8 @@ class OpGraphBuilder {
   void add_control_edge(OpId from, OpId to);
 
   // Throws InputError when the edges have a cycle (naming its operators), when an operator has no
-  // compute time at all, or when pins within a colocation group differ.
+  // compute time at all, when pins within a colocation group differ, or when an operator that runs
+  // once per step both waits for a micro-batch and feeds one.
   OpGraph build() &&;
 
  private:

@@ -61,7 +61,8 @@ class Copy {
                                            .permanent = permanent,
                                            .temporary = temporary,
                                            .backward = old.backward,
-                                           .pin = old.pin});
+                                           .pin = old.pin,
+                                           .per_step = old.per_step});
     number_[old_op] = op;
     for (const KindId kind : kinds_)
       if (const std::optional<Time> time = graph_.times(kind)[old_op]; time.has_value())

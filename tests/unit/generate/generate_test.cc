@@ -44,6 +44,34 @@ TEST_CASE("generate: the size that is known beforehand is at most the graph's, a
         "gnmt: the graph would have more than 20000000 operators");
 }
 
+TEST_CASE("generate: variables, learning rates and updates of training graphs run once per step") {
+  for (const char* name : {"gnmt", "inception-v3", "transformer", "llama", "unet", "two-tower"}) {
+    CAPTURE(name);
+    GenerateRequest request{.batch = 2};
+    if (std::string(name) == "gnmt" || std::string(name) == "llama") request.layers = 2;
+    if (std::string(name) == "gnmt") request.length = 2;
+    if (std::string(name) != "gnmt" && std::string(name) != "inception-v3" &&
+        std::string(name) != "transformer")
+      request.training = true;
+    const OpGraph graph = generate_graph(name, request);
+    CHECK(graph.marks_steps());
+    std::size_t once = 0;
+    for (const OpId op : graph.ops()) {
+      const Operator& data = graph[op];
+      CAPTURE(data.name);
+      if (data.per_step) ++once;
+      const bool of_step = data.kind == "VarHandleOp" || data.kind == "ReadVariableOp" ||
+                           data.kind == "AdamStep" || data.kind.starts_with("ResourceApply") ||
+                           data.name.find("learning_rate") != std::string_view::npos ||
+                           data.name.find("global_norm") != std::string_view::npos;
+      CHECK((!of_step || data.per_step));
+      CHECK_FALSE((data.per_step && data.forward.has_value()));
+    }
+    CHECK(once > 0);
+    CHECK(once < graph.num_ops());
+  }
+}
+
 TEST_CASE("generate: every graph listens to the options it lists, and has costs for every kind") {
   const std::vector<CostedKind> kinds = parse_costed_kinds("gpu=rtx2080,cpu");
   for (const GeneratorEntry& generator : all_generators()) {

@@ -135,9 +135,9 @@ void GraphJsonReader::reserve_rest() {
 }
 
 void GraphJsonReader::read_operator() {
-  static constexpr std::array<std::string_view, 11> kNames{
+  static constexpr std::array<std::string_view, 12> kNames{
       "name",  "time",     "kind",    "memory",   "outputs", "inputs",
-      "after", "colocate", "forward", "backward", "device"};
+      "after", "colocate", "forward", "backward", "device",  "per"};
   op_.clear();
   const std::uint64_t seen =
       json_.read_fields(kNames, [&](std::size_t field) { read_operator_field(field); });
@@ -157,7 +157,8 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
     kColocate,
     kForward,
     kBackward,
-    kDevice
+    kDevice,
+    kPer
   };
   switch (field) {
     case kName:
@@ -193,6 +194,9 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
       break;
     case kDevice:
       op_.spec.pin = json_.read_string();
+      break;
+    case kPer:
+      op_.spec.per_step = read_per_step(json_);
       break;
     default:
       break;

@@ -47,6 +47,7 @@ class GraphWriter {
     else if (data.backward)
       json_.field("backward", true);
     if (data.pin.has_value()) json_.field("device", *data.pin);
+    if (data.per_step) json_.field("per", "step");
     json_.end_object();
   }
 

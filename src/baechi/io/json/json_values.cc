@@ -22,6 +22,8 @@ Enum read_choice(JsonReader& json, const std::array<std::string_view, N>& names)
 
 constexpr std::array<std::string_view, 2> kMemoryModes{"dataflow", "retain"};
 constexpr std::array<std::string_view, 3> kCommunicationModes{"parallel", "sequential", "duplex"};
+enum class Per : std::uint8_t { kMicroBatch, kStep };
+constexpr std::array<std::string_view, 2> kPer{"micro-batch", "step"};
 
 template <class Quantity, class Parse>
 Quantity read_quantity(JsonReader& json, const char* what, const Parse& parse) {
@@ -55,6 +57,7 @@ MemoryMode read_memory_mode(JsonReader& json) {
 CommunicationMode read_communication(JsonReader& json) {
   return read_choice<CommunicationMode>(json, kCommunicationModes);
 }
+bool read_per_step(JsonReader& json) { return read_choice<Per>(json, kPer) == Per::kStep; }
 
 std::string_view memory_mode_name(MemoryMode mode) {
   return kMemoryModes.at(static_cast<std::size_t>(mode));

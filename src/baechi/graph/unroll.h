@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of M micro-batches as one graph (docs/reference/semantics.md, "Micro-batches"). Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "baechi/base/id.h"
+#include "baechi/graph/op_graph.h"
+
+namespace baechi {
+
+// Which operators run once per step, the others once per micro-batch: those that are marked. Where
+// none is, what can be told for sure. A variable: it waits for nothing, takes no time and holds
+// permanent memory. What takes no time and waits for variables alone. An update: a backward operator of no forward
+// operator, in a graph whose gradients name theirs, that nobody but updates waits for.
+IdVector<OpId, bool> once_per_step(const OpGraph& graph);
+
+// The graph U of a step. The operators of `graph` come first, under their ids: those that run once
+// per step, and of the others the copy for micro-batch 0, which holds the permanent memory of all.
+// Then come micro-batches 1, 2, ..., and last the sums.
+//
+// A tensor that an operator of the step reads from a micro-batch is accumulated: copy 0 makes the
+// buffer and runs before the other copies. The sum, which takes no time, waits for all copies,
+// reads the buffer and outputs one of the same size, which those readers read. All copies and the
+// sum are in one colocation group.
+//
+// With one micro-batch it is the graph itself, with its names.
+struct Unrolled {
+  OpGraph graph;
+  std::uint32_t micro_batches = 1;
+  IdVector<OpId, OpId> original;  // a sum's: the operator whose copies it adds up
+  IdVector<OpId, std::optional<std::uint32_t>> micro_batch;  // absent: once per step, or a sum
+
+  // The copy for this micro-batch of an operator of the original graph; the only one of an operator
+  // of the step.
+  OpId copy(OpId op, std::uint32_t index) const {
+    if (index == 0 || !rank[op].has_value()) return op;
+    return OpId(rank.size() + (index - 1) * per_micro_batch + *rank[op]);
+  }
+  bool is_sum(OpId op) const { return op.index() >= first_sum; }
+
+  IdVector<OpId, std::optional<std::uint32_t>> rank;  // of the original, among its like
+  std::size_t per_micro_batch = 0;                    // so many operators run once per micro-batch
+  std::size_t first_sum = 0;
+};
+
+// Throws InputError when the step has more operators than a graph may have, or M is 0.
+Unrolled unroll(const OpGraph& graph, std::uint32_t micro_batches);
+
+}  // namespace baechi
