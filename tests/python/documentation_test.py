@@ -24,6 +24,47 @@ def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "plan.json").exists()
 
 
+def test_the_readme_prints_what_it_says(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (root / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    exec(compile(found[1], "README.md", "exec"), {})
+    assert capsys.readouterr().out == found[2]
+
+
+def test_the_readme_is_short(root: Path) -> None:
+    text = (root / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert len(re.findall(r"^\| \[", text, re.MULTILINE)) <= 8
+
+
+# What GitHub makes of a heading to link to it.
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def _anchors(page: Path) -> set[str]:
+    return {_anchor(line) for line in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
+
+
+def test_links_between_pages_lead_somewhere(root: Path) -> None:
+    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    assert len(pages) > 40
+    dead = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if "://" in link:
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            known = target.exists() and (
+                not anchor or target.suffix != ".md" or anchor in _anchors(target)
+            )
+            if not known:
+                dead.append(f"{page.relative_to(root)}: {link}")
+    assert not dead
+
+
 def test_docstrings_run() -> None:
     failed, attempted = doctest.testmod(baechi)
     assert attempted >= 3
