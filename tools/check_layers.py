@@ -33,10 +33,11 @@ ALLOWED = {
     "place/fill": "base cost schedule place",
     "place/chain": "base graph cost simulate optimize place",
     "place/partition": "base cost simulate optimize place",
+    "place/pipeline": "base graph cluster cost schedule simulate place",
     "place/exact": "base cost schedule simulate bounds place",
     "dnn_partitioning": "base cost schedule place",
     "plan": "base graph cost schedule simulate optimize verify bounds place place/chain "
-    "place/partition place/exact",
+    "place/partition place/pipeline place/exact",
     "study": "base graph cluster cost schedule simulate plan",
     "io/text": "base cluster",
     "options": "base plan io/text",

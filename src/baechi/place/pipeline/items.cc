@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/place/pipeline/items.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <span>
+#include <utility>
+
+#include "baechi/graph/unroll.h"
+#include "baechi/place/kept_together.h"
+
+namespace baechi::pipeline {
+namespace {
+
+// What one set waits for in one direction of the micro-batch: sets are nodes 2 * set, and their
+// backward passes 2 * set + 1. Rows of the nodes behind each node, perhaps repeated.
+class PassGraph {
+ public:
+  PassGraph(const OpGraph& graph, const IdVector<OpId, bool>& once,
+            const IdVector<OpId, bool>& backward, UnionFind& sets) {
+    const auto node = [&](OpId op) { return 2 * sets.find(op.value()) + (backward[op] ? 1 : 0); };
+    begin_.assign(2 * graph.num_ops() + 1, 0);
+    const auto each = [&](auto&& visit) {
+      for (const OpId op : graph.ops()) {
+        if (once[op]) continue;
+        for (const Edge& edge : graph.out_edges(op))
+          if (!once[edge.to] && node(op) != node(edge.to)) visit(node(op), node(edge.to));
+      }
+    };
+    each([&](std::uint32_t from, std::uint32_t) { ++begin_[from + 1]; });
+    for (std::size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
+    to_.resize(begin_.back());
+    std::vector<std::uint32_t> next(begin_.begin(), begin_.end() - 1);
+    each([&](std::uint32_t from, std::uint32_t to) { to_[next[from]++] = to; });
+  }
+
+  std::size_t size() const { return begin_.size() - 1; }
+  std::span<const std::uint32_t> behind(std::uint32_t node) const {
+    return std::span<const std::uint32_t>(to_).subspan(begin_[node],
+                                                       begin_[node + 1] - begin_[node]);
+  }
+
+ private:
+  std::vector<std::uint32_t> begin_, to_;
+};
+
+// Tarjan's algorithm without recursion: calls `circle(a, b)` for nodes of one circle.
+template <class Circle>
+void find_circles(const PassGraph& graph, Circle&& circle) {
+  constexpr std::uint32_t kUnseen = 0;
+  struct Frame {
+    std::uint32_t node;
+    std::size_t next = 0;
+  };
+  std::vector<std::uint32_t> number(graph.size(), kUnseen), low(graph.size(), 0);
+  std::vector<bool> open(graph.size(), false);
+  std::vector<std::uint32_t> stack;
+  std::vector<Frame> frames;
+  std::uint32_t count = 0;
+  const auto enter = [&](std::uint32_t node) {
+    number[node] = low[node] = ++count;
+    open[node] = true;
+    stack.push_back(node);
+    frames.push_back({node});
+  };
+  for (std::uint32_t root = 0; root < graph.size(); ++root) {
+    if (number[root] != kUnseen || graph.behind(root).empty()) continue;
+    enter(root);
+    while (!frames.empty()) {
+      const std::uint32_t node = frames.back().node;
+      if (frames.back().next < graph.behind(node).size()) {
+        const std::uint32_t to = graph.behind(node)[frames.back().next++];
+        if (number[to] == kUnseen)
+          enter(to);
+        else if (open[to])
+          low[node] = std::min(low[node], number[to]);
+        continue;
+      }
+      frames.pop_back();
+      if (!frames.empty()) low[frames.back().node] = std::min(low[frames.back().node], low[node]);
+      if (low[node] != number[node]) continue;
+      for (std::uint32_t member = stack.back();; member = stack.back()) {
+        stack.pop_back();
+        open[member] = false;
+        if (member == node) break;
+        circle(member, node);
+      }
+    }
+  }
+}
+
+// Operators whose place nothing says yet: of the backward pass without a forward operator, per
+// step. They go with what reads their output, else with what they read.
+void adopt(const CostModel& costs, const IdVector<OpId, bool>& once,
+           const IdVector<OpId, bool>& backward, UnionFind& sets) {
+  const OpGraph& graph = costs.graph();
+  const auto homeless = [&](OpId op) {
+    return (once[op] || backward[op]) && !graph[op].group.has_value() &&
+           !graph[op].forward.has_value();
+  };
+  std::vector<bool> settled(graph.num_ops(), false);
+  for (const OpId op : graph.ops()) settled[op.index()] = !homeless(op);
+  const auto join = [&](OpId op, OpId other) {
+    if (settled[op.index()] || !settled[other.index()] || costs.pin(op) != costs.pin(other)) return;
+    settled[op.index()] = true;
+    sets.unite(op.value(), other.value());
+  };
+  const auto order = graph.topological_order();
+  for (std::size_t i = order.size(); i-- > 0;)
+    for (const Edge& edge : graph.out_edges(order[i]))
+      if (once[edge.to] == once[order[i]] || once[order[i]]) join(order[i], edge.to);
+  for (const OpId op : order)
+    for (const Edge& edge : graph.in_edges(op)) join(op, edge.from);
+}
+
+}  // namespace
+
+IdVector<OpId, bool> backward_ops(const OpGraph& graph) {
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  IdVector<OpId, bool> backward(graph.num_ops(), false);
+  const auto order = graph.topological_order();
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const auto edges = graph.out_edges(order[i]);
+    backward[order[i]] =
+        graph[order[i]].backward && std::all_of(edges.begin(), edges.end(), [&](const Edge& edge) {
+          return once[edge.to] || backward[edge.to];
+        });
+  }
+  return backward;
+}
+
+void unite_circles(const OpGraph& graph, const IdVector<OpId, bool>& backward, UnionFind& sets) {
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  for (bool united = true; united;) {
+    united = false;
+    find_circles(PassGraph(graph, once, backward, sets), [&](std::uint32_t a, std::uint32_t b) {
+      united = sets.unite(a / 2, b / 2) || united;
+    });
+  }
+}
+
+UnionFind items(const CostModel& costs, const IdVector<OpId, bool>& backward) {
+  const OpGraph& graph = costs.graph();
+  UnionFind sets = kept_together(costs);
+  adopt(costs, once_per_step(graph), backward, sets);
+  unite_circles(graph, backward, sets);
+  return sets;
+}
+
+std::vector<std::uint32_t> item_order(const OpGraph& graph, const IdVector<OpId, bool>& backward,
+                                      UnionFind& sets, const TopologicalSequence& sequence) {
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  std::vector<std::uint32_t> place(graph.num_ops(), static_cast<std::uint32_t>(graph.num_ops()));
+  std::vector<std::uint32_t> waits_for(graph.num_ops(), 0);
+  std::vector<std::vector<std::uint32_t>> behind(graph.num_ops());
+  for (std::uint32_t i = 0; i < sequence.size(); ++i) {
+    std::uint32_t& first = place[sets.find(sequence[i].value())];
+    if (!backward[sequence[i]] && !once[sequence[i]]) first = std::min(first, i);
+  }
+  for (const OpId op : graph.ops()) {
+    if (once[op] || backward[op]) continue;
+    const std::uint32_t from = sets.find(op.value());
+    for (const Edge& edge : graph.out_edges(op)) {
+      const std::uint32_t to = sets.find(edge.to.value());
+      if (once[edge.to] || backward[edge.to] || to == from) continue;
+      behind[from].push_back(to);
+      ++waits_for[to];
+    }
+  }
+  using Entry = std::pair<std::uint32_t, std::uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> free;
+  for (const OpId op : graph.ops())
+    if (sets.find(op.value()) == op.value() && waits_for[op.value()] == 0)
+      free.emplace(place[op.value()], op.value());
+  std::vector<std::uint32_t> order;
+  while (!free.empty()) {
+    const std::uint32_t item = free.top().second;
+    free.pop();
+    order.push_back(item);
+    for (const std::uint32_t next : behind[item])
+      if (--waits_for[next] == 0) free.emplace(place[next], next);
+  }
+  return order;
+}
+
+}  // namespace baechi::pipeline

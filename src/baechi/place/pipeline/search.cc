@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/place/pipeline/search.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "baechi/place/pipeline/device_orders.h"
+#include "baechi/place/pipeline/division.h"
+
+namespace baechi::pipeline {
+namespace {
+
+constexpr std::size_t kMostKept = 8;
+
+// The order itself, and it twice: again from its begin, as interleaved schedules have it, and back
+// again, in a V.
+std::vector<DeviceSequence> loops(const DeviceSequence& order) {
+  std::vector<DeviceSequence> result{order};
+  if (order.size() == 1) return result;
+  DeviceSequence again = order, back = order;
+  again.insert(again.end(), order.begin(), order.end());
+  back.insert(back.end(), order.rbegin(), order.rend());
+  result.push_back(std::move(again));
+  result.push_back(std::move(back));
+  return result;
+}
+
+// Of every order also the devices in front, without the others.
+std::vector<DeviceSequence> with_fewer(const std::vector<DeviceSequence>& orders) {
+  std::vector<DeviceSequence> result = orders;
+  for (const DeviceSequence& order : orders)
+    for (std::size_t count = order.size() - 1; count > 0; --count) {
+      DeviceSequence fewer(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
+      if (std::find(result.begin(), result.end(), fewer) == result.end())
+        result.push_back(std::move(fewer));
+    }
+  return result;
+}
+
+bool has_loops(const IdVector<StageId, DeviceId>& device, Loop loop) {
+  const std::size_t count = device.size();
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t j = i + 1; j < count; ++j) {
+      bool same = false;
+      if (loop == Loop::kAgain) same = j == i + count / 2;
+      if (loop == Loop::kBack) same = j == count - 1 - i;
+      if ((device[StageId(i)] == device[StageId(j)]) != same) return false;
+    }
+  return loop == Loop::kOnce || count % 2 == 0;
+}
+
+}  // namespace
+
+StageSearch::StageSearch(const Cluster& cluster, std::uint32_t micro_batches, std::int64_t work,
+                         const CancelFlag* cancel)
+    : cluster_(&cluster),
+      micro_batches_(micro_batches),
+      work_(work),
+      cancel_(cancel),
+      player_(cluster) {
+  for (const DeviceId device : cluster.devices()) room_.push_back(cluster[device].capacity);
+}
+
+std::optional<Pipeline> StageSearch::play(const Blocks& blocks, const Division& division,
+                                          const IdVector<DeviceId, Bytes>& room) {
+  throw_if_cancelled(cancel_);
+  const StageGraph graph(blocks, division, micro_batches_);
+  std::optional<Pipeline> best;
+  for (const Rule& rule : rules_for(graph)) {
+    const Played& played = player_.by_rule(graph, rule, room);
+    work_ -= static_cast<std::int64_t>(graph.parts().size() * micro_batches_);
+    if (!played.finished) continue;
+    const Worth worth = worth_of(played, *cluster_);
+    if (!best.has_value() || worth < best->worth)
+      best = Pipeline{&blocks, division, rule, played.actions, worth};
+  }
+  return best;
+}
+
+void StageSearch::keep(Pipeline pipeline) {
+  const auto place =
+      std::upper_bound(best_.begin(), best_.end(), pipeline,
+                       [](const Pipeline& a, const Pipeline& b) { return a.worth < b.worth; });
+  best_.insert(place, std::move(pipeline));
+  if (best_.size() > kMostKept) best_.pop_back();
+}
+
+void StageSearch::divide(const Blocks& blocks) {
+  constexpr std::size_t kMostOrders = 24;
+  const RunCosts costs(blocks);
+  for (const DeviceSequence& order : with_fewer(device_orders(blocks.costs(), kMostOrders)))
+    for (const DeviceSequence& sequence : loops(order)) {
+      if (work_ <= 0 && !best_.empty()) return;
+      try_order(blocks, costs, sequence);
+    }
+}
+
+void StageSearch::try_order(const Blocks& blocks, const RunCosts& costs,
+                            const DeviceSequence& order) {
+  const auto deepest = static_cast<std::uint32_t>(order.size());
+  for (const std::int64_t percent : {100, 104, 115})
+    for (const std::uint32_t begun : {deepest, std::uint32_t{1}}) {
+      const std::optional<Division> division = pipeline::divide(
+          costs, order,
+          {.micro_batches = micro_batches_, .load_percent = percent, .most_begun = begun});
+      if (!division.has_value()) continue;
+      const std::pair<const Blocks*, Division> key(&blocks, *division);
+      if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) break;
+      seen_.push_back(key);
+      if (std::optional<Pipeline> found = play(blocks, *division, room_)) keep(*std::move(found));
+      break;
+    }
+}
+
+std::optional<Pipeline> StageSearch::named(const NamedSchedule& schedule, const Blocks& blocks,
+                                           const Division& division) {
+  throw_if_cancelled(cancel_);
+  const StageGraph graph(blocks, division, micro_batches_);
+  const std::optional<Actions> actions = named_actions(schedule, graph, cluster_->num_devices());
+  if (!actions.has_value()) return std::nullopt;
+  const Played& played = player_.as_given(graph, *actions);
+  if (!played.finished) return std::nullopt;
+  return Pipeline{&blocks, division, {}, *actions, worth_of(played, *cluster_)};
+}
+
+std::optional<Pipeline> StageSearch::named(const NamedSchedule& schedule) {
+  std::optional<Pipeline> best;
+  for (const auto& [blocks, division] : seen_) {
+    if (!has_loops(division.device, schedule.loop)) continue;
+    std::optional<Pipeline> found = named(schedule, *blocks, division);
+    if (found.has_value() && (!best.has_value() || found->worth < best->worth))
+      best = std::move(found);
+  }
+  return best;
+}
+
+// Moves so many blocks from the stage to the one before it; less than zero: the other way.
+bool StageSearch::better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks) {
+  Division moved = pipeline.division;
+  const StageId before(stage.index() - 1);
+  auto& stage_of = moved.stage_of;
+  std::int64_t first = 0, end = 0;  // of `stage`
+  for (const BlockId block : stage_of.keys()) {
+    if (stage_of[block] < stage) first = static_cast<std::int64_t>(block.index()) + 1;
+    if (stage_of[block] <= stage) end = static_cast<std::int64_t>(block.index()) + 1;
+  }
+  for (std::int64_t i = 0; i < std::abs(blocks); ++i) {
+    const std::int64_t block = blocks > 0 ? first + i : first - 1 - i;
+    if (block < 0 || block >= end) return false;
+    const StageId from = blocks > 0 ? stage : before;
+    if (stage_of[BlockId(static_cast<std::size_t>(block))] != from) return false;
+    stage_of[BlockId(static_cast<std::size_t>(block))] = blocks > 0 ? before : stage;
+  }
+  for (const StageId changed :
+       {before, stage})  // none may lose its last block or run what it cannot
+    if (std::find(stage_of.begin(), stage_of.end(), changed) == stage_of.end()) return false;
+  for (const BlockId block : stage_of.keys())
+    if (stage_of[block] != pipeline.division.stage_of[block] &&
+        !pipeline.blocks->may_run(block, moved.device[stage_of[block]]))
+      return false;
+  const StageGraph graph(*pipeline.blocks, moved, micro_batches_);
+  work_ -= static_cast<std::int64_t>(graph.parts().size() * micro_batches_);
+  const Played& played = player_.by_rule(graph, pipeline.rule, room_);
+  if (!played.finished) return false;
+  const Worth worth = worth_of(played, *cluster_);
+  if (worth >= pipeline.worth) return false;
+  pipeline.division = std::move(moved);
+  pipeline.actions = played.actions;
+  pipeline.worth = worth;
+  return true;
+}
+
+bool StageSearch::move_borders(Pipeline& pipeline) {
+  bool better = false;
+  for (std::size_t stage = 1; stage < pipeline.division.device.size(); ++stage)
+    for (const std::int64_t blocks : {1, -1, 2, -2, 4, -4, 8, -8}) {
+      if (work_ <= 0) return better;
+      while (better_by_moving(pipeline, StageId(stage), blocks)) better = true;
+    }
+  return better;
+}
+
+void StageSearch::refine() {
+  std::vector<Pipeline> refined;
+  std::swap(refined, best_);
+  for (Pipeline& pipeline : refined) {
+    throw_if_cancelled(cancel_);
+    while (move_borders(pipeline))
+      if (std::optional<Pipeline> again = play(*pipeline.blocks, pipeline.division, room_);
+          again.has_value() && again->worth < pipeline.worth)
+        pipeline = *std::move(again);
+    const auto same = [&](const Pipeline& other) {
+      return other.blocks == pipeline.blocks && other.division == pipeline.division;
+    };
+    if (std::none_of(best_.begin(), best_.end(), same)) keep(std::move(pipeline));
+  }
+}
+
+}  // namespace baechi::pipeline
