@@ -102,7 +102,7 @@ def by_baechi(model: Any) -> dict[str, int]:
         path.write_bytes(model.SerializeToString())
         graph = json.loads(baechi.Graph.load(path, costs="gpu=rtx3090").to_json())
     outputs = {op["name"]: op.get("outputs", []) for op in graph["operators"]}
-    found = {}
+    found: dict[str, int] = {}
     for node in model.graph.node:
         names = [name for name in node.output if name]
         sizes = outputs.get(node.name or node.output[0], [])
