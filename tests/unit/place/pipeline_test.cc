@@ -15,48 +15,12 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
+#include "unit/place/pipeline_graphs.h"
 
 namespace baechi {
 namespace {
 
-struct Layers {
-  std::vector<std::int64_t> forward;  // ns of each layer; each gradient takes as long
-  bool split = true;                  // the backward pass is two operators
-  Bytes kept = Bytes(1);              // output of each layer, kept for its gradients
-  Bytes weights = Bytes(0);
-};
-
-//  f0 -> f1 -> ... -> fn      each layer's output also goes to its gradients by inputs (b) and by
-//  b0 <- b1 <- ... <- bn      weights (w), and b's output to the b and w of the layer before
-OpGraph training(const Layers& layers) {
-  OpGraphBuilder builder("layers");
-  const std::size_t count = layers.forward.size();
-  std::vector<OpId> forward, input, weight;
-  const auto add = [&](const std::string& name, std::size_t i, std::int64_t time, bool backward) {
-    const OpId op = builder.add_operator({.name = "layers/" + std::to_string(i) + "/" + name,
-                                          .permanent = backward ? Bytes(0) : layers.weights,
-                                          .backward = backward});
-    builder.set_time(op, "gpu", Time(time));
-    if (backward) builder.set_forward(op, forward[i]);
-    return op;
-  };
-  for (std::size_t i = 0; i < count; ++i) forward.push_back(add("f", i, layers.forward[i], false));
-  for (std::size_t i = 0; i < count; ++i) {
-    input.push_back(add("b", i, layers.forward[i] * (layers.split ? 1 : 2), true));
-    if (layers.split) weight.push_back(add("w", i, layers.forward[i], true));
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    const TensorId output = builder.add_output(forward[i], layers.kept);
-    builder.connect(output, input[i]);
-    if (layers.split) builder.connect(output, weight[i]);
-    if (i + 1 < count) builder.connect(output, forward[i + 1]);
-    if (i == 0) continue;
-    const TensorId gradient = builder.add_output(input[i], layers.kept);
-    builder.connect(gradient, input[i - 1]);
-    if (layers.split) builder.connect(gradient, weight[i - 1]);
-  }
-  return std::move(builder).build();
-}
+using testing::training;
 
 Cluster equal_devices(std::size_t count, Bytes capacity, Time latency = Time(0)) {
   return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = latency}));
