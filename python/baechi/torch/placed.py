@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi._core import Plan
+from baechi._core import InputError, Plan
+from baechi.reports import report
+from baechi.summary import Summary, summary
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
@@ -173,6 +177,34 @@ class Placed:
     def transfers(self) -> int:
         """How many tensors were sent so far."""
         return self._assigner.sent.links.transfers
+
+    @property
+    def runs_on(self) -> dict[str, str]:
+        """The physical device of each device of the cluster."""
+        return {device.name: str(device.torch_device) for device in self._assigner.devices}
+
+    def _summary(self) -> Summary:
+        peaks = self.peaks if self.tier_peaks else {}
+        said = summary(type(self.model).__name__, self.plan, self.runs_on, peaks)
+        note = f": {self.tier_note}" if self.tier_note else ""
+        said.below.append(f"mode {self._assigner.mode!r}, tier {self.tier}{note}")
+        if self.gradients == "held":
+            said.below.append("with room for gradients that are held while a forward runs")
+        return said
+
+    def __str__(self) -> str:
+        return str(self._summary())
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Show the plan as one HTML page, as `baechi.report` does; return the path."""
+        if self.plan is None:
+            raise InputError(
+                "this model was placed without a plan: assign(..., plan=plan) says what to report"
+            )
+        return report(self.plan, path)
 
     def __repr__(self) -> str:
         return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"

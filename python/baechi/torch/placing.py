@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
+from baechi.progress import stage, told
 from baechi.torch.base import _private
 from baechi.torch.base.devices import default_devices, detected_cluster, logical_devices, usable
 from baechi.torch.base.nested import tensors_in
@@ -62,6 +63,7 @@ def _check_how(mode: str, tier: str | int) -> None:
         raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
 
 
+@stage("assigning")
 def assign(
     model: nn.Module,
     captured: Capture,
@@ -138,6 +140,7 @@ def costs_of(
     return measure_on(first, model, example_inputs, captured, loss=loss, units=units)
 
 
+@told
 def place(
     model: nn.Module,
     example_inputs: Any,
@@ -155,6 +158,7 @@ def place(
     level: str = "module",
     exported: Sequence[Exported] = (),
     gradients: str = "auto",
+    verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
     """Plan where each operator of a model runs, and make the model run so.
@@ -182,6 +186,8 @@ def place(
         gradients: "held" leaves room for those of the step before while a forward runs, as where
             they are accumulated or `zero_grad()` comes behind the forward; "freed" has them gone
             by then. "auto" is "held" if any plan fits so, else "freed" with a warning.
+        verbose: Whether to say on stderr what takes over a second, and to print the result; None
+            does so on a terminal.
         options: More for `baechi.place_graph`.
 
     Raises:

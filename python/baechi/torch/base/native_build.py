@@ -27,6 +27,8 @@ from pathlib import Path
 
 import torch
 
+from baechi.progress import remark
+
 
 class BuildError(RuntimeError):
     """A library could not be compiled; the message says what to install or shows the errors."""
@@ -55,6 +57,7 @@ def build(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path
         library.parent.mkdir(parents=True, exist_ok=True)
         with locked(library.with_suffix(".lock")):
             if not library.exists():
+                remark(f"compiling {name!r} against the installed PyTorch, once (a minute or two)")
                 compile_library(library, compiler, sources, flags)
     except OSError as error:
         raise BuildError(f"{library.parent}: {error}; set BAECHI_CACHE to another folder") from None

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
+from baechi.progress import stage
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import renewed, tensors_in
@@ -318,6 +319,7 @@ def measure(
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "measured")
 
 
+@stage("measuring")
 def measure_on(
     devices: Mapping[str, torch.device],
     model: nn.Module,

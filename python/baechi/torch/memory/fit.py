@@ -14,6 +14,7 @@ from torch import nn
 
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
+from baechi.progress import stage
 from baechi.torch.memory.eager import Peak, StepContext, peaks_of, weight_devices
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.record.recorded_step import Capture
@@ -115,6 +116,7 @@ class GraphStep:
 GRADIENTS = {"auto": (True, False), "held": (True,), "freed": (False,)}  # held or not, in turn
 
 
+@stage("planning")
 def planned_for_gradients(
     graph: Callable[[bool], Graph], cluster: Cluster, memory: Memory, gradients: str, options: Any
 ) -> tuple[Plan, dict[int, dict[str, int]], str]:

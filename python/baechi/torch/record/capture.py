@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
+from baechi.progress import stage
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, tensors_in
@@ -179,6 +180,7 @@ class RecordingPlace:
     device: torch.device
     too_small: bool = False
 
+    @stage("recording")
     def capture(self, model: nn.Module, example_inputs: Any, **options: Any) -> Capture:
         """Record a step as `capture` does."""
         if any(weight.is_meta for weight in (*model.parameters(), *model.buffers())):

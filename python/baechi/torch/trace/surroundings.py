@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.progress import stage
 from baechi.torch.base import _private
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import Names, names_of
@@ -171,6 +172,7 @@ class ExampleGraph:
     refused: dict[Any, str] = field(default_factory=dict)  # by structure and modes
 
 
+@stage("tracing")
 def graph_of_example(
     model: nn.Module,
     example_inputs: Any,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `place` says while it works: a line on stderr for each stage that takes over a second."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PATIENCE = 1.0  # seconds that a stage may take without a word
+
+
+class Progress:
+    """Tells of stages that last. Those inside another are part of it."""
+
+    def __init__(self, patience: float) -> None:
+        """Take over how many seconds pass without a word."""
+        self._patience = patience
+        self._inside = False
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Tell of a stage: its name once it lasts, and what it took when it ends."""
+        if self._inside:
+            yield
+            return
+        said = False
+        ended = False
+
+        def say() -> None:
+            nonlocal said
+            with self._lock:
+                if not ended:
+                    self._write(f"baechi: {name} ...")
+                    said = True
+
+        timer = threading.Timer(self._patience, say)
+        timer.daemon = True
+        start = time.monotonic()
+        self._inside = True
+        if self._patience > 0:
+            timer.start()
+        else:
+            say()
+        try:
+            yield
+        finally:
+            self._inside = False
+            timer.cancel()
+            with self._lock:
+                ended = True
+            if said:
+                self._write(f" {time.monotonic() - start:.1f} s\n")
+
+    def remark(self, text: str) -> None:
+        """Say something on a line of its own."""
+        self._write(f"baechi: {text}\n")
+
+
+_CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function a stage of whatever calls it within `told`."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            progress = _CURRENT.get()
+            if progress is None:
+                return function(*args, **kwargs)
+            with progress.stage(name):
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorated
+
+
+def remark(text: str) -> None:
+    """Say something within `told`; nothing elsewhere."""
+    if (progress := _CURRENT.get()) is not None:
+        progress.remark(text)
+
+
+def told(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function with an argument `verbose` tell of its stages and print what it returns.
+
+    ``verbose=True`` tells always, ``verbose=False`` never, and None where stderr is a terminal.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        verbose: Any = kwargs.get("verbose")
+        if not (sys.stderr.isatty() if verbose is None else verbose):
+            return function(*args, **kwargs)
+        token = _CURRENT.set(Progress(PATIENCE))
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            _CURRENT.reset(token)
+        sys.stderr.write(f"{result}\n")
+        return result
+
+    return run

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said while `place` works: stages that last, the result; and a placed model in words."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from baechi.summary import in_bytes, in_time, limited_by, on_one_device, summary
+
+import baechi
+from baechi import progress
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@progress.stage("planning")
+def slow(seconds: float) -> str:
+    time.sleep(seconds)
+    return "planned"
+
+
+@progress.stage("recording")
+def with_a_stage_inside() -> str:
+    return slow(0.1)
+
+
+@progress.told
+def place(seconds: float, verbose: bool | None = None) -> str:
+    del verbose
+    return slow(seconds)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+
+
+def test_a_stage_that_lasts_is_told_with_its_time(capsys: Capsys) -> None:
+    assert place(0.2, verbose=True) == "planned"
+    said = capsys.readouterr()
+    assert re.fullmatch(r"baechi: planning \.\.\. \d+\.\d s\nplanned\n", said.err)
+    assert said.out == ""
+
+
+def test_a_stage_is_told_while_it_runs(capsys: Capsys) -> None:
+    told = progress.Progress(0.01)
+    with told.stage("measuring"):
+        time.sleep(0.3)
+        assert capsys.readouterr().err == "baechi: measuring ..."
+
+
+def test_a_short_stage_is_not_told(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 60.0)
+    place(0.0, verbose=True)
+    assert capsys.readouterr().err == "planned\n"
+
+
+@pytest.mark.parametrize("verbose", [None, False])
+def test_nothing_is_said_off_a_terminal(capsys: Capsys, verbose: bool | None) -> None:
+    place(0.1, verbose=verbose)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_is_told_unless_asked_not_to(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    place(0.1, verbose=False)
+    assert capsys.readouterr().err == ""
+    place(0.1)
+    assert "planning" in capsys.readouterr().err
+
+
+def test_a_stage_inside_another_is_part_of_it(capsys: Capsys) -> None:
+    told = progress.told(with_a_stage_inside)
+    token = progress._CURRENT.set(progress.Progress(0.02))
+    try:
+        told()
+    finally:
+        progress._CURRENT.reset(token)
+    said = capsys.readouterr().err
+    assert "recording" in said
+    assert "planning" not in said
+
+
+def test_a_remark_is_for_who_is_told(capsys: Capsys) -> None:
+    progress.remark("compiling")
+    assert capsys.readouterr().err == ""
+    token = progress._CURRENT.set(progress.Progress(1.0))
+    progress.remark("compiling")
+    progress._CURRENT.reset(token)
+    assert capsys.readouterr().err == "baechi: compiling\n"
+
+
+def test_a_stage_that_fails_ends_its_line(capsys: Capsys) -> None:
+    told = progress.Progress(0.01)
+
+    def fail() -> None:
+        with told.stage("planning"):
+            time.sleep(0.1)
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fail()
+    assert capsys.readouterr().err.endswith(" s\n")
+
+
+@pytest.fixture(scope="module")
+def plan() -> baechi.Plan:
+    return baechi.place_graph(baechi.generate("gnmt", length=4), "1x4GiB+1x2GiB@0.6")
+
+
+RUNS_ON = {"gpu:0": "cuda:0", "gpu:1": "cuda:1"}
+
+
+def test_a_summary_names_step_devices_memory_and_the_limit(plan: baechi.Plan) -> None:
+    text = str(summary("GNMT", plan, RUNS_ON, {}))
+    first, head, *rows, limit = text.splitlines()
+    assert first.startswith("GNMT on ")
+    assert in_time(plan.makespan_ns) in first
+    assert on_one_device(plan) in first
+    assert head.split() == ["device", "runs", "on", "operators", "busy", "peak", "capacity", "full"]
+    assert [row.split()[:2] for row in rows] == [["gpu:0", "cuda:0"], ["gpu:1", "cuda:1"]]
+    counted = [int(row.split()[2]) for row in rows]
+    assert counted == [list(plan.device_of.values()).count(name) for name in RUNS_ON]
+    assert in_bytes(plan.peaks["gpu:0"]) in rows[0]
+    assert "4.00 GiB" in rows[0]
+    assert limit == f"limited by {limited_by(plan)}"
+    assert len(limited_by(plan)) > 10
+
+
+def test_a_summary_shows_the_peaks_of_who_runs_the_plan(plan: baechi.Plan) -> None:
+    text = str(summary("GNMT", plan, RUNS_ON, {"gpu:0": 3 * 2**30}))
+    assert "3.00 GiB  4.00 GiB   75%" in text
+
+
+def test_one_device_is_the_best_one_or_does_not_fit() -> None:
+    graph = baechi.generate("gnmt", length=4)
+    by_search = baechi.place_graph(graph, "2x4GiB")
+    by_name = baechi.place_graph(graph, "2x4GiB", method="m-etf")
+    alone = baechi.place_graph(graph, "1x4GiB", method="single")
+    assert on_one_device(by_search) == on_one_device(by_name) == in_time(alone.makespan_ns)
+    need = max(alone.peaks.values())
+    tight = baechi.place_graph(graph, f"3x{need * 3 // 4}B", method="m-etf")
+    assert on_one_device(tight) == "does not fit"
+
+
+def test_a_page_shows_the_same_and_no_markup_of_the_model(plan: baechi.Plan) -> None:
+    said = summary("<GNMT>", plan, RUNS_ON, {})
+    page = said.html()
+    assert "&lt;GNMT&gt;" in page
+    assert page.count("<tr>") == 3
+    for row in said.rows:
+        assert all(f"<td>{cell}</td>" in page for cell in row)
+
+
+def test_a_placement_without_a_plan_has_its_devices(plan: baechi.Plan) -> None:
+    del plan
+    assert str(summary("GNMT", None, RUNS_ON, {})) == (
+        "GNMT, placed without a plan: gpu:0 on cuda:0, gpu:1 on cuda:1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "words"),
+    [(999, "999 ns"), (1000, "1 us"), (12_345_678, "12.3 ms"), (1_234_000_000, "1.23 s")],
+)
+def test_times_have_three_digits(nanoseconds: int, words: str) -> None:
+    assert in_time(nanoseconds) == words
