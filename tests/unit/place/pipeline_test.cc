@@ -75,15 +75,12 @@ TEST_CASE("pipeline: unequal devices get unequal stages, in either order") {
   }
 }
 
-// Two stages on two devices: 4 + 4 layers. A device may hold, beside weights, what two
-// micro-batches keep; GPipe would keep eight.
+// Two stages of 4 layers, 120 ns for one micro-batch: 1F1B takes 9 of them. A device may hold what
+// two micro-batches and a transfer keep; GPipe would keep eight.
 TEST_CASE("pipeline: little memory takes fewer micro-batches at a time, not more time") {
   const OpGraph graph =
       training({.forward = std::vector<std::int64_t>(8, 10), .split = false, .kept = Bytes(100)});
-  const Time ample = step_of(graph, equal_devices(2, kAmple), 8);
-  const auto tight = planned(graph, equal_devices(2, Bytes(1'400)), 8);
-  REQUIRE(tight.has_value());
-  CHECK(tight->schedule.makespan == ample);
+  CHECK(step_of(graph, equal_devices(2, Bytes(1'400)), 8) <= Time(9 * 120));
 }
 
 TEST_CASE("pipeline: what no order can hold does not fit") {

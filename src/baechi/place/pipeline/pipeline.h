@@ -23,7 +23,7 @@ struct MicroBatchedStep {
 };
 
 struct PipelineOptions {
-  std::int64_t work = 1'000'000;  // parts of micro-batches that the search plays
+  std::int64_t work = 3'000'000;  // parts of micro-batches that the search plays
   const CancelFlag* cancel = nullptr;
 };
 

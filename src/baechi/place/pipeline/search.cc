@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
+#include "baechi/base/random.h"
 #include "baechi/place/pipeline/device_orders.h"
 #include "baechi/place/pipeline/division.h"
 
@@ -13,16 +15,19 @@ namespace {
 
 constexpr std::size_t kMostKept = 8;
 
-// The order itself, and it twice: again from its begin, as interleaved schedules have it, and back
-// again, in a V.
+// The order itself; again and again from its begin, as interleaved schedules have it; and there and
+// back, in a V.
 std::vector<DeviceSequence> loops(const DeviceSequence& order) {
+  constexpr std::size_t kMostStages = 32;
   std::vector<DeviceSequence> result{order};
   if (order.size() == 1) return result;
   DeviceSequence again = order, back = order;
-  again.insert(again.end(), order.begin(), order.end());
   back.insert(back.end(), order.rbegin(), order.rend());
-  result.push_back(std::move(again));
   result.push_back(std::move(back));
+  for (int times = 2; times <= 4 && again.size() + order.size() <= kMostStages; ++times) {
+    again.insert(again.end(), order.begin(), order.end());
+    result.push_back(again);
+  }
   return result;
 }
 
@@ -135,45 +140,44 @@ std::optional<Pipeline> StageSearch::named(const NamedSchedule& schedule) {
   return best;
 }
 
-// Moves so many blocks from the stage to the one before it; less than zero: the other way.
-bool StageSearch::better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks) {
-  Division moved = pipeline.division;
+// With so many blocks moved from the stage to the one before it; less than zero: the other way.
+// Nothing if a stage would lose its last block or run what it cannot.
+std::optional<Pipeline> StageSearch::moved(const Pipeline& pipeline, StageId stage,
+                                           std::int64_t blocks) {
+  Division division = pipeline.division;
   const StageId before(stage.index() - 1);
-  auto& stage_of = moved.stage_of;
-  std::int64_t first = 0, end = 0;  // of `stage`
-  for (const BlockId block : stage_of.keys()) {
-    if (stage_of[block] < stage) first = static_cast<std::int64_t>(block.index()) + 1;
-    if (stage_of[block] <= stage) end = static_cast<std::int64_t>(block.index()) + 1;
-  }
+  IdVector<BlockId, StageId>& stage_of = division.stage_of;
+  const auto first = std::lower_bound(stage_of.begin(), stage_of.end(), stage) - stage_of.begin();
+  const StageId from = blocks > 0 ? stage : before, to = blocks > 0 ? before : stage;
   for (std::int64_t i = 0; i < std::abs(blocks); ++i) {
-    const std::int64_t block = blocks > 0 ? first + i : first - 1 - i;
-    if (block < 0 || block >= end) return false;
-    const StageId from = blocks > 0 ? stage : before;
-    if (stage_of[BlockId(static_cast<std::size_t>(block))] != from) return false;
-    stage_of[BlockId(static_cast<std::size_t>(block))] = blocks > 0 ? before : stage;
+    const std::int64_t at = blocks > 0 ? first + i : first - 1 - i;
+    if (at < 0 || at >= static_cast<std::int64_t>(stage_of.size())) return std::nullopt;
+    const BlockId block(static_cast<std::size_t>(at));
+    if (stage_of[block] != from || !pipeline.blocks->may_run(block, division.device[to]))
+      return std::nullopt;
+    stage_of[block] = to;
   }
-  for (const StageId changed :
-       {before, stage})  // none may lose its last block or run what it cannot
-    if (std::find(stage_of.begin(), stage_of.end(), changed) == stage_of.end()) return false;
-  for (const BlockId block : stage_of.keys())
-    if (stage_of[block] != pipeline.division.stage_of[block] &&
-        !pipeline.blocks->may_run(block, moved.device[stage_of[block]]))
-      return false;
-  const StageGraph graph(*pipeline.blocks, moved, micro_batches_);
+  if (!std::binary_search(stage_of.begin(), stage_of.end(), from)) return std::nullopt;
+  const StageGraph graph(*pipeline.blocks, division, micro_batches_);
   work_ -= static_cast<std::int64_t>(graph.parts().size() * micro_batches_);
   const Played& played = player_.by_rule(graph, pipeline.rule, room_);
-  if (!played.finished) return false;
-  const Worth worth = worth_of(played, *cluster_);
-  if (worth >= pipeline.worth) return false;
-  pipeline.division = std::move(moved);
-  pipeline.actions = played.actions;
-  pipeline.worth = worth;
+  if (!played.finished) return std::nullopt;
+  return Pipeline{pipeline.blocks, std::move(division), pipeline.rule, played.actions,
+                  worth_of(played, *cluster_)};
+}
+
+bool StageSearch::better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks) {
+  std::optional<Pipeline> other = moved(pipeline, stage, blocks);
+  if (!other.has_value() || other->worth >= pipeline.worth) return false;
+  pipeline = *std::move(other);
   return true;
 }
 
-bool StageSearch::move_borders(Pipeline& pipeline) {
+// The borders in front of stages first .. last-1.
+bool StageSearch::move_borders(Pipeline& pipeline, std::size_t first, std::size_t last) {
   bool better = false;
-  for (std::size_t stage = 1; stage < pipeline.division.device.size(); ++stage)
+  for (std::size_t stage = std::max<std::size_t>(1, first);
+       stage < std::min(last, pipeline.division.device.size()); ++stage)
     for (const std::int64_t blocks : {1, -1, 2, -2, 4, -4, 8, -8}) {
       if (work_ <= 0) return better;
       while (better_by_moving(pipeline, StageId(stage), blocks)) better = true;
@@ -186,7 +190,7 @@ void StageSearch::refine() {
   std::swap(refined, best_);
   for (Pipeline& pipeline : refined) {
     throw_if_cancelled(cancel_);
-    while (move_borders(pipeline))
+    while (move_borders(pipeline, 1, pipeline.division.device.size()))
       if (std::optional<Pipeline> again = play(*pipeline.blocks, pipeline.division, room_);
           again.has_value() && again->worth < pipeline.worth)
         pipeline = *std::move(again);
@@ -195,6 +199,35 @@ void StageSearch::refine() {
     };
     if (std::none_of(best_.begin(), best_.end(), same)) keep(std::move(pipeline));
   }
+  shake();
+}
+
+// One border of one of the best moves anywhere near, and those beside it follow.
+void StageSearch::shake() {
+  constexpr std::size_t kStarts = 3;
+  constexpr int kMostRounds = 2'000;
+  Random random(1);
+  for (int round = 0; round < kMostRounds && work_ > 0 && !best_.empty(); ++round) {
+    throw_if_cancelled(cancel_);
+    const std::size_t start = random.below(std::min(kStarts, best_.size()));
+    const std::size_t stages = best_[start].division.device.size();
+    if (stages < 2) continue;
+    const std::size_t stage = 1 + random.below(stages - 1);
+    const std::int64_t far = 1 + static_cast<std::int64_t>(random.below(6));
+    std::optional<Pipeline> trial =
+        moved(best_[start], StageId(stage), random.below(2) == 0 ? far : -far);
+    if (!trial.has_value()) continue;
+    const std::size_t other = 1 + random.below(stages - 1);  // what it lost may be won elsewhere
+    move_borders(*trial, stage > 2 ? stage - 1 : 1, stage + 2);
+    move_borders(*trial, other, other + 1);
+    if (trial->worth >= best_[start].worth) continue;
+    if (std::optional<Pipeline> again = play(*trial->blocks, trial->division, room_);
+        again.has_value() && again->worth < trial->worth)
+      trial = std::move(again);
+    best_[start] = *std::move(trial);
+  }
+  std::stable_sort(best_.begin(), best_.end(),
+                   [](const Pipeline& a, const Pipeline& b) { return a.worth < b.worth; });
 }
 
 }  // namespace baechi::pipeline

@@ -36,7 +36,8 @@ class StageSearch {
   // Divisions of these blocks for all orders of devices, each with its best rule. The blocks must
   // outlive what is found.
   void divide(const Blocks& blocks);
-  // Moves the borders of the best pipelines as long as that helps.
+  // Moves the borders of the best pipelines as long as that helps, then shifts some at random and
+  // tries again with what work is left.
   void refine();
   // The best by worth, in that order, no two of them with one division.
   const std::vector<Pipeline>& best() const { return best_; }
@@ -55,8 +56,10 @@ class StageSearch {
   void keep(Pipeline pipeline);
   void try_order(const Blocks& blocks, const class RunCosts& costs,
                  const std::vector<DeviceId>& order);
-  bool move_borders(Pipeline& pipeline);
+  void shake();
+  bool move_borders(Pipeline& pipeline, std::size_t first, std::size_t last);
   bool better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks);
+  std::optional<Pipeline> moved(const Pipeline& pipeline, StageId stage, std::int64_t blocks);
 
   const Cluster* cluster_;
   std::uint32_t micro_batches_;
