@@ -49,7 +49,10 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
 def from_networkx(graph: nx.DiGraph) -> Graph:
     """Build a Graph from a directed acyclic NetworkX graph whose nodes are operator names."""
     if not graph.is_directed():
-        raise InputError("the NetworkX graph is not directed")
+        raise InputError(
+            "the NetworkX graph is undirected: an edge leads from what makes a tensor to what "
+            "reads it, so give a networkx.DiGraph"
+        )
     try:
         order = list(nx.topological_sort(graph))
     except nx.NetworkXUnfeasible:
@@ -72,9 +75,15 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
             raise InputError(f"node {node!r} is not a string: nodes are operator names")
         unknown = sorted(set(given) - _ATTRIBUTES)
         if unknown:
-            raise InputError(f"node {node!r} has an unknown attribute {unknown[0]!r}")
+            raise InputError(
+                f"node {node!r} has an unknown attribute {unknown[0]!r}; known: "
+                f"{', '.join(sorted(_ATTRIBUTES))}"
+            )
         if "times" not in given:
-            raise InputError(f"node {node!r} has no attribute 'times'")
+            raise InputError(
+                f"node {node!r} has no attribute 'times': nanoseconds by kind of device, such as "
+                "{'gpu': 1000}"
+            )
         if (forward := given.pop("forward", None)) is not None:
             forward_of[node] = forward
         inputs, after = [], []

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import copyreg
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from baechi import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import TypeAlias
 
     from typing_extensions import Unpack
@@ -39,9 +39,50 @@ class DoesNotFit(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
+def _found(value: object) -> str:
+    words = repr(value)
+    return f"{type(value).__name__} {words if len(words) <= 60 else words[:57] + '...'}"
+
+
+def graph_given(graph: object) -> _core.Graph:
+    """Return the argument `graph` if it is one."""
+    if isinstance(graph, _core.Graph):
+        return graph
+    raise _core.InputError(
+        f"graph: expected a baechi.Graph, found {_found(graph)}; baechi.Graph.load(path) reads one "
+        "from a file, baechi.generate(name) makes one up"
+    )
+
+
+def plan_given(plan: object) -> _core.Plan:
+    """Return the argument `plan` if it is one."""
+    if isinstance(plan, _core.Plan):
+        return plan
+    raise _core.InputError(
+        f"plan: expected a baechi.Plan, found {_found(plan)}; baechi.place_graph(graph, cluster) "
+        "makes one, baechi.Plan.load(path, graph) reads one"
+    )
+
+
 def cluster_of(cluster: ClusterLike) -> _core.Cluster:
     """Make a cluster of what stands for one."""
-    return cluster if isinstance(cluster, _core.Cluster) else _core.Cluster(os.fspath(cluster))
+    if isinstance(cluster, _core.Cluster):
+        return cluster
+    if isinstance(cluster, str | os.PathLike):
+        return _core.Cluster(os.fspath(cluster))
+    raise _core.InputError(
+        f"cluster: expected a baechi.Cluster, a line such as '2x24GiB+2x8GiB@0.6' or the path of a "
+        f"file, found {_found(cluster)}"
+    )
+
+
+def _placement_given(device_of: object) -> dict[str, str]:
+    if isinstance(device_of, Mapping):
+        return dict(device_of)
+    raise _core.InputError(
+        "device_of: expected a dictionary with the device of every operator by name, such as "
+        f"plan.device_of, found {_found(device_of)}"
+    )
 
 
 def place_graph(
@@ -63,7 +104,9 @@ def place_graph(
         InputError: The request cannot be right.
 
     """
-    answer = _core.place_graph(graph, cluster_of(cluster), {"method": method, **options})
+    answer = _core.place_graph(
+        graph_given(graph), cluster_of(cluster), {"method": method, **options}
+    )
     if isinstance(answer, _core.Unplaceable):
         raise DoesNotFit(answer)
     return answer
@@ -73,17 +116,17 @@ def optimize_graph(
     graph: _core.Graph, cluster: ClusterLike, optimize: str = "all"
 ) -> _core.Optimized:
     """Run the Graph Optimizer alone, as ``place_graph`` does for the paper's methods."""
-    return _core.optimize_graph(graph, cluster_of(cluster), optimize)
+    return _core.optimize_graph(graph_given(graph), cluster_of(cluster), optimize)
 
 
 def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
     """Replay a placement of yours: device by operator name. It may run over: see ``Plan.fits``."""
-    return _core.simulate(graph, cluster_of(cluster), dict(device_of))
+    return _core.simulate(graph_given(graph), cluster_of(cluster), _placement_given(device_of))
 
 
 def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:
     """Nanoseconds that no placement's step time can be below, by the name of the bound."""
-    return _core.lower_bounds(graph, cluster_of(cluster))
+    return _core.lower_bounds(graph_given(graph), cluster_of(cluster))
 
 
 def score(
@@ -98,7 +141,9 @@ def score(
         objective: One of ``objectives()``.
 
     """
-    return _core.score(graph, cluster_of(cluster), dict(device_of), objective)
+    return _core.score(
+        graph_given(graph), cluster_of(cluster), _placement_given(device_of), objective
+    )
 
 
 def place_for(
@@ -116,4 +161,4 @@ def place_for(
         options: Those of ``baechi.options.ObjectiveOptions``: budget and seed.
 
     """
-    return _core.place_for(graph, cluster_of(cluster), objective, dict(options))
+    return _core.place_for(graph_given(graph), cluster_of(cluster), objective, dict(options))

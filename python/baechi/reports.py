@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from baechi import _core
+from baechi.pipeline import plan_given
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def report(
         The path.
 
     """
-    plans = [plan] if other is None else [plan, other]
+    plans = [plan_given(plan)] if other is None else [plan_given(plan), plan_given(other)]
     names = [each.method for each in plans] if labels is None else list(labels)
     _core.write_text(path, _core.html_report(plans, names))
     return Path(path)
@@ -40,7 +41,7 @@ def report(
 
 def trace(plan: _core.Plan, path: str | os.PathLike[str]) -> Path:
     """Write a plan as a trace for Perfetto or chrome://tracing; return the path."""
-    _core.write_text(path, _core.trace_events(plan))
+    _core.write_text(path, _core.trace_events(plan_given(plan)))
     return Path(path)
 
 
@@ -52,7 +53,7 @@ def export_plan(plan: _core.Plan, to: str) -> str:
             "llama-cpp" are for plans that cut between layers.
 
     """
-    return _core.export_plan(plan, to)
+    return _core.export_plan(plan_given(plan), to)
 
 
 def export_onnx(
@@ -69,5 +70,14 @@ def export_onnx(
         InputError: The model is none, or another graph's.
 
     """
-    Path(path).write_bytes(_core.placed_onnx(plan, Path(model).read_bytes()))
+    try:
+        source = Path(model).read_bytes()
+    except OSError as error:
+        raise _core.InputError(f"{os.fspath(model)}: cannot open: {error.strerror}") from None
+    try:
+        placed = _core.placed_onnx(plan_given(plan), source)
+    except _core.InputError as error:  # which knows the bytes, not the file
+        words = str(error).replace("<bytes>", os.fspath(model), 1)
+        raise _core.InputError(words) from None
+    Path(path).write_bytes(placed)
     return Path(path)

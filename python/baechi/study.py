@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
-from baechi.pipeline import DoesNotFit, cluster_of
+from baechi.pipeline import DoesNotFit, cluster_of, graph_given, plan_given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def explain(plan: _core.Plan, operator: str | None = None) -> Explanation:
         InputError: The graph has no such operator; near names are in the message.
 
     """
-    document = json.loads(_core.explain(plan, operator, json=True))
+    document = json.loads(_core.explain(plan_given(plan), operator, json=True))
     return Explanation(document, _core.explain(plan, operator))
 
 
@@ -75,7 +75,9 @@ def what_if(
     """
     others = [(name, cluster_of(other)) for name, other in (clusters or {}).items()]
     how = {"method": method, **options}
-    text = _core.what_if(graph, cluster_of(cluster), others, list(batch_sizes), standard, how)
+    text = _core.what_if(
+        graph_given(graph), cluster_of(cluster), others, list(batch_sizes), standard, how
+    )
     scenarios: list[Document] = json.loads(text)["scenarios"]
     return scenarios
 
@@ -102,7 +104,9 @@ def sweep(
     """
     parts = [f"{part:.6f}" for part in memory]
     how = dict(options)
-    text = _core.sweep(graph, cluster_of(cluster), parts, list(devices), list(methods), how)
+    text = _core.sweep(
+        graph_given(graph), cluster_of(cluster), parts, list(devices), list(methods), how
+    )
     points: list[Document] = json.loads(text)["points"]
     return points
 
@@ -131,7 +135,7 @@ def least(
     if of not in ("devices", "memory", "both"):
         raise _core.InputError(f"of is 'devices', 'memory' or 'both', not {of!r}")
     text = _core.least(
-        graph,
+        graph_given(graph),
         cluster_of(cluster),
         devices=of != "memory",
         memory=of != "devices",
@@ -167,7 +171,7 @@ def sensitivity(
 
     """
     how = {"method": method, **options}
-    told = _core.sensitivity(graph, cluster_of(cluster), off_by, samples, how)
+    told = _core.sensitivity(graph_given(graph), cluster_of(cluster), off_by, samples, how)
     if isinstance(told, _core.Unplaceable):
         raise DoesNotFit(told)
     document: Document = json.loads(told)

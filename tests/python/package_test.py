@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -471,3 +472,48 @@ def test_objectives_score_and_place() -> None:
         assert again.value_ns == found.value_ns
     with pytest.raises(baechi.InputError, match="dnnp-latency"):
         baechi.place_for(graph, cluster, "latency")
+
+
+WRONG: dict[str, tuple[Callable[[baechi.Graph], object], str]] = {
+    "a path for a graph": (
+        lambda _: baechi.place_graph("gnmt.json", "2x8GiB"),  # type: ignore[arg-type]
+        r"graph: expected a baechi\.Graph, found str 'gnmt\.json'; baechi\.Graph\.load",
+    ),
+    "a number for a cluster": (
+        lambda graph: baechi.place_graph(graph, 2),  # type: ignore[arg-type]
+        r"cluster: expected .* a line such as .*, found int 2",
+    ),
+    "devices for a cluster": (
+        lambda graph: baechi.what_if(graph, ["8GiB"]),  # type: ignore[arg-type]
+        r"cluster: expected .*, found list \['8GiB'\]",
+    ),
+    "a list for a placement": (
+        lambda graph: baechi.simulate(graph, "2x8GiB", ["gpu:0"]),  # type: ignore[arg-type]
+        r"device_of: expected a dictionary .*, found list",
+    ),
+    "a graph to explain": (
+        lambda graph: baechi.explain(graph),  # type: ignore[arg-type]
+        r"plan: expected a baechi\.Plan, found Graph .*place_graph",
+    ),
+    "a graph to report": (
+        lambda graph: baechi.report(graph, "x.html"),  # type: ignore[arg-type]
+        r"plan: expected a baechi\.Plan, found Graph",
+    ),
+    "a path to export": (
+        lambda _: baechi.export_plan("plan.json", "csv"),  # type: ignore[arg-type]
+        r"plan: expected a baechi\.Plan, found str 'plan\.json'",
+    ),
+    "no model to export": (
+        lambda graph: baechi.export_onnx(
+            baechi.place_graph(graph, "2x8GiB", method="m-etf"), "none.onnx", "out.onnx"
+        ),
+        r"none\.onnx: cannot open: No such file",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_argument_of_another_kind_is_told_what_was_expected(what: str) -> None:
+    call, reason = WRONG[what]
+    with pytest.raises(baechi.InputError, match=reason):
+        call(baechi.generate("fork-join", operators=6))

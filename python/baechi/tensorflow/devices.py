@@ -66,7 +66,10 @@ def devices_for(cluster: Cluster, devices: Sequence[str] | None = None) -> dict[
                 "or name a device for each with devices=[...]"
             )
     if len(devices) != len(names):
-        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
+        raise InputError(
+            f"devices={list(devices)} names {len(devices)}, and the cluster has {len(names)}: "
+            "name one of TensorFlow's for each, the same one several times if need be"
+        )
     return {name: full_name(device) for name, device in zip(names, devices, strict=True)}
 
 

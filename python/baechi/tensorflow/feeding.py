@@ -86,18 +86,25 @@ def feed_of(inputs: tuple[Any, ...], class_weight: Mapping[int, float] | None = 
     example = next(iter(_private_keras.copied_dataset(data) if source is inputs[0] else data), None)
     if example is None:
         raise InputError(
-            "there is no batch in the data: a model is placed for batches of some shape"
+            "the data holds no batch, and a model is placed for batches of some shape: give data "
+            "that has one, or place(model, x[:32], y[:32])"
         )
     return Feed(data.element_spec, example)
 
 
 def _specs(inputs: Any, leaves: list[Any], class_weight: Any) -> Any:
     if not all(isinstance(leaf, tf.TypeSpec) for leaf in leaves):
-        raise InputError("give the batch as specs or with values, not some of each")
+        raise InputError(
+            "x, y and sample weights are tf.TensorSpecs or hold values, not some of each: give all "
+            "as specs, or all as arrays or tensors"
+        )
     x, y, weights = keras.utils.unpack_x_y_sample_weight(inputs)
     if class_weight is not None:
         if not isinstance(y, tf.TensorSpec) or weights is not None:
-            raise InputError("class_weight needs one y, and no sample weights beside it")
+            raise InputError(
+                "class_weight is for a model with one output and no sample weights beside it: "
+                "leave it out, or give sample weights for each output"
+            )
         weights = tf.TensorSpec(y.shape[:1], keras.config.floatx())
     batch = keras.utils.pack_x_y_sample_weight(x, y, weights)
     return keras.tree.lists_to_tuples(batch)  # as fit feeds lists

@@ -71,15 +71,24 @@ def capture(
         feed = feed_of(inputs, class_weight)
         return capture_model(target, feed, batch=batch, dynamic_batch=dynamic_batch)
     if class_weight is not None:
-        raise InputError("class_weight is for a Keras model, as its fit takes it")
+        raise InputError(
+            "class_weight is what fit of a Keras model takes: leave it out for a function or a "
+            "graph, and weigh the loss in the step itself"
+        )
     if isinstance(target, tf.compat.v1.MetaGraphDef):
         target = _imported(target)
     if isinstance(target, tf.Graph):
         if inputs or keywords:
-            raise InputError("a graph has its inputs: give the values to the profiler")
+            raise InputError(
+                "a TensorFlow 1 graph takes no inputs here: what it is fed is said when it is "
+                "measured, measure(captured, fetches=..., feed_dict=...)"
+            )
         return _captured_graph(target, fetches, batch)
     if fetches is not None:
-        raise InputError("fetches are for a TensorFlow 1 graph: a function has its results")
+        raise InputError(
+            "fetches are for a TensorFlow 1 graph: leave them out for a function, whose results "
+            "are what it returns"
+        )
     owner = None
     if isinstance(target, str | os.PathLike):
         owner, target = _loaded(target, signature)

@@ -222,7 +222,10 @@ class _Step:
         self._run = run
         if isinstance(target, Captured):
             if inputs:
-                raise InputError("the step is captured already: it has its inputs")
+                raise InputError(
+                    "the step is captured already, with its inputs: place(captured) takes no "
+                    "others; capture(model, x, y) anew for other ones"
+                )
             self.captured = target
         else:
             self.captured = capture(target, *inputs, fetches=run["fetches"], **options)

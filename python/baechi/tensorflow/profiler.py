@@ -58,10 +58,15 @@ def measure(
     """
     versions.require_tested()
     if steps < 1 or warmup < 0:
-        raise InputError("steps must be at least 1, and warmup at least 0")
+        raise InputError(
+            f"steps={steps}, warmup={warmup}: expected at least 1 step, and 0 or more before it"
+        )
     if captured.function is not None:
         if fetches is not None or feed_dict is not None:
-            raise InputError("a function has arguments: give these, not fetches and feed_dict")
+            raise InputError(
+                "fetches and feed_dict are for a TensorFlow 1 graph: a function is measured with "
+                "its arguments, measure(captured, x, y)"
+            )
         if not inputs and not keywords and captured.values is not None:
             inputs, keywords = captured.values
         replay = _replay(captured, (inputs, keywords), device_of or {})

@@ -48,7 +48,10 @@ def profile_of_runs(
         if found:
             rows.append(_row(name, found, kinds or {}))
     if not rows:
-        raise InputError("no operator of the graph is in these runs: were they traced in full?")
+        raise InputError(
+            "no operator of the graph is in these runs: run the step with "
+            "tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)"
+        )
     count = f"{len(metadata)} traced run" + ("s" if len(metadata) > 1 else "")
     return _profile(rows, f"TensorFlow, median of {count}", graph.batch_size)
 
@@ -85,7 +88,9 @@ def profile_of_cost_graph(
             ],
         }
     if not rows:
-        raise InputError("no operator of the graph is in this cost graph")
+        raise InputError(
+            "no operator of the graph is in this cost graph: take that of a run of the same graph"
+        )
     return _profile(list(rows.values()), "TensorFlow's cost model", graph.batch_size)
 
 
@@ -114,7 +119,7 @@ def _row(name: str, found: Sequence[Measured], kinds: Mapping[str, str]) -> dict
 def _message(source: Source, kind: Any) -> Any:
     if isinstance(source, kind):
         return source
-    place = "<bytes>"
+    place = "the bytes given"
     if isinstance(source, (str, os.PathLike)):
         place = os.fspath(source)
         try:

@@ -386,7 +386,7 @@ def test_what_cannot_be_captured_is_told() -> None:
     graph = tf.Graph()
     with graph.as_default():
         tf.constant(1.0)
-    with pytest.raises(baechi.InputError, match="give the values to the profiler"):
+    with pytest.raises(baechi.InputError, match="takes no inputs here"):
         capture(graph, tf.TensorSpec(()))
 
 

@@ -231,9 +231,9 @@ def test_what_cannot_be_measured_is_told() -> None:
     ):
         with pytest.raises(baechi.InputError, match=words):
             measure(captured, *arguments, steps=1, warmup=0)
-    with pytest.raises(baechi.InputError, match="steps must be at least 1"):
+    with pytest.raises(baechi.InputError, match=r"steps=0, warmup=.: expected at least 1 step"):
         measure(captured, X, Y, steps=0)
-    with pytest.raises(baechi.InputError, match="a function has arguments"):
+    with pytest.raises(baechi.InputError, match="are for a TensorFlow 1 graph"):
         measure(captured, X, Y, fetches=["loss"])
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer([1], [2]), default_value=0

@@ -161,7 +161,10 @@ def logical_devices(
 ) -> list[LogicalDevice]:
     """Return a logical device per name, on the given physical ones."""
     if len(names) != len(devices):
-        raise InputError(f"{len(devices)} devices are given for a cluster of {len(names)}")
+        raise InputError(
+            f"devices names {len(devices)}, and the cluster has {len(names)}: name one for each, "
+            "the same one several times if need be"
+        )
     places = [usable(device) for device in devices]
     return [
         LogicalDevice(i, name, place, places.count(place) > 1)

@@ -102,7 +102,10 @@ class _Assembly:
     def _cost(self, index: int) -> OpCost:
         cost = self._costs.ops.get(self._name(index))
         if cost is None:
-            raise InputError(f"the costs say nothing of operator {self._name(index)!r}")
+            raise InputError(
+                f"the costs say nothing of operator {self._name(index)!r}: they are of another "
+                "model or of other units; estimate or measure them for this capture"
+            )
         return cost
 
     def _tensors_read(self, index: int) -> list[int]:

@@ -53,7 +53,9 @@ def _cluster_of(max_memory: Mapping[int | str, int | str] | None) -> tuple[Clust
         return cluster, list(range(len(devices)))
     keys = [key for key in max_memory if key != _DISK and bytes_of(max_memory[key]) > 0]
     if not keys:
-        raise InputError("max_memory leaves no device")
+        raise InputError(
+            "max_memory gives no device any memory: name some, e.g. {0: '10GiB', 'cpu': '30GiB'}"
+        )
     parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{bytes_of(max_memory[k])}B" for k in keys]
     return Cluster("+".join(parts)), keys
 

@@ -37,7 +37,10 @@ def sum_of(outputs: Any) -> torch.Tensor:
         return loss
     parts = [t.float().sum() for t in tensors_in(outputs) if t.requires_grad]
     if not parts:
-        raise InputError("nothing the model returns requires a gradient; give loss=")
+        raise InputError(
+            "nothing that the model returns requires a gradient, so there is no step to train: "
+            "give loss=, from what it returns to a scalar, or call model.eval() to place inference"
+        )
     total = parts[0]
     for part in parts[1:]:
         total = total + part

@@ -53,7 +53,10 @@ def run_graph(
     except NotExportedError:
         fits = False
     if not (fits and exported.accepts(inputs)):
-        raise InputError("the graph was exported for other arguments than it is run with")
+        raise InputError(
+            "the graph was exported for other arguments than it is run with: export it with "
+            "arguments like these, baechi.torch.export(model, example_inputs)"
+        )
     nodes = exported.graph.nodes
     weights = {n.target: weight_of(model, n.target) for n in nodes if n.kind == "weight"}
     device = next((t.device for t in (*weights.values(), *inputs)), torch.device("cpu"))
