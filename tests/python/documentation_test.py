@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import baechi
+from tests import pages
 
 
 def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,12 +25,12 @@ def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "plan.json").exists()
 
 
-def test_the_readme_prints_what_it_says(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (root / "README.md").read_text()
-    found = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    exec(compile(found[1], "README.md", "exec"), {})
-    assert capsys.readouterr().out == found[2]
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first_plan.md"])
+def test_a_page_prints_what_it_says(root: Path, page: str) -> None:
+    pairs = pages.run(root / page)
+    assert pairs
+    for shown, printed in pairs:
+        assert printed == shown
 
 
 def test_the_readme_is_short(root: Path) -> None:
@@ -48,10 +49,10 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_links_between_pages_lead_somewhere(root: Path) -> None:
-    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
-    assert len(pages) > 40
+    found = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    assert len(found) > 40
     dead = []
-    for page in pages:
+    for page in found:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if "://" in link:
                 continue
