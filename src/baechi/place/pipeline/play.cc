@@ -86,8 +86,8 @@ struct Player::State {
   const Actions* given = nullptr;  // what to do
   const IdVector<DeviceId, Bytes>* room = nullptr;
   IdVector<PartId, PartState> parts;
-  IdVector<PartId, Bytes> received;        // with messages, for one run of the part
-  IdVector<DeviceId, Bytes> forward_need;  // of one micro-batch, over all stages of the device
+  IdVector<PartId, Bytes> received;  // with messages, for one run of the part
+  IdVector<DeviceId, Bytes> need;    // of one micro-batch, over all parts of the device
   std::vector<CopyState> copies;
   IdVector<DeviceId, DeviceState> devices;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
@@ -100,7 +100,7 @@ void Player::State::prepare(const StageGraph& of) {
   queues.clear();
   parts.assign(of.parts().size(), {});
   received.assign(of.parts().size(), Bytes(0));
-  forward_need.assign(devices.size(), Bytes(0));
+  need.assign(devices.size(), Bytes(0));
   copies.resize(of.parts().size() * of.micro_batches());
   devices.assign(devices.size(), {});
   events = {};
@@ -123,10 +123,9 @@ void Player::State::prepare(const StageGraph& of) {
     state.last = of.per_step(device).before;
     Bytes running;
     for (const PartId part : of.parts_on(device)) {
-      const bool forward = of[part].phase == Phase::kForward;
-      running = std::max(running, of[part].running + (forward ? Bytes(0) : of[part].takes));
-      state.margin += received[part];
-      if (forward) forward_need[device] += of[part].takes + received[part];
+      running = std::max(running, of[part].running);
+      if (of[part].phase == Phase::kForward) state.margin += received[part];
+      need[device] += of[part].takes + received[part];
     }
     state.margin += running;
     if (!of.parts_on(device).empty())
@@ -221,7 +220,7 @@ bool Player::State::may_begin(DeviceId device, PartId part, std::uint32_t micro_
   if (micro_batch >= sent_back(stage) + rule->most_begun[stage]) return false;
   const DeviceState& state = devices[device];
   if (micro_batch < state.begun) return true;  // its room is reserved
-  return state.held + state.reserved + forward_need[device] + state.margin <= (*room)[device];
+  return state.held + state.reserved + need[device] + state.margin <= (*room)[device];
 }
 
 void Player::State::start(DeviceId device, Action action, Time now) {
@@ -229,13 +228,11 @@ void Player::State::start(DeviceId device, Action action, Time now) {
   DeviceState& state = devices[device];
   state.busy = true;
   ++parts[action.part].next;
-  if (part.phase == Phase::kForward) {
-    if (action.micro_batch >= state.begun) {
-      state.begun = action.micro_batch + 1;
-      state.reserved += forward_need[device];
-    }
-    state.reserved -= part.takes + received[action.part];
+  if (action.micro_batch >= state.begun) {
+    state.begun = action.micro_batch + 1;
+    state.reserved += need[device];
   }
+  state.reserved -= part.takes + received[action.part];
   hold(state, part.takes + part.running);
   played.actions[device].push_back(action);
   events.push({now + part.time, EventKind::kFinish, device, action, Bytes(0)});
