@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 import time
+import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -97,6 +98,18 @@ def remark(text: str) -> None:
     """Say something within `told`; nothing elsewhere."""
     if (progress := _CURRENT.get()) is not None:
         progress.remark(text)
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside of this package that led here, however many calls are between."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level + 1)
+
+
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] == "baechi"
 
 
 def told(function: Callable[P, R]) -> Callable[P, R]:

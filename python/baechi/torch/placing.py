@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.progress import stage, told
+from baechi.progress import stage, told, warn
 from baechi.torch.base import _private
 from baechi.torch.base.devices import default_devices, detected_cluster, logical_devices, usable
 from baechi.torch.base.nested import tensors_in
@@ -242,7 +241,7 @@ def place(
             together = kept_together(what, planned)
     elif early is not None and level == "operator":
         name = type(model).__name__
-        warnings.warn(f"{name} is planned by modules: {early.reason}", stacklevel=2)
+        warn(f"{name} is planned by modules: {early.reason}")
     found_costs = costs_of(
         model, example_inputs, planned, found, costs, devices=chosen, loss=loss, units=what
     )
@@ -312,10 +311,9 @@ def _cluster_on(
     small = {} if devices else devices_too_small(capacities, physical_of)
     for device, (planned, there) in list(small.items())[:1]:
         more = f" (and too much for {len(small) - 1} more)" if len(small) > 1 else ""
-        warnings.warn(
+        warn(
             f"the cluster has {planned:,} bytes for {device}, which has {there:,}{more}: a plan "
-            "may run out of memory; name what there is, or cluster='auto'",
-            stacklevel=3,
+            "may run out of memory; name what there is, or cluster='auto'"
         )
     return found, physical_of
 

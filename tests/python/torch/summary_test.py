@@ -80,3 +80,9 @@ def test_a_model_placed_without_a_plan_has_none_to_report(model: nn.Module, tmp_
     with pytest.raises(InputError, match=r"assign\(\.\.\., plan=plan\)"):
         placed.report(tmp_path / "plan.html")
     placed.restore()
+
+
+def test_a_warning_names_the_line_of_the_script(model: nn.Module) -> None:
+    with pytest.warns(UserWarning, match="which has") as caught:
+        baechi.torch.place(model, torch.randn(8, 256), "2x1GiB").restore()
+    assert [warning.filename for warning in caught] == [__file__]

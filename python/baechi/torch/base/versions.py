@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.utils import checkpoint as checkpointing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
+from baechi.progress import warn
 from baechi.torch.base import _private
 
 FIRST_TESTED = (2, 9)
@@ -238,8 +238,7 @@ def check_version() -> None:
     except Exception as error:  # whatever a name that is gone, or does something else, leads to
         wrong = [f"{type(error).__name__}: {error}"]
     if wrong:
-        warnings.warn(
+        warn(
             f"baechi.torch was tested with PyTorch {first} to {last}; in {torch.__version__} "
-            + "; ".join(wrong),
-            stacklevel=3,
+            + "; ".join(wrong)
         )

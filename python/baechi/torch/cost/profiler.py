@@ -15,7 +15,6 @@ import json
 import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, roofline_time
 from baechi.presets import presets_of
-from baechi.progress import stage
+from baechi.progress import stage, warn
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import renewed, tensors_in
@@ -348,10 +347,9 @@ def measure_on(
                     f"{type(model).__name__} does not fit on {device} as a whole, so its operators "
                     "cannot be measured there: estimate them, or measure a smaller batch"
                 )
-            warnings.warn(
+            warn(
                 f"{type(model).__name__} does not fit on {device} as a whole: its operators are "
-                "measured where it is",
-                stacklevel=2,
+                "measured where it is"
             )
             found = measure(model, example_inputs, captured, kind=kind, **options)
         total = found if total is None else _both(total, found)

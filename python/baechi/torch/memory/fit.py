@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
-from baechi.progress import stage
+from baechi.progress import stage, warn
 from baechi.torch.memory.eager import Peak, StepContext, peaks_of, weight_devices
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.record.recorded_step import Capture
@@ -140,11 +139,10 @@ def planned_for_gradients(
     memory.around = replace(memory.around, held_gradients=held)
     plan, peaks = planned_within(graph(held), cluster, memory, options)
     if len(turns) > 1:
-        warnings.warn(
+        warn(
             "no plan is found that leaves room for gradients while a forward runs: with this one, "
             "call zero_grad() before each forward and do not accumulate gradients "
-            "(gradients='freed' says that you do so)",
-            stacklevel=3,
+            "(gradients='freed' says that you do so)"
         )
     return plan, peaks, "held" if held else "freed"
 

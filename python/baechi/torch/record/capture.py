@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
-from baechi.progress import stage
+from baechi.progress import stage, warn
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, tensors_in
@@ -199,10 +198,9 @@ class RecordingPlace:
                 said = str(error)
             self.too_small = True
             gc.collect()  # what the attempt left on the device
-            warnings.warn(
+            warn(
                 f"{self.device} has no room for {type(model).__name__} even operator by operator: "
-                f"a step is recorded on the CPU, whose kernels may need other memory: {said}",
-                stacklevel=3,
+                f"a step is recorded on the CPU, whose kernels may need other memory: {said}"
             )
         host = torch.device("cpu")
         with moved_to(host, model):

@@ -8,7 +8,6 @@ nobody waits for a graph that takes longer than a moment.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.progress import warn
 from baechi.torch.run.communication import MODES as PLAIN_MODES
 from baechi.torch.run.graph_gain import GraphGain
 from baechi.torch.run.program import Machine, compiled
@@ -168,10 +168,9 @@ class Graphs:
         number = len(self.tier2.exported) + 1
         gain = self.tier2.gain
         if gain is not None and not gain.is_quick:
-            warnings.warn(
+            warn(
                 f"{type(self._model).__name__} {why}: tracing number {number} takes about "
-                f"{gain.tracing:.0f} s of processor time",
-                stacklevel=2,
+                f"{gain.tracing:.0f} s of processor time"
             )
 
     def _check_surroundings(self) -> None:
