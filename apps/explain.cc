@@ -3,16 +3,16 @@
 #include "baechi/study/explain.h"
 
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/io/plan/plan_file.h"
-#include "baechi/io/text/quantity_text.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"
@@ -25,26 +25,20 @@ struct Options {
   GraphArgument graph;
   std::string plan, op;
   ClusterArgument cluster;
+  std::optional<ExecutionOrder> order;
 };
 
-// The plan as it would run on the cluster it is asked about: replayed when that is another one.
-Plan plan_on(const Plan& plan, const Cluster& cluster, const CostModel& costs,
+// The plan as it would run on the cluster and in the order that it is asked about: replayed when
+// one of them is another.
+Plan plan_on(const Plan& plan, ExecutionOrder order, const CostModel& costs,
              const RunContext& context) {
-  if (cluster.spec() == plan.cluster) return plan;
+  const Cluster& cluster = costs.cluster();
+  if (cluster.spec() == plan.cluster && order == plan.order) return plan;
   if (cluster.num_devices() != plan.cluster.devices.size())
     throw InputError("--cluster", "the plan is for " + std::to_string(plan.cluster.devices.size()) +
                                       " devices, the cluster has " +
                                       std::to_string(cluster.num_devices()));
-  const OpGraph& graph = costs.graph();
-  Trace trace = simulate(
-      costs, {placement_of(plan.schedule), order_of(plan.schedule, graph, cluster.num_devices())},
-      {.cancel = context.cancel});
-  Plan result = plan;
-  result.cluster = cluster.spec();
-  result.devices = plan_devices(trace);
-  result.schedule = std::move(trace.schedule);
-  result.bounds.clear();
-  return result;
+  return replayed(plan, costs, order, context.cancel);
 }
 
 ExitCode explain(const Options& options, const RunContext& context) {
@@ -54,7 +48,7 @@ ExitCode explain(const Options& options, const RunContext& context) {
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  Plan plan = plan_on(given, cluster, costs, context);
+  Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);
   if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, context.cancel);
   const Explained explained{graph, cluster, plan};
 
@@ -68,14 +62,10 @@ ExitCode explain(const Options& options, const RunContext& context) {
     text = context.json ? explanation_json(explained, told) : explanation_text(explained, told);
   }
   context.json ? print_result(text) : print_text(text);
-  for (const DeviceId device : cluster.devices()) {
-    if (plan.devices[device].peak <= cluster[device].capacity) continue;
-    print_words(
-        "baechi: " + options.plan + ": device '" + cluster[device].name + "' runs out of memory: " +
-        short_text(plan.devices[device].peak - cluster[device].capacity) + " over its capacity");
-    return ExitCode::kDoesNotFit;
-  }
-  return ExitCode::kOk;
+  const std::optional<DeviceId> full = first_over(plan);
+  if (!full.has_value()) return ExitCode::kOk;
+  print_words("baechi: " + options.plan + ": " + over_words(plan, *full));
+  return ExitCode::kDoesNotFit;
 }
 
 Run declare(OptionSet& set) {
@@ -90,6 +80,7 @@ Run declare(OptionSet& set) {
       })
       .type_name("NAME");
   add_cluster_options(set, options->cluster, /*required=*/false);
+  add_order_option(set, options->order);
   return [options](const RunContext& context) { return explain(*options, context); };
 }
 

@@ -8,8 +8,10 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
+#include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/report/export/exports.h"
+#include "baechi/report/text/plan_text.h"
 
 namespace baechi::cli {
 namespace {
@@ -36,18 +38,38 @@ std::string format_help() {
   return text + "\n" + kOnnx + ": the ONNX model that GRAPH is, with a device on every node";
 }
 
+// What no such file says: how long a step takes without the plan's order.
+void show_step(const OpGraph& graph, const Plan& plan, const Options& options, bool json) {
+  const OrderlessStep step = orderless_step(graph, plan);
+  if (!json) return print_words(step.words);
+  std::string text;
+  JsonWriter writer(text);
+  writer.begin_object();
+  writer.field("output", options.output);
+  writer.field("format", options.to);
+  writer.field("order", execution_order_name(plan.order));
+  writer.field("makespan", plan.makespan().count());
+  writer.field("makespan_without_order", step.makespan.count());
+  writer.end_object();
+  writer.finish();
+  print_result(text);
+}
+
 ExitCode export_plan(const Options& options, const RunContext& context) {
+  const bool json = context.json && options.output != "-" && !options.output.empty();
   if (options.to == kOnnx) {
     const SourceText model = read_model(options.graph.path, ModelFormat::kOnnx);
     const OpGraph graph = load_graph(options.graph, context);
     const Plan plan = read_plan(options.plan, graph);
     write_result(options.output, placed_model(model, ModelFormat::kOnnx, graph, plan));
+    show_step(graph, plan, options, json);
     return ExitCode::kOk;
   }
   const ExportFormat& format = find_export_format(options.to);
   const OpGraph graph = load_graph(options.graph, context);
   const Plan plan = read_plan(options.plan, graph);
   write_result(options.output, format.write(graph, plan));
+  if (format.placement_alone) show_step(graph, plan, options, json);
   return ExitCode::kOk;
 }
 

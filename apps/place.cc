@@ -91,6 +91,7 @@ void show_plan(const Plan& plan, const PlanTimes& times, const OpGraph& graph, b
   if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
   print_text(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
   for (const std::string& note : plan.notes) print_words(note);
+  if (const std::string words = fewer_devices_words(plan); !words.empty()) print_words(words);
 }
 
 ExitCode place(const Options& options, const RunContext& context) {
@@ -122,6 +123,7 @@ ExitCode place(const Options& options, const RunContext& context) {
   if (!options.report.empty()) report = html_report(graph, {&shown, 1});
   write_files(options, document, report);
   if (options.output != "-") show_plan(plan, times, graph, context.json);
+  if (model.has_value()) print_words(orderless_step(graph, plan).words);
   return ExitCode::kOk;
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi report: a plan, or two side by side, as one HTML page.
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_file.h"
+#include "baechi/plan/planner.h"
 #include "baechi/report/html/html_report.h"
 
 namespace baechi::cli {
@@ -19,6 +23,7 @@ struct Options {
   GraphArgument graph;
   std::string output;
   std::vector<std::string> plans;
+  std::optional<ExecutionOrder> order;
 };
 
 ExitCode report(const Options& options, const RunContext& context) {
@@ -27,7 +32,14 @@ ExitCode report(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   std::vector<Plan> plans;
   std::vector<ReportPlan> shown;
-  for (const std::string& path : options.plans) plans.push_back(read_plan(path, graph));
+  for (const std::string& path : options.plans) {
+    Plan plan = read_plan(path, graph);
+    if (options.order.value_or(plan.order) != plan.order) {
+      const Cluster cluster(plan.cluster);
+      plan = replayed(plan, CostModel(graph, cluster), *options.order, context.cancel);
+    }
+    plans.push_back(std::move(plan));
+  }
   for (std::size_t i = 0; i < plans.size(); ++i) shown.push_back({&plans[i], options.plans[i]});
   const std::string page = html_report(graph, shown);
   write_result(options.output, page);
@@ -55,6 +67,7 @@ Run declare(OptionSet& set) {
       .values(1, 2)
       .check(check_path)
       .type_name("PLAN [PLAN]");
+  add_order_option(set, options->order);
   set.add("-o,--output", options->output, "The page to write; - is standard output")
       .required()
       .check(check_path)

@@ -6,13 +6,13 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/plan_text.h"
 #include "baechi/report/text/text_table.h"
-#include "baechi/simulate/execution_simulator.h"
 
 namespace baechi::cli {
 namespace {
@@ -21,20 +21,8 @@ struct Options {
   GraphArgument graph;
   std::string plan, output;
   ClusterArgument cluster;
-  bool free_order = false;
+  std::optional<ExecutionOrder> order;
 };
-
-// The plan's placement with what this replay saw in place of what the plan said.
-Plan replayed(const Plan& plan, const Cluster& cluster, Trace trace) {
-  Plan result = plan;
-  result.cluster = cluster.spec();
-  result.schedule = std::move(trace.schedule);
-  result.bounds.clear();
-  result.methods.clear();
-  result.passes.clear();
-  result.devices = plan_devices(trace);
-  return result;
-}
 
 ExitCode simulate_plan(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
@@ -46,21 +34,18 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
                      "the plan is for " + std::to_string(plan.cluster.devices.size()) +
                          " devices, the cluster has " + std::to_string(cluster.num_devices()));
   const CostModel costs(graph, cluster);
-  PlacedGraph placed{placement_of(plan.schedule), std::nullopt};
-  if (!options.free_order) placed.order = order_of(plan.schedule, graph, cluster.num_devices());
-  Trace trace = simulate(costs, placed, {.cancel = context.cancel});
-  const std::optional<Overflow> overflow = find_overflow(trace, cluster);
-  const Plan result = replayed(plan, cluster, std::move(trace));
+  const Plan result = replayed(plan, costs, options.order.value_or(plan.order), context.cancel);
+  const std::optional<DeviceId> full = first_over(result);
 
-  if (!options.output.empty() && !overflow.has_value())
+  if (!options.output.empty() && !full.has_value())
     write_result(options.output, plan_to_json(result, graph));
   if (context.json)
     print_result(plan_to_json(result, graph));
   else if (options.output != "-")
-    print_text("step " + short_text(result.makespan()) + "\n\n" + devices_text(result, graph));
-  if (!overflow.has_value()) return ExitCode::kOk;
-  print_words("baechi: " + options.plan + ": device '" + cluster[overflow->device].name +
-              "' runs out of memory: " + short_text(overflow->over) + " over its capacity");
+    print_text("step " + short_text(result.makespan()) + order_words(result) + "\n\n" +
+               devices_text(result, graph));
+  if (!full.has_value()) return ExitCode::kOk;
+  print_words("baechi: " + options.plan + ": " + over_words(result, *full));
   return ExitCode::kDoesNotFit;
 }
 
@@ -69,8 +54,7 @@ Run declare(OptionSet& set) {
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   add_cluster_options(set, options->cluster, /*required=*/false);
-  set.add_flag("--free-order", options->free_order,
-               "Run operators as they become ready instead of in the plan's order");
+  add_order_option(set, options->order);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return simulate_plan(*options, context); };
 }
@@ -82,7 +66,7 @@ extern const Command kSimulateCommand{
     .summary = "Replay a plan: when everything happens and what memory it takes",
     .examples =
         "baechi simulate model.json plan.json\n"
-        "baechi simulate model.json plan.json --free-order\n"
+        "baechi simulate model.json plan.json --order none\n"
         "baechi simulate model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
     .declare = declare,
 };

@@ -27,7 +27,7 @@ struct Options {
   GraphArgument graph;
   ClusterArgument cluster;
   PlanRequest request;
-  bool only_these = false;
+  bool only_these = false, each_device = false;
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
 };
 
@@ -76,12 +76,28 @@ std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster)
   return scenarios;
 }
 
+ExitCode each_device(const OpGraph& graph, const ClusterSpec& cluster, const PlanRequest& request,
+                     const RunContext& context) {
+  std::optional<Progress> progress;
+  const DevicesWorth worth = devices_worth(graph, cluster, request, [&](const std::string& name) {
+    progress.reset();
+    progress.emplace("what if: " + name);
+  });
+  progress.reset();
+  context.json ? print_result(device_worth_json(worth)) : print_text(device_worth_text(worth));
+  return worth.step.has_value() ? ExitCode::kOk : ExitCode::kDoesNotFit;
+}
+
 ExitCode what_if(const Options& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   if (!options.batches.empty() && !graph.batch_size().has_value())
     throw InputError("--try-batch", "the graph has no batch_size: its costs cannot be scaled");
   const PlanRequest request = request_of(options.request, context);
+  const bool asks_more = options.only_these || !chosen(options, cluster).empty();
+  if (options.each_device && asks_more)
+    throw InputError("--devices", "asks a question of its own: leave out --only-these and --try");
+  if (options.each_device) return each_device(graph, cluster, request, context);
   std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
   if (options.only_these) scenarios.resize(1, scenarios.front());
   for (Scenario& scenario : chosen(options, cluster)) scenarios.push_back(std::move(scenario));
@@ -105,6 +121,8 @@ Run declare(OptionSet& set) {
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add_flag("--only-these", options->only_these,
                "Only the cluster as it is and the scenarios of the --try options");
+  set.add_flag("--devices", options->each_device,
+               "Instead: is each device worth it? A step without it, and which devices are enough");
   const auto add = [&](const char* name, std::vector<std::string>& texts, const char* type,
                        const char* help) {
     set.add(name, texts, help).type_name(type).repeatable();
@@ -129,6 +147,7 @@ extern const Command kWhatIfCommand{
     .examples =
         "baechi what-if model.json --cluster 4x8GiB\n"
         "baechi what-if model.json --cluster 4x8GiB --method m-sct --json\n"
+        "baechi what-if model.json --cluster 1x24GiB+1x8GiB@0.5 --devices\n"
         "baechi what-if model.json --cluster 2x8GiB --only-these --try-devices 3 --try-devices 4\n"
         "baechi what-if model.json --cluster 2x8GiB --try-cluster 1x24GiB --try-link 5us,50GB/s",
     .declare = declare,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 '''
 OF = {
     "ObjectiveOptions": "Options of ``place_for``.",
-    "StudyOptions": "Options of ``what_if``, ``sweep``, ``least`` and ``sensitivity``.",
+    "StudyOptions": "Options of ``what_if``, ``device_worth``, ``sweep``, ``least`` and the like.",
     "PlaceOptions": "Options of ``place_graph``.",
 }
 

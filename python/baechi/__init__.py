@@ -54,7 +54,7 @@ from baechi.pipeline import (
     simulate,
 )
 from baechi.reports import export_onnx, export_plan, report, trace
-from baechi.study import Explanation, explain, least, sensitivity, sweep, what_if
+from baechi.study import Explanation, device_worth, explain, least, sensitivity, sweep, what_if
 
 __all__ = [
     "Cluster",
@@ -81,6 +81,7 @@ __all__ = [
     "Unplaceable",
     "__version__",
     "device_presets",
+    "device_worth",
     "explain",
     "export_formats",
     "export_onnx",

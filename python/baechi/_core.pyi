@@ -423,6 +423,17 @@ class Plan:
         The same plan with the most bytes that each device will hold, by name, as who runs the plan foresees them in an account of its own. Reports show these.
         """
 
+    def with_order(self, order: str) -> Plan:
+        """
+        The plan's placement as a program with that order runs it, "planned", "program" or "none": replayed, without bounds and methods. It may exceed capacities: see Plan.fits.
+        """
+
+    @property
+    def order(self) -> str:
+        """
+        In which order the program that the plan is for runs its operators: "planned" (the plan's own), "program" (that of the graph) or "none" (what becomes ready first).
+        """
+
     @property
     def method(self) -> str: ...
 
@@ -548,9 +559,9 @@ class Unplaceable:
 
 def place_graph(graph: Graph, cluster: Cluster, options: dict) -> Plan | Unplaceable: ...
 
-def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str]) -> Plan:
+def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], order: str = 'none') -> Plan:
     """
-    Replays a placement (device by operator name), each device running what becomes ready first. The result may exceed capacities: see Plan.fits.
+    Replays a placement (device by operator name). Each device runs what becomes ready first, or with order "program" in the order of the graph. The result may exceed capacities: see Plan.fits.
     """
 
 def verify(plan: Plan) -> list[str]:
@@ -641,6 +652,8 @@ def explain(plan: Plan, operator: str | None = None, *, json: bool = False) -> s
     """
 
 def what_if(graph: Graph, cluster: Cluster, clusters: Sequence[tuple[str, Cluster]], batch_sizes: Sequence[int], standard: bool, options: dict) -> str: ...
+
+def device_worth(graph: Graph, cluster: Cluster, options: dict) -> str: ...
 
 def sweep(graph: Graph, cluster: Cluster, memory: Sequence[str], devices: Sequence[int], methods: Sequence[str], options: dict) -> str: ...
 

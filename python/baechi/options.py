@@ -28,7 +28,7 @@ class ObjectiveOptions(TypedDict, total=False):
 
 
 class StudyOptions(ObjectiveOptions, total=False):
-    """Options of ``what_if``, ``sweep``, ``least`` and ``sensitivity``.
+    """Options of ``what_if``, ``device_worth``, ``sweep``, ``least`` and the like.
 
     Args:
         optimize: What the Graph Optimizer does first, for the paper's methods: none: place the
@@ -36,6 +36,10 @@ class StudyOptions(ObjectiveOptions, total=False):
             operators that belong together; fuse: coplace, and fuse neighbours within a group;
             forward: coplace, and let backward operators follow; all: coplace, fuse, and let
             backward operators follow. By default all.
+        order: In which order the program that runs the plan works off its operators: the plan is
+            made for that: planned: every device keeps to the order of the plan; program: every
+            device keeps to the order of the graph's file; none: a device runs whatever became ready
+            first. By default planned.
         budget: How long auto and refine may search; it sets an amount of work, so equal input gives
             an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
         threads: Threads of the search; they change how long it takes, not the plan: a whole number
@@ -45,6 +49,7 @@ class StudyOptions(ObjectiveOptions, total=False):
     """
 
     optimize: str
+    order: str
     threads: int
 
 
@@ -57,6 +62,10 @@ class PlaceOptions(StudyOptions, total=False):
             operators that belong together; fuse: coplace, and fuse neighbours within a group;
             forward: coplace, and let backward operators follow; all: coplace, fuse, and let
             backward operators follow. By default all.
+        order: In which order the program that runs the plan works off its operators: the plan is
+            made for that: planned: every device keeps to the order of the plan; program: every
+            device keeps to the order of the graph's file; none: a device runs whatever became ready
+            first. By default planned.
         budget: How long auto and refine may search; it sets an amount of work, so equal input gives
             an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
         threads: Threads of the search; they change how long it takes, not the plan: a whole number

@@ -119,9 +119,12 @@ def optimize_graph(
     return _core.optimize_graph(graph_given(graph), cluster_of(cluster), optimize)
 
 
-def simulate(graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str]) -> _core.Plan:
+def simulate(
+    graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str], order: str = "none"
+) -> _core.Plan:
     """Replay a placement of yours: device by operator name. It may run over: see ``Plan.fits``."""
-    return _core.simulate(graph_given(graph), cluster_of(cluster), _placement_given(device_of))
+    placement = _placement_given(device_of)
+    return _core.simulate(graph_given(graph), cluster_of(cluster), placement, order)
 
 
 def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:

@@ -82,6 +82,28 @@ def what_if(
     return scenarios
 
 
+def device_worth(
+    graph: _core.Graph,
+    cluster: ClusterLike,
+    method: str = "auto",
+    **options: Unpack[StudyOptions],
+) -> Document:
+    """Say what each device of a cluster buys, and which of them are enough.
+
+    Args:
+        graph: What to place.
+        cluster: At most 32 devices.
+        method: One of ``methods()``.
+        options: Those of ``baechi.options.StudyOptions`` for each plan.
+
+    """
+    text = _core.device_worth(
+        graph_given(graph), cluster_of(cluster), {"method": method, **options}
+    )
+    worth: Document = json.loads(text)
+    return worth
+
+
 def sweep(
     graph: _core.Graph,
     cluster: ClusterLike,

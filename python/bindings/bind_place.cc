@@ -15,7 +15,9 @@
 #include "baechi/base/error.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/bounds/lower_bounds.h"
+#include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
@@ -50,16 +52,24 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
 }
 
 PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
-                  const std::map<std::string, std::string>& device_of) {
+                  const std::map<std::string, std::string>& device_of,
+                  const std::string& order_name) {
+  const ExecutionOrder order = order_by_name(order_name);
+  if (order == ExecutionOrder::kPlanned)
+    throw InputError("order", "a placement has no planned order: it runs in program order or none");
   const Placement placement = placement_by_name(*graph.graph, *cluster.cluster, device_of);
   return interruptible([&](const CancelFlag* cancel) {
     const CostModel costs(*graph.graph, *cluster.cluster);
-    Trace trace = simulate(costs, {placement, std::nullopt}, {.cancel = cancel});
+    Trace trace = simulate(
+        costs,
+        as_executed({placement, std::nullopt}, order, *graph.graph, cluster.cluster->num_devices()),
+        {.cancel = cancel});
     PlanHandle handle{graph.graph, {}};
     Plan& plan = handle.plan;
     plan.graph_name = graph.graph->name();
     plan.cluster = cluster.cluster->spec();
     plan.memory_mode = graph.graph->memory_mode();
+    plan.order = order;
     plan.method = "given";
     plan.schedule = std::move(trace.schedule);
     plan.devices = plan_devices(trace);
@@ -116,6 +126,12 @@ Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
   return placement;
 }
 
+ExecutionOrder order_by_name(const std::string& name) {
+  PlanRequest request;
+  read_option(find_planner_option("order"), name, request, Entrance::kPython);
+  return request.place.order;
+}
+
 void bind_place(nb::module_& m) {
   nb::class_<UnplaceableHandle>(m, "Unplaceable", "Why no plan fits, and what would.")
       .def_prop_ro(
@@ -145,9 +161,11 @@ void bind_place(nb::module_& m) {
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
   m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a);
-  m.def("simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a,
-        "Replays a placement (device by operator name), each device running what becomes ready "
-        "first. The result may exceed capacities: see Plan.fits.");
+  m.def(
+      "simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a, "order"_a = "none",
+      "Replays a placement (device by operator name). Each device runs what becomes ready first, "
+      "or with order \"program\" in the order of the graph. The result may exceed capacities: see "
+      "Plan.fits.");
   m.def(
       "verify",
       [](const PlanHandle& h) {

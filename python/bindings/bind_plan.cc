@@ -19,6 +19,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/plan_text.h"
 #include "bindings.h"
+#include "interruptible.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -121,6 +122,24 @@ void bind_plan(nb::module_& m) {
           "peaks"_a,
           "The same plan with the most bytes that each device will hold, by name, as who runs the "
           "plan foresees them in an account of its own. Reports show these.")
+      .def(
+          "with_order",
+          [](const PlanHandle& h, const std::string& order) {
+            return interruptible([&](const CancelFlag* cancel) {
+              const Cluster cluster(h.plan.cluster);
+              return PlanHandle{h.graph, replayed(h.plan, CostModel(*h.graph, cluster),
+                                                  order_by_name(order), cancel)};
+            });
+          },
+          "order"_a,
+          "The plan's placement as a program with that order runs it, \"planned\", \"program\" or "
+          "\"none\": replayed, without bounds and methods. It may exceed capacities: see "
+          "Plan.fits.")
+      .def_prop_ro(
+          "order",
+          [](const PlanHandle& h) { return std::string(execution_order_name(h.plan.order)); },
+          "In which order the program that the plan is for runs its operators: \"planned\" (the "
+          "plan's own), \"program\" (that of the graph) or \"none\" (what becomes ready first).")
       .def_prop_ro("method", [](const PlanHandle& h) { return h.plan.method; })
       .def_prop_ro(
           "makespan_ns", [](const PlanHandle& h) { return h.plan.makespan().count(); },

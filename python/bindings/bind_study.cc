@@ -69,6 +69,15 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
   });
 }
 
+std::string worth_of_devices(const GraphHandle& graph, const ClusterHandle& cluster,
+                             const nb::dict& options) {
+  PlanRequest request = request_of(options, kStudiesTake, "device_worth");
+  return interruptible([&](const CancelFlag* cancel) {
+    request.place.cancel = cancel;
+    return device_worth_json(devices_worth(*graph.graph, cluster.cluster->spec(), request));
+  });
+}
+
 std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
                        const std::vector<std::string>& memory,
                        const std::vector<std::size_t>& devices,
@@ -124,6 +133,7 @@ void bind_study(nb::module_& m) {
         "is: text, or a JSON document.");
   m.def("what_if", &what_if, "graph"_a, "cluster"_a, "clusters"_a, "batch_sizes"_a, "standard"_a,
         "options"_a);
+  m.def("device_worth", &worth_of_devices, "graph"_a, "cluster"_a, "options"_a);
   m.def("sweep", &sweep_grid, "graph"_a, "cluster"_a, "memory"_a, "devices"_a, "methods"_a,
         "options"_a);
   m.def("least", &find_least, "graph"_a, "cluster"_a, "devices"_a, "memory"_a, "max_devices"_a,

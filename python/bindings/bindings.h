@@ -73,6 +73,9 @@ OpId operator_id(const OpGraph& graph, const nanobind::object& key);
 Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
                             const std::map<std::string, std::string>& device_of);
 
+// "planned", "program" or "none". Throws InputError for anything else.
+ExecutionOrder order_by_name(const std::string& name);
+
 // Presets, a profile's path, a Profile, or a sequence of these. Throws InputError or TypeError.
 ModelCosts model_costs_of(const nanobind::object& costs, std::optional<std::int64_t> batch);
 // Issues Python warnings.

@@ -236,6 +236,27 @@ def test_export_tensorflow_names_every_node(run: Run, graph: Path, plan: Path) -
         assert answer[op["name"]] == f"/job:localhost/replica:0/task:0/device:GPU:{number}"
 
 
+def test_export_tells_the_step_without_the_order(
+    run: Run, graph: Path, plan: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "devices.json"
+    to = ("--to", "tensorflow", "-o", output)
+    words = run("export", graph, plan, *to)
+    assert words.returncode == 0, words.stderr
+    assert " without one, as a program runs it that takes the placement alone" in words.stderr
+    told = json.loads(run("export", graph, plan, *to, "--json").stdout)
+    replay = json.loads(run("simulate", graph, plan, "--order", "none", "--json").stdout)
+    assert told == {
+        "output": str(output),
+        "format": "tensorflow",
+        "order": "planned",
+        "makespan": json.loads(plan.read_text())["makespan"],
+        "makespan_without_order": replay["makespan"],
+    }
+    table = run("export", graph, plan, "--to", "csv")
+    assert (table.returncode, table.stderr) == (0, "")  # has the order
+
+
 def test_export_of_a_model_of_layers(run: Run, tmp_path: Path) -> None:
     graph, plan = tmp_path / "llama.json", tmp_path / "plan.json"
     assert run("generate", "llama", "--layers", "8", "-o", graph).returncode == 0

@@ -200,6 +200,46 @@ def test_simulate_replays_here_and_elsewhere(run: Run, graph: Path, plan: Path) 
     assert_refused(run("simulate", graph, plan, "-c", "3x8GiB"), "the plan is for 2 devices")
 
 
+@pytest.mark.parametrize("order", ["program", "none"])
+def test_a_plan_is_made_for_the_order_that_runs_it(
+    run: Run, graph: Path, plan: Path, tmp_path: Path, order: str
+) -> None:
+    path = tmp_path / "plan.json"
+    options = ["-c", CLUSTER, "--order", order, "--budget", "50ms"]
+    placed = run("place", graph, *options, "-o", path)
+    assert placed.returncode == 0, placed.stderr
+    words = {"program": " in program order by ", "none": " without an order by "}[order]
+    assert words in placed.stdout.splitlines()[0]
+    document = json.loads(path.read_text())
+    assert document["order"] == order
+    assert run("verify", graph, path).returncode == 0
+    assert json.loads(run("explain", graph, path, "--json").stdout)["order"] == order
+
+    def step(path: Path, *options: str) -> int:
+        result = run("simulate", graph, path, "--json", *options)
+        assert result.returncode == 0, result.stderr
+        replay = json.loads(result.stdout)
+        assert replay["order"] == order
+        return int(replay["makespan"])
+
+    assert step(path) == document["makespan"]
+    assert step(path, "--order", order) == document["makespan"]
+    assert step(plan, "--order", order) >= document["makespan"]
+    page = tmp_path / "report.html"
+    assert run("report", graph, plan, "--order", order, "-o", page).returncode == 0
+    assert f'"order":"{order}"' in page.read_text().replace(" ", "")
+
+    document["order"] = {"program": "none", "none": "program"}[order]
+    path.write_text(json.dumps(document))
+    wrong = run("verify", graph, path)
+    assert wrong.returncode != 0
+    assert "comes first" in wrong.stdout + wrong.stderr
+    assert_refused(
+        run("place", graph, "-c", CLUSTER, "--order", "fast"),
+        "--order: expected one of planned, program or none, found 'fast'",
+    )
+
+
 def test_bounds_are_the_plans_bounds(run: Run, graph: Path, plan: Path) -> None:
     result = run("bounds", graph, "-c", CLUSTER, "--json")
     assert result.returncode == 0, result.stderr

@@ -65,6 +65,24 @@ def test_what_if_plans_the_scenarios_it_is_given(run: Run, graph: Path, batched:
     assert " a sample" in result.stdout
 
 
+def test_what_if_devices_tells_which_are_worth_it(run: Run, graph: Path) -> None:
+    unequal = ["-c", "1x8GiB+1x8GiB@0.001", "--link", "1ms,1GB/s", *QUICK]
+    result = run("what-if", graph, *unequal, "--devices", "--json")
+    assert result.returncode == 0, result.stderr
+    worth = json.loads(result.stdout)
+    fast, slow = worth["devices"]
+    assert worth["enough"] == [fast["name"]]
+    assert slow["makespan_without"] == worth["makespan"] == worth["makespan_of_enough"]
+    assert fast["makespan_without"] > 100 * worth["makespan"]
+    words = run("what-if", graph, *unequal, "--devices").stdout
+    assert f"enough for a step of {words.split()[1]}" in words
+    placed = run("place", graph, *unequal)
+    assert f"a step is as fast without '{slow['name']}'" in placed.stderr
+    refused = run("what-if", graph, *unequal, "--devices", "--only-these")
+    assert (refused.returncode, "a question of its own" in refused.stderr) == (2, True)
+    assert run("what-if", graph, "-c", "2x1KiB", *QUICK, "--devices").returncode == 3
+
+
 @pytest.mark.parametrize(
     ("study", "option", "text"),
     [

@@ -285,6 +285,28 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert "permanent memory" in str(caught.value)
 
 
+def test_a_plan_is_made_and_replayed_for_an_order() -> None:
+    graph = baechi.generate("layered", operators=40, seed=2)
+    cluster = baechi.Cluster("2x8GiB")
+    planned = baechi.place_graph(graph, cluster, budget=0.02)
+    assert planned.order == "planned"
+    for order in ("program", "none"):
+        plan = baechi.place_graph(graph, cluster, order=order, budget=0.02)
+        assert plan.order == order
+        assert baechi.verify(plan) == []
+        replay = baechi.simulate(graph, cluster, plan.device_of, order=order)
+        assert (replay.order, replay.makespan_ns) == (order, plan.makespan_ns)
+        assert baechi.verify(replay) == []
+        elsewhere = planned.with_order(order)
+        assert elsewhere.device_of == planned.device_of
+        assert (elsewhere.order, baechi.verify(elsewhere)) == (order, [])
+        assert plan.makespan_ns <= elsewhere.makespan_ns
+    with pytest.raises(baechi.InputError, match="no planned order"):
+        baechi.simulate(graph, cluster, planned.device_of, order="planned")
+    with pytest.raises(baechi.InputError, match="order: expected one of planned, program or none"):
+        planned.with_order("any")
+
+
 def test_expert_placements_are_simulated_as_given() -> None:
     graph = diamond()
     cluster = baechi.Cluster("2x8GiB", link="5ns", communication="parallel")

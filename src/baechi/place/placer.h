@@ -13,6 +13,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -43,6 +44,8 @@ struct PlaceOptions {
   // m-ETF, m-SCT: where operators go while there is room, equal within a colocation group; the rest
   // is as ever: when they start, and where they go when there is none.
   const Placement* home = nullptr;
+  // In which the plan will run: chain and partition choose by it.
+  ExecutionOrder order = ExecutionOrder::kPlanned;
   std::int64_t exact_work = 1'000'000;  // for `exact`: operators that its search looks at
   const CancelFlag* cancel = nullptr;
 };

@@ -21,9 +21,11 @@ constexpr std::array kHeadrooms{0.1, 0.2, 0.3, 0.4};
 constexpr std::int64_t kLooksPerReplay = 3;
 
 // A plan of the optimised graph in the orders worth trying on the original one: the expanded order,
-// the order of the longest path ahead, and whatever becomes ready first.
+// the order of the longest path ahead, and whatever becomes ready first. Executors that have their
+// own leave no choice.
 std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& small) {
   std::vector<PlacedGraph> result{expand(problem.shrunk->optimized.expansion, small)};
+  if (problem.order != ExecutionOrder::kPlanned) return result;
   const Placement placement = result.front().device;
   result.push_back(list_schedule(problem.costs, placement).placed);
   if (result.front().order.has_value()) result.push_back({placement, std::nullopt});
@@ -43,6 +45,8 @@ bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt&
   const CostModel& costs = problem.costs;
   bool better = false;
   for (PlacedGraph& candidate : candidates) {
+    candidate = as_executed(std::move(candidate), problem.order, costs.graph(),
+                            costs.cluster().num_devices());
     Trace trace = simulate(costs, candidate, {.cancel = cancel});
     if (const std::optional<Overflow> overflow = find_overflow(trace, costs.cluster())) {
       if (misfit != nullptr && !misfit->has_value())
@@ -121,8 +125,11 @@ class Try {
     options.home = &*home;
     std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
     if (!placed.has_value()) return false;
-    PlacedGraph reordered = list_schedule(problem_.costs, placed->device).placed;
-    const bool better = offer({*std::move(placed), std::move(reordered)});
+    std::vector<PlacedGraph> candidates;
+    if (problem_.order == ExecutionOrder::kPlanned)
+      candidates.push_back(list_schedule(problem_.costs, placed->device).placed);
+    candidates.insert(candidates.begin(), *std::move(placed));
+    const bool better = offer(std::move(candidates));
     attempt_.at_home = attempt_.at_home || better;
     return better;
   }
@@ -169,10 +176,11 @@ class Try {
 
   void search() {
     attempt_.optimized = false;
-    LastResort own;
+    LastResort own{.order = problem_.order};
     LastResort& resort = problem_.last_resort != nullptr ? *problem_.last_resort : own;
-    FitSearch search(problem_.costs, problem_.units,
-                     {.simulated_ops = resort.work / 8, .cancel = options_.cancel});
+    FitSearch search(
+        problem_.costs, problem_.units,
+        {.simulated_ops = resort.work / 8, .order = problem_.order, .cancel = options_.cancel});
     fall_back("repair");
     std::optional<PlacedGraph> found = search.repair(start_.has_value() ? *start_ : anywhere());
     resort.work -= search.work();
@@ -207,8 +215,13 @@ bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* canc
       solve_exactly(costs, {.work = work * kLooksPerReplay, .cancel = cancel, .any = true});
   if (exact.cancelled) throw_if_cancelled(cancel);
   resort.work -= std::min(work, exact.work / kLooksPerReplay);
-  resort.placed = std::move(exact.placed);
-  resort.proved = exact.complete && !resort.placed.has_value();
+  resort.proved = exact.complete && !exact.placed.has_value();
+  if (exact.placed.has_value()) {
+    PlacedGraph placed = as_executed(*std::move(exact.placed), resort.order, costs.graph(),
+                                     costs.cluster().num_devices());
+    if (!find_overflow(simulate(costs, placed), costs.cluster()).has_value())
+      resort.placed = std::move(placed);
+  }
   return resort.proved || resort.placed.has_value();
 }
 
@@ -233,7 +246,8 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
                     LastResort& resort) {
   if (std::exchange(resort.searched, true)) return;
   resort.fallbacks = {"packing"};
-  FitSearch search(costs, units, {.simulated_ops = resort.work / 8, .cancel = cancel});
+  FitSearch search(costs, units,
+                   {.simulated_ops = resort.work / 8, .order = resort.order, .cancel = cancel});
   resort.placed = search.pack();
   resort.work -= search.work();
   const bool searchable = is_searchable(costs);
@@ -245,6 +259,7 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
   FitWalked walked = walk_to_fit(costs, units,
                                  {.simulated_ops = searchable ? resort.work / 2 : resort.work,
                                   .seed = resort.seed,
+                                  .order = resort.order,
                                   .cancel = cancel});
   resort.placed = std::move(walked.placed);
   resort.work -= walked.work;
@@ -256,18 +271,21 @@ bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt&
 }
 
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        std::int64_t simulated_ops, const CancelFlag* cancel) {
+                                        ExecutionOrder order, std::int64_t simulated_ops,
+                                        const CancelFlag* cancel) {
   if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
   PlaceOptions options;
   options.cancel = cancel;
   for (const MemoryPolicy memory : {MemoryPolicy::kLive, MemoryPolicy::kReserve}) {
     options.memory = memory;
     PlaceResult result = place_m_etf(costs, options);
-    if (auto* placed = std::get_if<PlacedGraph>(&result))
-      if (!find_overflow(simulate(costs, *placed, {.cancel = cancel}), costs.cluster()))
-        return std::move(*placed);
+    auto* found = std::get_if<PlacedGraph>(&result);
+    if (found == nullptr) continue;
+    PlacedGraph placed =
+        as_executed(std::move(*found), order, costs.graph(), costs.cluster().num_devices());
+    if (!find_overflow(simulate(costs, placed, {.cancel = cancel}), costs.cluster())) return placed;
   }
-  LastResort resort{.work = simulated_ops};
+  LastResort resort{.work = simulated_ops, .order = order};
   search_any_fit(costs, units, cancel, resort);
   return std::move(resort.placed);
 }

@@ -32,6 +32,7 @@ struct Shrunk {
 struct LastResort {
   std::int64_t work = 5'000'000;  // in simulated operators
   std::uint64_t seed = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;
   bool searched = false;
   std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
   std::optional<PlacedGraph> placed = {};
@@ -44,6 +45,7 @@ struct Problem {
   const Units& units;
   const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
   LastResort* last_resort = nullptr;  // absent: one of its own
+  ExecutionOrder order = ExecutionOrder::kPlanned;
 };
 
 struct Attempt {
@@ -51,7 +53,7 @@ struct Attempt {
   const PlacerEntry* placer = nullptr;  // absent: a search that started from other attempts
   bool optimized = false;               // placed on the optimised graph and expanded
   bool at_home = false;                 // if so: its groups stay on the devices they were cut for
-  std::optional<PlacedGraph> placed;    // it fits, by simulation
+  std::optional<PlacedGraph> placed;    // as it is executed; it fits, by simulation
   Time makespan;                        // of `placed`
   IdVector<DeviceId, Bytes> peaks;      // of `placed`
   std::int64_t nanoseconds = 0;         // wall time the attempt took; never part of a result
@@ -79,7 +81,8 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
 
 // Any placement that fits, as cheaply as one can be found; nothing if none was.
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        std::int64_t simulated_ops, const CancelFlag* cancel);
+                                        ExecutionOrder order, std::int64_t simulated_ops,
+                                        const CancelFlag* cancel);
 
 MethodOutcome outcome_of(const Attempt& attempt);
 

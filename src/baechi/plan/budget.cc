@@ -39,6 +39,7 @@ RefineOptions Budget::refinement(double share) const {
   return {.work = replays(share),
           .seed = request_.place.seed,
           .threads = request_.threads,
+          .order = request_.place.order,
           .deadline = deadline_,
           .cancel = request_.place.cancel};
 }

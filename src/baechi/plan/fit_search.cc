@@ -79,7 +79,8 @@ PlacedGraph FitSearch::placed_by(const Assignment& assignment, const Sequence& s
     placed.device[op] = device;
     (*placed.order)[device].push_back(op);
   }
-  return placed;
+  return as_executed(std::move(placed), options_.order, costs_.graph(),
+                     costs_.cluster().num_devices());
 }
 
 // What simulating it gives; nothing once the work limit is reached.

@@ -12,6 +12,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/simulator.h"
@@ -22,6 +23,7 @@ struct FitOptions {
   // Work limit of each search in simulated operators, so that the outcome does not depend on the
   // clock.
   std::int64_t simulated_ops = 5'000'000;
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // in which it has to fit
   const CancelFlag* cancel = nullptr;
 };
 
@@ -48,7 +50,7 @@ class FitSearch {
 
  private:
   using Assignment = IdVector<UnitId, DeviceId>;
-  using Sequence = std::vector<OpId>;  // topological; device orders are restrictions of it
+  using Sequence = std::vector<OpId>;  // topological; planned orders are restrictions of it
 
   struct Outcome {
     Bytes over;  // sum of all devices' excess

@@ -71,7 +71,9 @@ class Walk {
       left[device] -= units_[unit].permanent;
       for (const OpId op : units_[unit].ops) placed_.device[op] = device;
     }
-    draw_sequence();
+    if (options_.order == ExecutionOrder::kPlanned) return draw_sequence();
+    const auto program = costs_.graph().topological_order();
+    sequence_.assign(program.begin(), program.end());
   }
 
   // Now the operator that became free last, now any that is free.
@@ -98,8 +100,9 @@ class Walk {
   // What the devices lack, all together.
   Bytes missing() {
     work_ += cost_;
-    placed_.order.emplace(costs_.cluster().num_devices());
-    for (const OpId op : sequence_) (*placed_.order)[placed_.device[op]].push_back(op);
+    rows_.assign(costs_.cluster().num_devices(), {});
+    for (const OpId op : sequence_) rows_[placed_.device[op]].push_back(op);
+    if (options_.order != ExecutionOrder::kNone) placed_.order = rows_;
     const StepSummary& step = simulator_.run(placed_);
     Bytes missing;
     over_.clear();
@@ -117,11 +120,12 @@ class Walk {
     shifted_.reset();
     const OpId op = draw_operator();
     const std::uint64_t kind = random_.below(8);
-    if (kind < 4) return shift(op);
+    const bool may_shift = options_.order == ExecutionOrder::kPlanned;
+    if (kind < 4 && may_shift) return shift(op);
     const UnitId unit = units_.of(op);
     const std::span<const DeviceId> devices = units_[unit].devices;
     const DeviceId here = placed_.device[op], there = devices[random_.below(devices.size())];
-    if (here == there) return shift(op);
+    if (here == there) return may_shift && shift(op);
     move(unit, there);
     if (kind == 7) {  // and one of those there comes here
       const UnitId back(random_.below(units_.size()));
@@ -137,7 +141,7 @@ class Walk {
   OpId draw_operator() {
     const OpId any(random_.below(sequence_.size()));
     if (over_.empty() || random_.chance(0.3)) return any;
-    const auto& row = (*placed_.order)[over_[random_.below(over_.size())]];
+    const std::vector<OpId>& row = rows_[over_[random_.below(over_.size())]];
     return row.empty() ? any : row[random_.below(row.size())];
   }
 
@@ -184,7 +188,8 @@ class Walk {
   Random random_;
 
   PlacedGraph placed_;
-  std::vector<OpId> sequence_;  // topological; device orders are restrictions of it
+  std::vector<OpId> sequence_;  // topological; planned orders are restrictions of it
+  DeviceOrder rows_;            // the restrictions
   IdVector<OpId, std::size_t> position_;
   std::vector<DeviceId> over_;  // those that lacked memory when it was looked at last
   std::vector<std::pair<UnitId, DeviceId>> moved_;  // of the last proposal, with where they were

@@ -9,6 +9,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -16,11 +17,12 @@ namespace baechi {
 struct FitWalkOptions {
   std::int64_t simulated_ops = 2'000'000;  // work limit: the outcome does not depend on the clock
   std::uint64_t seed = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // another leaves placements to walk over
   const CancelFlag* cancel = nullptr;
 };
 
 struct FitWalked {
-  std::optional<PlacedGraph> placed;  // with its order; simulated, and fits
+  std::optional<PlacedGraph> placed;  // as it is executed; simulated, and fits
   std::int64_t work = 0;              // in simulated operators
 };
 

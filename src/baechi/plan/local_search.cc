@@ -20,30 +20,34 @@ constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
 }  // namespace
 
 LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-                         std::uint64_t seed)
-    : costs_(&costs), units_(&units), simulator_(costs), random_(seed) {
+                         std::uint64_t seed, ExecutionOrder order)
+    : costs_(&costs), units_(&units), order_(order), simulator_(costs), random_(seed) {
   restart(start);
   best_ = now_;
   best_makespan_ = makespan_;
 }
 
 void LocalSearch::restart(const PlacedGraph& placed) {
-  BAECHI_ASSERT(placed.order.has_value(), "refine needs an order to change");
+  BAECHI_ASSERT(placed.order.has_value() == (order_ != ExecutionOrder::kNone),
+                "refine starts from what is executed");
   now_.device = placed.device;
-  number_ranks(plan_order(costs_->graph(), *placed.order));
+  if (order_ == ExecutionOrder::kPlanned)
+    number_ranks(plan_order(costs_->graph(), *placed.order));
+  else
+    number_ranks(costs_->graph().topological_order());
   ++evaluations_;
   BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
   accept(simulator_.makespan(now_));
   history_.assign(kHistory, makespan_);
 }
 
-void LocalSearch::number_ranks(const std::vector<OpId>& sequence) {
+void LocalSearch::number_ranks(std::span<const OpId> sequence) {
   rank_.resize(sequence.size());
-  now_.order = DeviceOrder(costs_->cluster().num_devices());
-  for (std::size_t i = 0; i < sequence.size(); ++i) {
+  for (std::size_t i = 0; i < sequence.size(); ++i)
     rank_[sequence[i]] = static_cast<Rank>(i + 1) * kRankGap;
-    (*now_.order)[now_.device[sequence[i]]].push_back(sequence[i]);
-  }
+  if (order_ == ExecutionOrder::kNone) return;
+  now_.order = DeviceOrder(costs_->cluster().num_devices());
+  for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
 }
 
 bool LocalSearch::fits() {
@@ -86,7 +90,7 @@ void LocalSearch::step() {
 bool LocalSearch::propose() {
   changes_.clear();
   if (critical_.empty()) return false;
-  if (step_ % 256 == 0) return reorder();
+  if (step_ % 256 == 0 && order_ == ExecutionOrder::kPlanned) return reorder();
   if (random_.chance(0.85)) return propose_for(critical_[random_.below(critical_.size())]);
   const UnitId unit(random_.below(units_->size()));
   // One draw per statement: compilers evaluate arguments in different orders.
@@ -108,7 +112,7 @@ bool LocalSearch::propose_for(const Blame& blame) {
       break;
     case Blame::Reason::kBusyDevice: {  // one of the two makes room, or waits
       const std::uint64_t choice = random_.below(4);
-      if (choice == 0) return hoist(blame.op, blame.cause);
+      if (choice == 0 && order_ == ExecutionOrder::kPlanned) return hoist(blame.op, blame.cause);
       const UnitId mover = choice == 1 ? unit : cause;
       move_region(mover, other_device(mover), choice == 3 ? size : 1);
       break;
@@ -117,14 +121,26 @@ bool LocalSearch::propose_for(const Blame& blame) {
       const DeviceId target = other_device(unit);
       move_region(unit, target, size);
       if (changes_.empty() || random_.chance(0.7)) break;
-      const std::vector<OpId>& row = (*now_.order)[target];
-      if (row.empty()) break;
-      const UnitId back = units_->of(row[random_.below(row.size())]);
-      if (back != unit && allowed(back, here)) move(back, here);
+      const std::optional<UnitId> back = any_unit_on(target);
+      if (back.has_value() && *back != unit && allowed(*back, here)) move(*back, here);
       break;
     }
   }
   return !changes_.empty();
+}
+
+std::optional<UnitId> LocalSearch::any_unit_on(DeviceId device) {
+  if (now_.order.has_value()) {
+    const std::vector<OpId>& row = (*now_.order)[device];
+    if (row.empty()) return std::nullopt;
+    return units_->of(row[random_.below(row.size())]);
+  }
+  constexpr int kDraws = 8;
+  for (int i = 0; i < kDraws; ++i) {
+    const UnitId unit(random_.below(units_->size()));
+    if (now_.device[(*units_)[unit].ops.front()] == device) return unit;
+  }
+  return std::nullopt;
 }
 
 bool LocalSearch::allowed(UnitId unit, DeviceId device) const {
@@ -144,10 +160,12 @@ void LocalSearch::move(UnitId unit, DeviceId device) {
   for (const OpId op : (*units_)[unit].ops) {
     if (now_.device[op] == device) continue;
     changes_.push_back({op, now_.device[op], rank_[op]});
-    std::vector<OpId>& from = (*now_.order)[now_.device[op]];
-    from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank()));
-    std::vector<OpId>& to = (*now_.order)[device];
-    to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank()), op);
+    if (now_.order.has_value()) {
+      std::vector<OpId>& from = (*now_.order)[now_.device[op]];
+      from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank()));
+      std::vector<OpId>& to = (*now_.order)[device];
+      to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank()), op);
+    }
     now_.device[op] = device;
   }
 }
@@ -208,7 +226,10 @@ bool LocalSearch::reorder() {
 }
 
 void LocalSearch::undo() {
-  if (changes_.size() * 8 < rank_.size()) {
+  if (!now_.order.has_value()) {
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change)
+      now_.device[change->op] = change->device;
+  } else if (changes_.size() * 8 < rank_.size()) {
     for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
       std::vector<OpId>& from = (*now_.order)[now_.device[change->op]];
       from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank()));
@@ -231,12 +252,33 @@ void LocalSearch::undo() {
   changes_.clear();
 }
 
+// Who ran there before it.
+IdVector<OpId, std::optional<OpId>> LocalSearch::previous_on_device() const {
+  const OpGraph& graph = costs_->graph();
+  IdVector<OpId, std::optional<OpId>> previous(graph.num_ops());
+  const auto link = [&](const DeviceOrder& rows) {
+    for (const std::vector<OpId>& row : rows)
+      for (std::size_t i = 1; i < row.size(); ++i) previous[row[i]] = row[i - 1];
+  };
+  if (now_.order.has_value()) {
+    link(*now_.order);
+    return previous;
+  }
+  DeviceOrder rows(costs_->cluster().num_devices());
+  for (const OpId op : graph.ops()) rows[slots_[op].device].push_back(op);
+  for (std::vector<OpId>& row : rows)
+    std::sort(row.begin(), row.end(), [&](OpId a, OpId b) {
+      const OpSlot &x = slots_[a], &y = slots_[b];
+      return std::tie(x.start, x.end, rank_[a]) < std::tie(y.start, y.end, rank_[b]);
+    });
+  link(rows);
+  return previous;
+}
+
 // Walks back from the last operator: what kept each from starting earlier?
 void LocalSearch::trace_critical_path() {
   const OpGraph& graph = costs_->graph();
-  IdVector<OpId, std::optional<OpId>> previous(graph.num_ops());
-  for (const std::vector<OpId>& row : *now_.order)
-    for (std::size_t i = 1; i < row.size(); ++i) previous[row[i]] = row[i - 1];
+  const IdVector<OpId, std::optional<OpId>> previous = previous_on_device();
   OpId op(0);
   for (const OpId other : graph.ops())
     if (slots_[other].end > slots_[op].end) op = other;

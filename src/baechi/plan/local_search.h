@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of refine's local search: a placement with device orders, moves on it, and the memory
-// of the best one seen. Beyond the paper.
+// One stream of refine's local search: a placement, with device orders where the executor keeps to
+// the plan's, moves on it, and the memory of the best one seen. Beyond the paper.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/simulator.h"
 
@@ -18,9 +20,9 @@ namespace baechi {
 
 class LocalSearch {
  public:
-  // Requires a start with an order, that fits.
+  // Requires a start as it is executed in that order, that fits.
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-              std::uint64_t seed);
+              std::uint64_t seed, ExecutionOrder order = ExecutionOrder::kPlanned);
 
   // Goes on for so many simulated operators, or until `stop` says so. A move counts as one
   // simulation, whether or not its memory is looked at.
@@ -30,7 +32,7 @@ class LocalSearch {
     for (std::int64_t done = 0; done < work && !stop(); done += num_ops) step();
   }
 
-  // Continues from `placed` instead; it has an order and fits.
+  // Continues from `placed` instead; it is as it is executed and fits.
   void restart(const PlacedGraph& placed);
 
   Time best_makespan() const { return best_makespan_; }
@@ -58,21 +60,26 @@ class LocalSearch {
   bool hoist(OpId op, OpId before);
   bool reorder();
   DeviceId other_device(UnitId unit);
+  std::optional<UnitId> any_unit_on(DeviceId device);
   bool allowed(UnitId unit, DeviceId device) const;
 
   bool fits();
   void accept(Time makespan);
   void undo();
-  void number_ranks(const std::vector<OpId>& sequence);
+  void number_ranks(std::span<const OpId> sequence);
+  IdVector<OpId, std::optional<OpId>> previous_on_device() const;
   void trace_critical_path();
 
   const CostModel* costs_;
   const Units* units_;
+  ExecutionOrder order_;
   Simulator simulator_;
   Random random_;
 
-  PlacedGraph now_;            // where the search is, or a move away from it
-  IdVector<OpId, Rank> rank_;  // topological; every device order is sorted by it, then by id
+  PlacedGraph now_;  // where the search is, or a move away from it
+  // Topological; every device order, where there is one, is sorted by it, then by id. Moves change
+  // it where the plan's order is kept to.
+  IdVector<OpId, Rank> rank_;
   Time makespan_;              // of where the search is
   std::vector<Time> history_;  // late acceptance: a move may be as bad as one some steps ago
   std::size_t step_ = 0;

@@ -55,7 +55,7 @@ bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_
   constexpr std::int64_t kMostWork = 2'000'000;
   const std::int64_t work =
       std::min(kMostWork, work_for_fit(costs.graph(), options.budget * Share::kProbe) / 4);
-  return find_any_fit(other, units, work, options.cancel).has_value();
+  return find_any_fit(other, units, options.order, work, options.cancel).has_value();
 }
 
 // An attempt on the needed devices as one on all of them.
@@ -86,7 +86,8 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
 
 Unplaceable explain(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
   if (!request.suggest) return answer;
-  const SuggestOptions options{.budget = request.budget, .cancel = request.place.cancel};
+  const SuggestOptions options{
+      .budget = request.budget, .order = request.place.order, .cancel = request.place.cancel};
   std::optional<CanonicalCosts> canonical;
   if (costs.graph().num_ops() <= kMostCanonicalOps) canonical.emplace(costs);
   const CostModel& asked = canonical.has_value() ? canonical->costs() : costs;
@@ -160,22 +161,45 @@ IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace) {
 }
 
 Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
-             bool bounds) {
+             bool bounds, ExecutionOrder order) {
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
-  Trace trace = simulate(costs, placed);
-  const std::vector<std::string> violations = check_schedule(graph, cluster, trace.schedule);
+  Trace trace = simulate(costs, as_executed(placed, order, graph, cluster.num_devices()));
+  const std::vector<std::string> violations =
+      check_schedule(graph, cluster, trace.schedule, {.order = order});
   BAECHI_ASSERT(violations.empty(), ("a plan broke a rule: " + violations.front()).c_str());
 
   Plan plan;
   plan.graph_name = graph.name();
   plan.cluster = cluster.spec();
   plan.memory_mode = graph.memory_mode();
+  plan.order = order;
   plan.method = method;
   plan.schedule = std::move(trace.schedule);
   plan.devices = plan_devices(trace);
   if (bounds) plan.bounds = lower_bounds(costs);
   return plan;
+}
+
+Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
+              const CancelFlag* cancel) {
+  const OpGraph& graph = costs.graph();
+  BAECHI_ASSERT(costs.cluster().num_devices() == plan.cluster.devices.size(),
+                "a plan is replayed on as many devices");
+  const std::size_t num_devices = costs.cluster().num_devices();
+  const PlacedGraph placed =
+      as_executed({placement_of(plan.schedule), order_of(plan.schedule, graph, num_devices)}, order,
+                  graph, num_devices);
+  Trace trace = simulate(costs, placed, {.cancel = cancel});
+  Plan result = plan;
+  result.cluster = costs.cluster().spec();
+  result.order = order;
+  result.devices = plan_devices(trace);
+  result.schedule = std::move(trace.schedule);
+  result.bounds.clear();
+  result.methods.clear();
+  result.passes.clear();
+  return result;
 }
 
 Plan plan_with_capacities(Plan plan, const CostModel& costs) {
@@ -193,7 +217,8 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
   if (same != cluster.spec())
     throw InputError("the plan is for a cluster that differs in more than capacities");
   plan.cluster = std::move(same);
-  const std::vector<std::string> violations = check_schedule(costs.graph(), cluster, plan.schedule);
+  const std::vector<std::string> violations =
+      check_schedule(costs.graph(), cluster, plan.schedule, {.order = plan.order});
   if (!violations.empty()) throw InputError("the plan does not fit: " + violations.front());
   if (!plan.bounds.empty()) plan.bounds = lower_bounds(costs);
   if (!less.empty()) plan.notes.push_back("planned with less memory than there is: " + less);
@@ -242,6 +267,8 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
     answer.methods = std::move(methods);
     return explain(costs, request, std::move(answer));
   }
+  if (request.place.order == ExecutionOrder::kNone)
+    best = &attempts[most_robust_of_fastest(costs, attempts, request)];
   if (request.robust.has_value()) {
     RobustChoice choice = choose_robust(costs, attempts,
                                         {.fraction = *request.robust,
@@ -251,7 +278,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
     best = &attempts[choice.attempt];
     portfolio.notes.push_back(std::move(choice.note));
   }
-  Plan plan = plan_of(costs, *best->placed, best->method, request.bounds);
+  Plan plan = plan_of(costs, *best->placed, best->method, request.bounds, request.place.order);
   if (request.bounds && portfolio.bound.has_value()) {
     plan.bounds.push_back(*portfolio.bound);
     std::ranges::sort(plan.bounds, [](const NamedBound& a, const NamedBound& b) {

@@ -70,6 +70,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
 
 struct SuggestOptions {
   double budget = 1.0;  // as PlanRequest's; the searches take about as much, each
+  ExecutionOrder order = ExecutionOrder::kPlanned;
   const CancelFlag* cancel = nullptr;
 };
 
@@ -83,10 +84,16 @@ std::optional<std::size_t> smallest_device_count(const CostModel& costs,
 // What the simulator saw, as a plan keeps it.
 IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace);
 
-// The plan of a placement that is known to fit: simulates, verifies (a violation is an
-// InternalError: our bug), and fills in everything but the table of methods.
+// The plan of a placement that is known to fit as an executor of that order runs it: simulates,
+// verifies (a violation is an InternalError: our bug), and fills in everything but the table of
+// methods.
 Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
-             bool bounds);
+             bool bounds, ExecutionOrder order = ExecutionOrder::kPlanned);
+
+// The plan as an executor of that order runs it on the cluster of `costs`, which has as many
+// devices. It need not fit; bounds, methods and passes are not about it and are gone.
+Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
+              const CancelFlag* cancel = nullptr);
 
 // A plan that was made for devices of other capacities, for the cluster of `costs`: what runs where
 // and when stays, bounds (if it has any) and gap are those of this cluster, and a note names the

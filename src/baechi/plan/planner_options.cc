@@ -61,6 +61,13 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.optimize.level, optimize_levels());
                   }},
+    PlannerOption{.name = "order",
+                  .help = "In which order the program that runs the plan works off its operators: "
+                          "the plan is made for that",
+                  .takers = kAllPlan,
+                  .field = [](PlanRequest& r) -> OptionField {
+                    return one_of(r.place.order, execution_orders());
+                  }},
     PlannerOption{.name = "budget",
                   .help = "How long auto and refine may search; it sets an amount of work, so "
                           "equal input gives an equal plan",

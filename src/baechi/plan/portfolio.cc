@@ -11,6 +11,7 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/refine.h"
+#include "baechi/plan/robust.h"
 #include "baechi/plan/search_on.h"
 
 namespace baechi {
@@ -71,7 +72,8 @@ class Portfolio {
         request_(request),
         recipe_(recipe),
         last_resort_{.work = work_for_fit(costs.graph(), request.budget),
-                     .seed = request.place.seed},
+                     .seed = request.place.seed,
+                     .order = request.place.order},
         budget_(request, last_resort_) {
     if (given.busy != nullptr)
       for (const OpId op : critical_path_first_sequence(costs))
@@ -92,7 +94,8 @@ class Portfolio {
     Attempt optimized = attempt(problem(), placer, request_.place);
     if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
     // Fewer operators to place is no promise of a shorter step: keep the better plan.
-    Attempt plain = attempt({costs_, units_, nullptr, &last_resort_}, placer, request_.place);
+    Attempt plain = attempt({costs_, units_, nullptr, &last_resort_, request_.place.order}, placer,
+                            request_.place);
     optimized.nanoseconds += plain.nanoseconds;
     if (!plain.placed.has_value() ||
         (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
@@ -118,6 +121,7 @@ class Portfolio {
     refined.fallbacks.clear();
     const Problem problem = this->problem();
     seen_ = search_on(problem, request_, budget_, refined);
+    if (request_.place.order == ExecutionOrder::kNone) prefer_robust(refined);
     refined.nanoseconds = nanoseconds_since(begin);
     keep(std::move(refined));
     searched_ = true;
@@ -141,7 +145,7 @@ class Portfolio {
     const CanonicalCosts* const busy = given_.busy;
     const CostModel& costs = busy != nullptr ? busy->costs() : costs_;
     std::optional<PlacedGraph> to_beat;
-    if (start != nullptr)
+    if (start != nullptr && is_planned())
       to_beat = busy != nullptr ? busy->from_given(given_.to(*start->placed)) : *start->placed;
     std::erase_if(result_.attempts, by_proof);
     ExactResult found = solve_exactly(costs, {.work = budget_.looks(share),
@@ -158,7 +162,8 @@ class Portfolio {
         exact_plan_ = busy->to_given(*found.placed);
         found.placed = given_.from(*exact_plan_);
       }
-      offer_placement(problem(), *found.placed, exact);
+      if (!offer_placement(problem(), *found.placed, exact))
+        exact.reason = "its plan does not fit in the order that the executor has";
       result_.bound = {"exact search", found.bound};
     } else {
       exact.reason = found.complete ? "every placement in every order runs out of memory"
@@ -166,7 +171,12 @@ class Portfolio {
     }
     exact.nanoseconds = nanoseconds_since(begin);
     keep(std::move(exact));
-    return found.complete;
+    if (is_planned() || !found.placed.has_value()) return found.complete;
+    if (asked)
+      note(std::string(prover().name) +
+           ": it searches among planned orders. Its bound holds in every order; its placement need "
+           "not be the best in this one");
+    return best() != nullptr && best()->makespan <= found.bound;
   }
 
   void note(std::string text) {
@@ -184,6 +194,19 @@ class Portfolio {
   }
 
  private:
+  bool is_planned() const { return request_.place.order == ExecutionOrder::kPlanned; }
+
+  // Of what searches have ended with.
+  void prefer_robust(Attempt& refined) {
+    std::vector<Attempt> found{refined};
+    for (const PlacedGraph& placed : seen_) {
+      Attempt other = refined;
+      other.placed.reset();
+      if (offer_placement(problem(), placed, other)) found.push_back(std::move(other));
+    }
+    refined = std::move(found[most_robust_of_fastest(costs_, found, request_)]);
+  }
+
   // What the table of methods does not show.
   void note_optimized(const Attempt& optimized) {
     if (optimized.at_home && optimized.placed.has_value())
@@ -245,7 +268,7 @@ class Portfolio {
     return best;
   }
 
-  Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_}; }
+  Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_, request_.place.order}; }
 
   const CostModel& costs_;
   const Units& units_;
@@ -319,7 +342,9 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     portfolio.place(placer);
     return portfolio.take();
   }
-  if (costs.graph().num_ops() > kMostCanonicalOps)
+  // Executors with an order of their own take it from the file, or take ids to break ties.
+  if (costs.graph().num_ops() > kMostCanonicalOps ||
+      request.place.order != ExecutionOrder::kPlanned)
     return run_all(costs, units, {costs, units}, request, *recipe);
 
   const CanonicalCosts canonical(costs);

@@ -22,8 +22,10 @@ constexpr double kLag = 1.01;
 
 // The start in the order in which it ran. Operators that take no time may run in an order that
 // cannot be read off the schedule, so this may be another plan, and need not fit.
-std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& start) {
-  if (start.order.has_value()) return start;
+std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& start,
+                                   ExecutionOrder order) {
+  if (start.order.has_value() || order != ExecutionOrder::kPlanned)
+    return as_executed(start, order, costs.graph(), costs.cluster().num_devices());
   const Trace trace = simulate(costs, start);
   PlacedGraph result{start.device,
                      order_of(trace.schedule, costs.graph(), costs.cluster().num_devices())};
@@ -35,7 +37,7 @@ std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& st
 
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
                const RefineOptions& options) {
-  const std::optional<PlacedGraph> first = ordered(costs, start);
+  const std::optional<PlacedGraph> first = ordered(costs, start, options.order);
   const Time start_makespan = simulate(costs, start).schedule.makespan;
   if (!first.has_value())
     return {.placed = start, .makespan = start_makespan, .evaluations = 0, .stopped_early = false};
@@ -49,7 +51,8 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
 
   std::vector<std::unique_ptr<LocalSearch>> streams(kStreams);
   parallel_for(kStreams, options.threads, [&](std::size_t i) {
-    streams[i] = std::make_unique<LocalSearch>(costs, units, *first, options.seed * kStreams + i);
+    streams[i] = std::make_unique<LocalSearch>(costs, units, *first, options.seed * kStreams + i,
+                                               options.order);
   });
   const auto best = [&] {
     return std::min_element(

@@ -11,6 +11,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -21,19 +22,20 @@ struct RefineOptions {
   std::int64_t work = 5'000'000;
   std::uint64_t seed = 1;
   unsigned threads = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // only a planned one is searched, too
   // Emergency brakes: stop early, with the best so far.
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   const CancelFlag* cancel = nullptr;
 };
 
 struct Refined {
-  PlacedGraph placed;  // as good as the start or better, and it fits
+  PlacedGraph placed;  // as it is executed, as good as the start or better, and it fits
   Time makespan;
   std::int64_t evaluations = 0;
   bool stopped_early = false;  // by the deadline or by `cancel`
 };
 
-// Requires a start that fits. Never throws Cancelled: anytime means the best so far.
+// Requires a start that fits as it is executed. Never throws Cancelled: anytime means the best so far.
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
                const RefineOptions& options);
 

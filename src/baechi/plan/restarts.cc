@@ -48,10 +48,10 @@ std::int64_t work_over(const OpGraph& graph) {
 // A cut that hardly runs over is a few moves away from one that fits, and usually much faster than
 // what was made by memory alone.
 std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
-                                    const PlacedGraph& cut) {
+                                    const PlacedGraph& cut, ExecutionOrder order) {
   constexpr std::int64_t kReplays = 60;
   const auto num_ops = static_cast<std::int64_t>(costs.graph().num_ops());
-  FitSearch search(costs, units, {.simulated_ops = kReplays * num_ops});
+  FitSearch search(costs, units, {.simulated_ops = kReplays * num_ops, .order = order});
   return search.repair(cut);
 }
 
@@ -86,7 +86,7 @@ std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units
     const std::int64_t work = least + coarsest;
     if (!cut.has_value()) return {std::nullopt, work};
     if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), work};
-    return {repaired(costs, units, cut->schedule.placed), work};
+    return {repaired(costs, units, cut->schedule.placed, options.place.order), work};
   });
 }
 

@@ -10,6 +10,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/perturb.h"
+#include "baechi/plan/planner.h"
 
 namespace baechi {
 
@@ -22,5 +23,11 @@ struct RobustChoice {
 // earlier one. Requires an attempt with a placement.
 RobustChoice choose_robust(const CostModel& costs, const std::vector<Attempt>& attempts,
                            const Perturbations& perturbations);
+
+// Without an order, small errors of the costs change who runs when. Of the attempts whose step is
+// as short as the shortest, up to a five-hundredth, the one that is then the best at worst.
+// Requires an attempt with a placement.
+std::size_t most_robust_of_fastest(const CostModel& costs, const std::vector<Attempt>& attempts,
+                                   const PlanRequest& request);
 
 }  // namespace baechi

@@ -59,8 +59,9 @@ class SearchOn {
     RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
     for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
       effort.seed = request_.place.seed + i;
-      const FitWalked start = walk_to_fit(problem_.costs, problem_.units,
-                                          {.simulated_ops = effort.work / 4, .seed = effort.seed});
+      const FitWalked start = walk_to_fit(
+          problem_.costs, problem_.units,
+          {.simulated_ops = effort.work / 4, .seed = effort.seed, .order = request_.place.order});
       if (!start.placed.has_value()) continue;
       seen_.push_back(refine(problem_.costs, problem_.units, *start.placed, effort).placed);
       offer_placement(problem_, seen_.back(), best_);

@@ -10,6 +10,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/optimizer_pass.h"
 #include "baechi/schedule/schedule.h"
 
@@ -51,6 +52,7 @@ struct Plan {
   std::string graph_name;
   ClusterSpec cluster;
   MemoryMode memory_mode = MemoryMode::kDataflow;
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // of the executor that the plan is for
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
   std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed
   Schedule schedule;                   // simulated and verified on the original graph
@@ -73,5 +75,8 @@ struct Plan {
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
+
+// What the plan's executor runs, for the simulator to replay.
+PlacedGraph placed_graph_of(const Plan& plan, const OpGraph& graph);
 
 }  // namespace baechi

@@ -200,6 +200,10 @@ class Relocation {
     placed.device[told_.op] = device;
     for (const OpId other : told_.moves_along) placed.device[other] = device;
     for (const OpId op : sequence_) (*placed.order)[placed.device[op]].push_back(op);
+    if (plan_.order != ExecutionOrder::kPlanned) {
+      placed = as_executed(std::move(placed), plan_.order, graph_, costs_.cluster().num_devices());
+      return take_replay(placed, device, result, true);
+    }
     take_replay(placed, device, result, true);
     placed.order.reset();
     take_replay(placed, device, result, false);

@@ -63,8 +63,8 @@ struct Alternative {
   // would be there, and the first time that the device has long enough a gap.
   Time inputs = {}, start = {}, finish = {};
 
-  // Of a replay with the operator and its group on this device: the better one of the plan's order
-  // and first come, first served.
+  // Of a replay with the operator and its group on this device, in the executor's order; where that
+  // is the plan's, the better one of it and first come, first served.
   Time makespan = {};
   Bytes peak = {};                         // of this device
   std::optional<DeviceId> runs_over = {};  // the first device that runs out of memory

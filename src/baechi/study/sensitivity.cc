@@ -27,15 +27,14 @@ Time quantile(const std::vector<Time>& sorted, std::int64_t quarters) {
 void replay(const CostModel& costs, const Units& units, const Plan& plan, const CancelFlag* cancel,
             SensitivitySample& sample) {
   const Cluster& cluster = costs.cluster();
-  const PlacedGraph placed{placement_of(plan.schedule),
-                           order_of(plan.schedule, costs.graph(), cluster.num_devices())};
+  const PlacedGraph placed = placed_graph_of(plan, costs.graph());
   const Trace trace = simulate(costs, placed, {.cancel = cancel});
   if (!find_overflow(trace, cluster).has_value()) {
     sample.makespan = trace.schedule.makespan;
     return;
   }
   sample.repaired = true;
-  FitSearch search(costs, units, {.cancel = cancel});
+  FitSearch search(costs, units, {.order = plan.order, .cancel = cancel});
   if (const std::optional<PlacedGraph> repaired = search.repair(placed))
     sample.makespan = simulate(costs, *repaired, {.cancel = cancel}).schedule.makespan;
 }

@@ -172,13 +172,15 @@ void plan_anew(const CostModel& costs, const PlanRequest& request, ScenarioRun& 
 }
 
 // Keeps the present plan instead if it fits and is shorter. One that overflows is no offer.
-void offer_present(const CostModel& costs, const PlacedGraph& placed, const PlanRequest& request,
+void offer_present(const CostModel& costs, PlacedGraph placed, const PlanRequest& request,
                    std::optional<Plan>& plan) try {
+  const ExecutionOrder order = request.place.order;
+  placed = as_executed(std::move(placed), order, costs.graph(), costs.cluster().num_devices());
   const Trace trace = simulate(costs, placed, {.cancel = request.place.cancel});
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
-  plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds);
+  plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds, order);
 } catch (const NumberTooLarge&) {
   return;
 }
@@ -226,7 +228,7 @@ ScenarioRun run_scenario(const OpGraph& graph, const Scenario& scenario, PlanReq
   plan_anew(*costs, request, run);
   if (present != nullptr)
     if (std::optional<PlacedGraph> placed = moved(*present, *costs))
-      offer_present(*costs, *placed, request, run.plan);
+      offer_present(*costs, *std::move(placed), request, run.plan);
   if (run.plan.has_value()) take_plan(*run.plan, outcome);
   return run;
 }

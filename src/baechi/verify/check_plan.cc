@@ -101,7 +101,9 @@ class Claims {
 std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
                                     const CheckOptions& options) {
   const Cluster cluster(plan.cluster);
-  std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, options);
+  CheckOptions as_executed = options;
+  as_executed.order = plan.order;
+  std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, as_executed);
   if (!violations.empty()) return violations;  // peaks of a wrong schedule mean nothing
   if (plan.devices.size() != cluster.num_devices())
     return {"the plan tells of " + std::to_string(plan.devices.size()) +

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "baechi/base/assert.h"
+#include "baechi/verify/check_order.h"
 #include "baechi/verify/recounted_memory.h"
 #include "baechi/verify/sentences.h"
 
@@ -24,7 +25,7 @@ class Checker {
         say_(graph, cluster),
         max_violations_(max_violations) {}
 
-  void check(bool capacities) {
+  void check(ExecutionOrder order, bool capacities) {
     if (!well_formed()) return;
     check_devices_and_durations();
     check_groups();
@@ -32,6 +33,9 @@ class Checker {
     check_starts();
     check_queues();
     check_makespan();
+    if (violations_.empty())
+      check_order(graph_, schedule_, order, order_, ready_, say_,
+                  [this](const std::string& sentence) { report(sentence); });
     // With broken timing, an account of memory over time would be about nothing.
     if (capacities && violations_.empty()) check_capacities();
   }
@@ -387,7 +391,7 @@ class Checker {
 std::vector<std::string> check_schedule(const OpGraph& graph, const Cluster& cluster,
                                         const Schedule& schedule, const CheckOptions& options) {
   Checker checker(graph, cluster, schedule, options.max_violations);
-  checker.check(options.capacities);
+  checker.check(options.order, options.capacities);
   return checker.take_violations();
 }
 

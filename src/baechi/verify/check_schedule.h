@@ -10,21 +10,23 @@
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/verify/recounted_memory.h"
 
 namespace baechi {
 
 struct CheckOptions {
-  bool capacities = true;           // off: only the timing rules, for what-if questions
-  std::size_t max_violations = 20;  // stop after so many
+  bool capacities = true;  // off: only the timing rules, for what-if questions
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // that the executor has
+  std::size_t max_violations = 20;                  // stop after so many
 };
 
 // One sentence per broken rule, with the names of the operators and devices; empty when the plan
 // is right: slots and transfers complete and consistent with the costs, inputs there before their
 // operator starts, no overlap on a device, queue or channel, queues first come first served, every
 // tensor sent exactly once to every device that reads it, pins and colocation kept, makespan as
-// claimed; and when all that holds, memory within every capacity at every moment.
+// claimed; when all that holds, devices in the executor's order; and then, memory within every capacity at every moment.
 std::vector<std::string> check_schedule(const OpGraph& graph, const Cluster& cluster,
                                         const Schedule& schedule, const CheckOptions& = {});
 

@@ -31,6 +31,7 @@ Plan plan_of(const OpGraph& graph, const Cluster& cluster, std::uint64_t seed) {
   plan.graph_name = graph.name();
   plan.cluster = cluster.spec();
   plan.memory_mode = graph.memory_mode();
+  plan.order = execution_orders()[seed % 3].order;
   plan.method = "random";
   plan.schedule = trace.schedule;
   for (const DeviceTrace& device : trace.devices)
@@ -111,6 +112,10 @@ TEST_CASE("plan.json: damage is found and placed") {
     }
     return {};
   };
+  CHECK(good.find("\"order\": \"none\"") != std::string::npos);  // "planned" is not written
+  CHECK(
+      error_of("\"none\"", "\"any\"").find("expected one of planned, program, none, found 'any'") !=
+      std::string::npos);
   CHECK(error_of("\"makespan\"", "\"makespam\"").find("unknown field") != std::string::npos);
   CHECK(error_of("\"gap\": ", "\"gap\": 1").find("is not makespan / first bound - 1") !=
         std::string::npos);

@@ -33,6 +33,7 @@ class PlanReader {
   OptimizerPass::Size read_size();
   std::vector<std::string> read_texts();
   DeviceId read_device_name();
+  ExecutionOrder read_order();
   void check_document(std::uint64_t seen);
 
   JsonReader& json_;
@@ -61,12 +62,13 @@ enum : std::size_t {
   kBounds,
   kMethods,
   kNotes,
-  kPasses
+  kPasses,
+  kOrder
 };
-constexpr std::array<std::string_view, 17> kNames{
+constexpr std::array<std::string_view, 18> kNames{
     "format", "version",  "baechi",  "graph",     "cluster",   "memory_mode",
     "method", "makespan", "devices", "operators", "transfers", "fallbacks",
-    "gap",    "bounds",   "methods", "notes",     "passes"};
+    "gap",    "bounds",   "methods", "notes",     "passes",    "order"};
 constexpr std::size_t kRequired = 11;
 
 PlanDocument PlanReader::read() {
@@ -139,6 +141,9 @@ void PlanReader::read_field(std::size_t field) {
     case kNotes:
       plan_.notes = read_texts();
       break;
+    case kOrder:
+      plan_.order = read_order();
+      break;
     default:
       break;
   }
@@ -157,6 +162,16 @@ void PlanReader::read_graph() {
     }
   });
   json_.require_fields(kGraphNames, seen, 2);
+}
+
+ExecutionOrder PlanReader::read_order() {
+  const std::string_view name = json_.read_string();
+  std::string known;
+  for (const ExecutionOrderEntry& entry : execution_orders()) {
+    if (entry.name == name) return entry.order;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  json_.fail("expected one of " + known + ", found " + in_quotes(name));
 }
 
 void PlanReader::read_devices() {

@@ -38,6 +38,8 @@ class PlanWriter {
     json_.key("cluster");
     write_cluster_object(json_, plan_.cluster, false);
     json_.field("memory_mode", memory_mode_name(plan_.memory_mode));
+    if (plan_.order != ExecutionOrder::kPlanned)
+      json_.field("order", execution_order_name(plan_.order));
     json_.field("method", plan_.method);
     if (!plan_.fallbacks.empty()) write_texts("fallbacks", plan_.fallbacks);
     json_.field("makespan", plan_.makespan().count());

@@ -204,6 +204,8 @@ class Best {
   Best(const CostModel& costs, const PlaceOptions& options) : costs_(costs), options_(options) {}
 
   void offer(PlacedGraph candidate) {
+    candidate = as_executed(std::move(candidate), options_.order, costs_.graph(),
+                            costs_.cluster().num_devices());
     const Trace trace = simulate(costs_, candidate, {.cancel = options_.cancel});
     const std::pair key(total_excess(trace, costs_.cluster()), trace.schedule.makespan);
     if (placed_.has_value() && key >= key_) return;
@@ -277,7 +279,8 @@ PlaceResult place_chain(const CostModel& costs, const PlaceOptions& options) {
       if (std::find(seen.begin(), seen.end(), placement) != seen.end()) continue;
       const std::size_t num_devices = costs.cluster().num_devices();
       best.offer(with_order(placement, sequence, num_devices));
-      best.offer(with_order(placement, critical, num_devices));
+      if (options.order == ExecutionOrder::kPlanned)
+        best.offer(with_order(placement, critical, num_devices));
       seen.push_back(std::move(placement));
     }
   }

@@ -361,7 +361,10 @@ Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
       bool runs = true;
       for (const OpId op : costs.graph().ops()) runs = runs && costs.may_run(op, placement[op]);
       if (!runs) continue;  // a forward and a backward operator that no one device can run
-      PlacedGraph placed = list_schedule(costs, placement).placed;
+      PlacedGraph placed = options.order == ExecutionOrder::kPlanned
+                               ? list_schedule(costs, placement).placed
+                               : as_executed({std::move(placement), std::nullopt}, options.order,
+                                             costs.graph(), costs.cluster().num_devices());
       const Trace trace = simulate(costs, placed, {.cancel = options.cancel});
       const std::pair key(total_excess(trace, costs.cluster()), trace.schedule.makespan);
       if (best.has_value() && key >= best_key) continue;

@@ -295,13 +295,15 @@ constexpr std::array<ExportFormat, 9> kFormats{{
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
     {"svg", "a picture: a lane per device, data flowing down, at most 300 nodes", to_svg},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
-     to_device_map},
-    {"tensorflow", "TensorFlow device string per node", to_tensorflow},
+     to_device_map, true},
+    {"tensorflow", "TensorFlow device string per node", to_tensorflow, true},
     {"onnxruntime", "ONNX Runtime session option: which annotation of --to onnx runs where",
-     to_onnx_runtime},
-    {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec},
-    {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm},
-    {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp},
+     to_onnx_runtime, true},
+    {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec,
+     true},
+    {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm, true},
+    {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp,
+     true},
 }};
 
 }  // namespace

@@ -18,6 +18,7 @@ struct ExportFormat {
   std::string_view name;  // on the command line and in Python
   std::string_view summary;
   std::string (*write)(const OpGraph&, const Plan&);  // throws InputError when it cannot say it
+  bool placement_alone = false;  // for a program that runs the model in an order of its own
 };
 std::span<const ExportFormat> export_formats();
 

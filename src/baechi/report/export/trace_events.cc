@@ -106,6 +106,7 @@ class TraceWriter {
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("graph", graph_.name());
     json.field("method", plan_.method);
+    json.field("order", execution_order_name(plan_.order));
     json.field("makespan_ns", plan_.makespan().count());
     json.end_object();
     return text;

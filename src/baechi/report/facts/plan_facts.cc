@@ -87,7 +87,8 @@ PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimi
   facts.curves = memory_curves(graph, schedule, cluster.num_devices());
   facts.peaks = peaks_of(graph, schedule, facts.curves, limits.holders);
   thin_curves(facts, schedule.makespan, limits.curve_points);
-  facts.broken = check_schedule(graph, cluster, schedule, {.max_violations = 10});
+  facts.broken =
+      check_schedule(graph, cluster, schedule, {.order = plan.order, .max_violations = 10});
   try {
     facts.path = critical_path(graph, cluster, schedule);
   } catch (const InputError&) {  // something starts for no reason, as in a plan made elsewhere

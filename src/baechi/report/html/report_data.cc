@@ -47,6 +47,7 @@ class PlanWriter {
     json_.field("label", label);
     json_.field("method", plan_.method);
     json_.field("makespan", plan_.makespan().count());
+    json_.field("order", execution_order_name(plan_.order));
     write_texts("fallbacks", plan_.fallbacks);
     write_texts("notes", plan_.notes);
     write_texts("broken", facts_.broken);

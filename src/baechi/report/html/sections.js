@@ -7,6 +7,9 @@ function stacked(parts, whole, mark) {
   mark === undefined ? null : element("b", {style: `left:calc(${share(mark[0])} - 1px)`, title: mark[1]}));
 }
 
+// How the step is run, when not in the plan's own order.
+const ORDER_WORDS = {planned: "", program: "in program order, ", none: "without an order, "};
+
 function planName(plan) {
   if (!plan.letter) return null;
   return element("div.plan-name", {}, element("span.badge", {}, plan.letter), element("span", {}, plan.label));
@@ -48,7 +51,7 @@ function summaryTiles(data, plan) {
   const busy = plan.devices.reduce((sum, d) => sum + d.busy, 0);
   const share = plan.makespan > 0 ? busy / (plan.makespan * plan.devices.length) : 0;
   return element("div.tiles", {},
-    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
+    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `${ORDER_WORDS[plan.order]}by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
     gapTile(plan),
     memoryTile(plan),
     tile("Devices used", [`${plan.usedDevices}`, element("small", {}, ` of ${plan.devices.length}`)],

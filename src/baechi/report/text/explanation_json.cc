@@ -55,6 +55,7 @@ class PlanJson {
   void write() {
     json_.begin_object();
     json_.field("makespan", plan_.makespan().count());
+    json_.field("order", execution_order_name(plan_.order));
     json_.field("bottleneck", bottleneck_name(told_.bottleneck));
     if (told_.busiest.has_value()) json_.field("busiest", cluster_[*told_.busiest].name);
     write_times();

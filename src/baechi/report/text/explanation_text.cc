@@ -10,6 +10,7 @@
 
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/report/text/plan_text.h"
 #include "baechi/report/text/text_table.h"
 
 namespace baechi {
@@ -51,8 +52,9 @@ class PlanText {
 
   std::string text() const {
     if (graph_.num_ops() == 0) return "the graph has no operators\n";
-    return "step " + short_text(plan_.makespan()) + ", " + bottleneck_words() + "\n" +
-           times_words() + gap_words() + "\n" + path_table() + "\n" + memory_table() + full_words();
+    return "step " + short_text(plan_.makespan()) + order_words(plan_) + ", " + bottleneck_words() +
+           "\n" + times_words() + gap_words() + "\n" + path_table() + "\n" + memory_table() +
+           full_words();
   }
 
  private:

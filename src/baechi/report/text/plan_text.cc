@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/report/text/text_table.h"
@@ -126,8 +127,54 @@ std::string devices_text(const Plan& plan, const OpGraph& graph) {
   return table.text();
 }
 
+std::string order_words(const Plan& plan) {
+  if (plan.order == ExecutionOrder::kProgram) return " in program order";
+  return plan.order == ExecutionOrder::kNone ? " without an order" : "";
+}
+
+std::string fewer_devices_words(const Plan& plan) {
+  std::vector<bool> used(plan.cluster.devices.size(), false);
+  for (const OpSlot& slot : plan.schedule.slots) used[slot.device.index()] = true;
+  std::string idle;
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (!used[i]) idle += (idle.empty() ? "" : ", ") + in_quotes(plan.cluster.devices[i].name);
+  if (!idle.empty()) return "a step is as fast without " + idle + ": no operator is placed there";
+  const Time most = plan.makespan() + Time(plan.makespan().count() / 100);
+  const MethodOutcome* fewest = nullptr;
+  for (const MethodOutcome& row : plan.methods)
+    if (row.makespan.has_value() && *row.makespan <= most && row.devices_used < used.size() &&
+        (fewest == nullptr || row.devices_used < fewest->devices_used))
+      fewest = &row;
+  if (fewest == nullptr) return {};
+  return "a step takes " + short_text(*fewest->makespan) + " on " +
+         std::to_string(fewest->devices_used) + " of the " + std::to_string(used.size()) +
+         " devices (method " + printable(fewest->method) +
+         "): what-if --devices tells what each of them buys";
+}
+
+OrderlessStep orderless_step(const OpGraph& graph, const Plan& plan) {
+  if (plan.order == ExecutionOrder::kNone)
+    return {plan.makespan(), "a step takes " + short_text(plan.makespan()) +
+                                 " without an order, which the plan was made for"};
+  const Cluster cluster(plan.cluster);
+  const CostModel costs(graph, cluster);
+  const Plan without = replayed(plan, costs, ExecutionOrder::kNone);
+  std::string words =
+      "a step takes " + short_text(plan.makespan()) +
+      (plan.order == ExecutionOrder::kPlanned ? " in the order of the plan" : order_words(plan)) +
+      ", " + short_text(without.makespan()) +
+      " without one, as a program runs it that takes the placement alone";
+  for (const DeviceId device : cluster.devices())
+    if (without.devices[device].peak > cluster[device].capacity) {
+      words += ", and '" + cluster[device].name + "' runs out of memory";
+      break;
+    }
+  return {without.makespan(), words + ": place --order none plans for that"};
+}
+
 std::string headline(const Plan& plan) {
-  std::string text = "step " + short_text(plan.makespan()) + " by " + printable(plan.method);
+  std::string text =
+      "step " + short_text(plan.makespan()) + order_words(plan) + " by " + printable(plan.method);
   if (!plan.bounds.empty() && plan.gap().has_value())
     text += ", at most " + percent_text(*plan.gap()).substr(1) + " above the best possible (" +
             printable(plan.bounds.front().name) + " bound " +

@@ -23,6 +23,20 @@ std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vec
 // One row per device: operators, busy share, peak against capacity, what is sent and received.
 std::string devices_text(const Plan& plan, const OpGraph& graph);
 
+// " in program order", " without an order", or nothing: how the step of the plan is run.
+std::string order_words(const Plan& plan);
+
+// One sentence when fewer devices than the cluster has are as fast, up to a hundredth, as far as the
+// methods tell; empty otherwise.
+std::string fewer_devices_words(const Plan& plan);
+
+// What a step takes where only the placement is taken over, beside what it takes as planned.
+struct OrderlessStep {
+  Time makespan;      // without an order
+  std::string words;  // one sentence
+};
+OrderlessStep orderless_step(const OpGraph& graph, const Plan& plan);
+
 // "step 267 ms by m-sct, at most 12% above the best possible (longest path 239 ms)".
 std::string headline(const Plan& plan);
 

@@ -115,6 +115,74 @@ std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes) {
   return text;
 }
 
+std::string device_worth_text(const DevicesWorth& worth) {
+  if (!worth.step.has_value()) return "does not fit: " + worth.reason + "\n";
+  TextTable table({{"device"},
+                   {"step without it", Align::kRight},
+                   {"it buys", Align::kRight},
+                   {"it holds", Align::kRight},
+                   {"of", Align::kRight}});
+  std::string reasons;
+  for (const DeviceWorth& device : worth.devices) {
+    std::string without = "does not fit", buys = "the plan";
+    if (device.step_without.has_value()) {
+      const Time bought = *device.step_without - *worth.step;
+      without = short_text(*device.step_without);
+      buys = bought <= Time(0)
+                 ? "no time"
+                 : short_text(bought) + " (" +
+                       percent_text(ratio(bought, *device.step_without)).substr(1) + ")";
+    } else {
+      reasons += "without " + device.device + ": " +
+                 (device.reason.empty() ? "there is no other device" : device.reason) + "\n";
+    }
+    table.add_row(
+        {device.device, without, buys, short_text(device.peak), short_text(device.capacity)});
+  }
+  const std::string all = "step " + short_text(*worth.step) + " on " +
+                          std::to_string(worth.devices.size()) +
+                          (worth.devices.size() == 1 ? " device" : " devices");
+  std::string enough = "no device can go without making the step longer\n";
+  if (worth.enough.size() < worth.devices.size())
+    enough = "enough for a step of " + short_text(worth.step_of_enough) + ": " +
+             joined(worth.enough) + "\n";
+  return all + "\n\n" + table.text() + "\n" + reasons + enough;
+}
+
+std::string device_worth_json(const DevicesWorth& worth) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("fits", worth.step.has_value());
+  if (!worth.step.has_value()) {
+    json.field("reason", worth.reason);
+  } else {
+    json.field("makespan", worth.step->count());
+    json.key("devices");
+    json.begin_array();
+    for (const DeviceWorth& device : worth.devices) {
+      json.begin_object(Layout::kInline);
+      json.field("name", device.device);
+      if (device.step_without.has_value())
+        json.field("makespan_without", device.step_without->count());
+      else
+        json.field("reason", device.reason);
+      json.field("capacity", device.capacity.count());
+      json.field("peak", device.peak.count());
+      json.end_object();
+    }
+    json.end_array();
+    json.key("enough");
+    json.begin_array();
+    for (const std::string& name : worth.enough) json.value(name);
+    json.end_array();
+    json.field("makespan_of_enough", worth.step_of_enough.count());
+  }
+  json.end_object();
+  json.finish();
+  return text;
+}
+
 std::string sweep_csv(const std::vector<GridPoint>& points) {
   std::string text =
       "devices,memory,method,fits,step_ns,gap,highest_peak_bytes,devices_used,by,fallbacks,"

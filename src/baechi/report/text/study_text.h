@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "baechi/graph/op_graph.h"
+#include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"
 #include "baechi/study/sensitivity.h"
 #include "baechi/study/sweep.h"
@@ -18,6 +19,9 @@ namespace baechi {
 // The first outcome is what the others are compared with.
 std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes);
 std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes);
+
+std::string device_worth_text(const DevicesWorth& worth);
+std::string device_worth_json(const DevicesWorth& worth);
 
 // A line of column names, then one per point; text is quoted where it must be (RFC 4180).
 std::string sweep_csv(const std::vector<GridPoint>& points);

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/replays.h"
+
+#include "baechi/base/short_text.h"
+#include "baechi/options/option_text.h"
+#include "baechi/plan/planner_options.h"
+
+namespace baechi::cli {
+
+void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
+  const auto read = [&order](const std::string& text) {
+    PlanRequest request;
+    read_option(find_planner_option("order"), text, request, Entrance::kCommandLine);
+    order = request.place.order;
+  };
+  std::string names;
+  for (const ExecutionOrderEntry& entry : execution_orders())
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  set.add("--order", read,
+          "As a program runs the plan that has this order: " + names +
+              "; the plan's own, if not given")
+      .type_name("NAME");
+}
+
+std::optional<DeviceId> first_over(const Plan& plan) {
+  for (const DeviceId device : plan.devices.keys())
+    if (plan.devices[device].peak > plan.cluster.devices[device.index()].capacity) return device;
+  return std::nullopt;
+}
+
+std::string over_words(const Plan& plan, DeviceId device) {
+  const Device& full = plan.cluster.devices[device.index()];
+  return "device '" + full.name +
+         "' runs out of memory: " + short_text(plan.devices[device].peak - full.capacity) +
+         " over its capacity";
+}
+
+}  // namespace baechi::cli
