@@ -29,8 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign, place_with
 from baechi.torch.run.communication import Arrival, Links
 from baechi.torch.run.planned_pieces import intercepted_calls
+from baechi.torch.trace.exported import export
 from baechi.torch.weights.optimizer_state import follow
 from torch import nn
 
@@ -76,7 +78,7 @@ def per_call(rounds: int, calls: int = 200) -> float:
     inputs = torch.randn(1)
     captured = baechi.torch.capture(placed, inputs, training=False)
     device_of = {op.key: f"d{int(op.key) // 2 % 2}" for op in captured.ops}
-    baechi.torch.assign(placed, captured, device_of, {"d0": "cpu", "d1": "cpu"}, tier=1)
+    assign(placed, captured, device_of, {"d0": "cpu", "d1": "cpu"}, tier=1)
     with torch.no_grad():
         pairs = [
             (cpu_time(lambda: placed(inputs)), cpu_time(lambda: plain(inputs)))
@@ -91,17 +93,17 @@ def per_model(entry: Any, rounds: int) -> tuple[float, float, int]:
     inputs = entry.inputs(config, 2)
     torch.manual_seed(1)
     nets = [entry.build(config) for _ in range(3)]
-    graph = baechi.torch.export(nets[0], inputs)
+    graph = export(nets[0], inputs)
     for tier in (1, 2):
-        baechi.torch.place(
+        place_with(
+            [graph] if tier == 2 else [],
             nets[tier],
             inputs,
-            "2x64GiB",
+            cluster="2x64GiB",
             method="random",
             bounds=False,
             devices=["cpu"] * 2,
             tier=tier,
-            exported=[graph] if tier == 2 else [],
         )
     times: list[list[float]] = []
     for _ in range(rounds + 2):
@@ -219,13 +221,13 @@ def print_gain() -> None:
         inputs = entry.inputs(config, 2)
         nets = [entry.build(config) for _ in range(3)]
         start = time.process_time()
-        graphs = [baechi.torch.export(nets[0], inputs)]
+        graphs = [export(nets[0], inputs)]
         traced = time.process_time() - start
         captured = baechi.torch.capture(nets[0], inputs)
         for tier in (1, 2):
             how: dict[str, Any] = {"devices": ["cpu"] * 2, "tier": tier, "bounds": False}
-            placed = baechi.torch.place(
-                nets[tier], inputs, "2x64GiB", method="random", exported=graphs, **how
+            placed = place_with(
+                graphs, nets[tier], inputs, cluster="2x64GiB", method="random", **how
             )
         times = [[cpu_time(lambda n=n, given=inputs: n(**given)) for n in nets] for _ in range(15)]
         eager, first, second = (statistics.median(t[i] for t in times[2:]) for i in range(3))

@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.memory.eager import StepContext, held_bytes, peak_memory
 from baechi.torch.memory.fit import GraphStep, Memory
+from baechi.torch.placing import assign
 from baechi.torch.record.capture import capture_on
+from baechi.torch.trace.exported import export
 from baechi.torch.trace.graph import NotExportedError
 
 import baechi
@@ -67,7 +70,7 @@ class Subject:
         """
         if self._exported is None:
             try:
-                self._exported = baechi.torch.export(self.model, self.inputs)
+                self._exported = export(self.model, self.inputs)
             except NotExportedError as error:
                 self._exported = error
         if isinstance(self._exported, NotExportedError):
@@ -77,7 +80,7 @@ class Subject:
     @property
     def graph(self) -> baechi.Graph:
         """The costed graph, without an optimizer: steps here have none."""
-        return baechi.torch.graph_of(self.captured, self.costs, optimizer="none").graph
+        return graph_of(self.captured, self.costs, optimizer="none").graph
 
     def peak(
         self, device_of: Mapping[str, str], physical: Mapping[str, str], tier: int, home: str
@@ -127,10 +130,10 @@ class Subject:
             device_of: The logical device of every operator.
             devices: The physical device of every logical one.
             tier: Of the run.
-            how: What else `baechi.torch.assign` is told.
+            how: What else `assign` is told.
 
         """
-        placed = baechi.torch.assign(
+        placed = assign(
             self.model,
             self.captured,
             device_of,

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 import baechi.torch.sim as sim
 import torch
 from baechi.torch.base.nested import map_tensors
+from baechi.torch.placing import place_with
 from baechi.torch.record.capture import call_arguments
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
 
 import baechi
 from models.bank import ENTRIES
@@ -132,8 +135,8 @@ class Subject:
     def why_no_graph(self) -> str:
         """Make the graph for all trials; the reason when there is none."""
         try:
-            self.known = [baechi.torch.export(self.built(), self.batches[0])]
-        except baechi.torch.NotExportedError as why:
+            self.known = [export(self.built(), self.batches[0])]
+        except NotExportedError as why:
             return str(why)
         return ""
 
@@ -164,10 +167,11 @@ class Subject:
         model = self.built()
         batches = [map_tensors(lambda t: t.to(trial.inputs_on), batch) for batch in self.batches]
         drawn: dict[str, Any] = {"seed": seed} if trial.method == "random" else {}
-        placed = baechi.torch.place(
+        placed = place_with(
+            self.known,
             model,
             batches[0],
-            f"{trial.devices}x{capacity * 97 // 100}B",
+            cluster=f"{trial.devices}x{capacity * 97 // 100}B",
             devices=[f"sim:{i}" for i in range(trial.devices)],
             loss=self.entry.loss,
             method=trial.method,
@@ -175,7 +179,6 @@ class Subject:
             gradients="freed",  # these scripts give them up before a forward
             mode=trial.mode,
             tier=trial.tier,
-            exported=self.known,
             budget="200ms",
             bounds=False,
             **drawn,

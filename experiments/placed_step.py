@@ -19,7 +19,9 @@ from typing import Any
 import baechi.torch
 import torch
 from baechi.torch import sim
+from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.memory.eager import peak_memory
+from baechi.torch.placing import assign
 
 import baechi
 from experiments.program_order import in_program_order
@@ -98,9 +100,7 @@ def record(workload: TorchWorkload, machine: Machine, *, repeats: int = 5) -> Re
             warm_up=0 if lasting else 1,
             loss=loss_of,
         )
-    return Recorded(
-        workload, captured, baechi.torch.graph_of(captured, costs, optimizer="none").graph
-    )
+    return Recorded(workload, captured, graph_of(captured, costs, optimizer="none").graph)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Placement:
         """Train for real: the shortest of `steps` steps after one that does not count.
 
         Args:
-            mode: Of communication, as `baechi.torch.assign` has them.
+            mode: Of communication, as `assign` has them.
             tier: 1 runs the model's own code, 2 the graph that torch.export makes of it.
             steps: How many to choose from.
 
@@ -161,7 +161,7 @@ class Placement:
         names = {name: f"sim:{i}" for i, name in enumerate(self.devices)}
         with self.machine.running(count):
             model, inputs = workload.model(), workload.inputs()
-            placed = baechi.torch.assign(
+            placed = assign(
                 model,
                 self.recorded.captured,
                 self.plan.device_of,

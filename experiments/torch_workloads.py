@@ -9,6 +9,8 @@ from typing import Any
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 
 import baechi
 from experiments.page import changes
@@ -175,8 +177,8 @@ def estimated_graph(
     entry = MODELS[name]
     model, inputs = entry.on_meta(entry.config(**sizes), batch)
     captured = baechi.torch.capture(model, inputs, loss=loss_of)
-    costs = baechi.torch.estimate(captured, kinds)
-    return baechi.torch.graph_of(captured, costs, optimizer=entry.optimizer).graph, captured
+    costs = estimate(captured, kinds)
+    return graph_of(captured, costs, optimizer=entry.optimizer).graph, captured
 
 
 def measured_graph(workload: TorchWorkload, *, repeats: int = 5, warm_up: int = 1) -> baechi.Graph:
@@ -192,4 +194,4 @@ def measured_graph(workload: TorchWorkload, *, repeats: int = 5, warm_up: int = 
     finally:
         torch.set_num_threads(threads)
     optimizer = workload.entry.optimizer
-    return baechi.torch.graph_of(captured, costs, optimizer=optimizer).graph
+    return graph_of(captured, costs, optimizer=optimizer).graph

@@ -38,7 +38,7 @@ class Entry:
     build: Callable[[Any], nn.Module]
     inputs: Callable[..., dict[str, torch.Tensor]]  # of (config, batch, device="cpu")
     batches: tuple[int, ...]  # at full size
-    optimizer: str  # as `baechi.torch.graph_of` names it
+    optimizer: str  # as `baechi.torch.place` names it
 
     def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer, ready to train a model."""

@@ -13,6 +13,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
+from baechi.torch.placing import assign
+from baechi.torch.trace.exported import export
 from same_training import trains_the_same
 from torch import nn
 from torch.nn import functional
@@ -96,7 +100,7 @@ def test_buffers_that_are_changed_where_no_gradients_are_kept(kind: type) -> Non
 
 
 def test_the_calls_of_a_part_without_gradients_are_operators_of_their_own() -> None:
-    graph = baechi.torch.export(Codebook(), torch.randn(6, 8))
+    graph = export(Codebook(), torch.randn(6, 8))
     keys = [node.key for node in graph.graph.nodes if node.kind == "call"]
     assert len(set(keys)) == len(keys)
     assert {"copy_@15:copy_", "add_@7:add_"} <= set(keys)
@@ -105,7 +109,7 @@ def test_the_calls_of_a_part_without_gradients_are_operators_of_their_own() -> N
 
 def test_what_changes_several_buffers_keeps_them_together() -> None:
     captured = baechi.torch.capture(Several(), torch.randn(6, 4))
-    graph = baechi.torch.graph_of(captured, baechi.torch.estimate(captured, CLUSTER)).graph
+    graph = graph_of(captured, estimate(captured, CLUSTER)).graph
     assert "_foreach_mul_@1" in graph.names
     for seed in range(4):
         plan = baechi.place_graph(graph, CLUSTER, method="random", seed=seed, bounds=False)
@@ -160,7 +164,7 @@ def test_by_hand_a_buffer_is_changed_elsewhere_than_it_is(change: Any, tier: int
     for second in ("b", "c"):  # of the buffers that are read behind the first
         places["add@1"] = second
         devices = {name: f"sim:{i}" for i, name in enumerate("abc")}
-        placed = baechi.torch.assign(model, captured, places, devices, tier=tier)
+        placed = assign(model, captured, places, devices, tier=tier)
         for _ in range(3):
             torch.testing.assert_close(model(x), plain(x))
         assert placed.tier == tier

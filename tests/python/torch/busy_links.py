@@ -11,6 +11,7 @@ import baechi.torch
 import pytest
 import torch
 from baechi.torch.base import _private
+from baechi.torch.placing import assign
 from torch import nn
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
@@ -44,7 +45,7 @@ def placed(
     device_of.update({key: device for device, named in devices.items() for key in named})
     names = sorted({"d0", *devices})
     physical = {name: f"sim:{i}" for i, name in enumerate(names)}
-    return baechi.torch.assign(model, captured, device_of, physical, tier=tier)
+    return assign(model, captured, device_of, physical, tier=tier)
 
 
 def keep_busy(place: Any, source: int, target: int) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
 from random_placement import placed_at_random
 from torch import nn
 
@@ -44,7 +44,7 @@ def changing() -> Any:
 
 @functools.cache
 def changing_graph() -> Any:
-    return baechi.torch.export(changing(), torch.randn(2, 4))
+    return export(changing(), torch.randn(2, 4))
 
 
 def changing_placed(seed: int, devices: int | list[str] = 3, **options: Any) -> Any:

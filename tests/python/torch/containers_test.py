@@ -12,8 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
 from random_placement import placed_at_random
 from same_training import EXCLUSIVE, SHARED, trains_the_same
 from torch import nn
@@ -200,5 +201,5 @@ def test_the_caller_sees_what_a_model_does_to_its_batch(
 
 
 def test_containers_without_a_graph_say_so() -> None:
-    with pytest.raises(baechi.torch.NotExportedError, match="changes its arguments"):
-        baechi.torch.export(Batch().double(), batch_of("cpu"))
+    with pytest.raises(NotExportedError, match="changes its arguments"):
+        export(Batch().double(), batch_of("cpu"))

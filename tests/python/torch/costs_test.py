@@ -18,6 +18,8 @@ import torch
 from baechi.torch.base import _private, versions
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.cost import profiler
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.record.capture import call_arguments, record_step, sum_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -95,7 +97,7 @@ def test_flops_and_memory_parts_of_a_chain() -> None:
     assert by_key["first"].forward.flops == 2 * 64 * 256 * 512
     assert by_key["first"].backward.flops == 2 * 64 * 256 * 512  # the input needs no gradient
     assert by_key["second"].backward.flops == 2 * 2 * 64 * 512 * 128
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"}).ops
+    costs = estimate(captured, {"gpu": "rtx2080"}).ops
     assert costs["first"].parameters == costs["first"].gradients == 256 * 512 * FLOAT
     assert costs["first"].saved + costs["first"].outputs == 64 * 512 * FLOAT
     assert costs["relu"].outputs == costs["relu"].saved == 0  # in place: (b) is none
@@ -104,8 +106,8 @@ def test_flops_and_memory_parts_of_a_chain() -> None:
 
 def test_graph_pairs_forward_and_backward_and_holds_what_is_saved() -> None:
     _, captured = chain()
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
-    graph = baechi.torch.graph_of(captured, costs, optimizer="adam").graph
+    costs = estimate(captured, {"gpu": "rtx2080"})
+    graph = graph_of(captured, costs, optimizer="adam").graph
     assert graph["first:backward"].forward == "first"
     assert graph["first"].permanent == 3 * 256 * 512 * FLOAT  # weights and two moments
     # The storage that ReLU changes is read by it, by the next layer, and by both backwards.
@@ -122,7 +124,7 @@ def test_graph_pairs_forward_and_backward_and_holds_what_is_saved() -> None:
 def test_tied_weights_and_repeated_calls_share_a_device() -> None:
     case = CASES["lstm"]
     captured = baechi.torch.capture(built(case), case.inputs(2))
-    graph = baechi.torch.graph_of(captured, baechi.torch.estimate(captured, {"gpu": "t4"})).graph
+    graph = graph_of(captured, estimate(captured, {"gpu": "t4"})).graph
     for seed in range(1, 4):
         device_of = baechi.place_graph(graph, "4x1GiB", method="random", seed=seed).device_of
         assert device_of["embedding"] == device_of["output"] == device_of["output#3"]
@@ -132,7 +134,7 @@ def test_tied_weights_and_repeated_calls_share_a_device() -> None:
 
 def test_costs_are_saved_and_reloaded(tmp_path: Path) -> None:
     _, captured = chain()
-    costs = baechi.torch.estimate(captured, baechi.Cluster("1xa100+1xt4"))
+    costs = estimate(captured, baechi.Cluster("1xa100+1xt4"))
     assert set(costs.ops["first"].forward) == {"a100", "t4"}
     costs.save(tmp_path / "costs.json")
     assert baechi.torch.Costs.load(tmp_path / "costs.json") == costs
@@ -237,7 +239,7 @@ def test_inference_has_no_backward_and_is_measured_by_the_events_of_a_device(
     assert all(cost.backward["gpu"] == cost.gradients == 0 for cost in costs.ops.values())
     costs.save(tmp_path / "costs.json")
     assert baechi.torch.Costs.load(tmp_path / "costs.json") == costs
-    graph = baechi.torch.graph_of(captured, costs, optimizer="adam").graph
+    graph = graph_of(captured, costs, optimizer="adam").graph
     assert not any(name.endswith(":backward") for name in graph.names)
     assert graph["first"].permanent == 256 * 512 * FLOAT  # no gradient, no moments
     plan = baechi.place_graph(graph, "2x1GiB", bounds=False)
@@ -322,9 +324,9 @@ def test_a_model_larger_than_the_memory_is_planned(without_memory: Any) -> None:
     with without_memory():
         model = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(4)))
         captured = baechi.torch.capture(model, torch.empty(8, 60_000))
-    costs = baechi.torch.estimate(captured, {"gpu": "h200"})
+    costs = estimate(captured, {"gpu": "h200"})
     assert sum(cost.parameters for cost in costs.ops.values()) == 4 * 60_000**2 * FLOAT
-    graph = baechi.torch.graph_of(captured, costs, optimizer="sgd").graph
+    graph = graph_of(captured, costs, optimizer="sgd").graph
     plan = baechi.place_graph(graph, "4x40GiB")
     assert len(set(plan.device_of.values())) == 4
 
@@ -332,4 +334,4 @@ def test_a_model_larger_than_the_memory_is_planned(without_memory: Any) -> None:
 def test_presets_are_named_when_a_kind_has_none() -> None:
     _, captured = chain()
     with pytest.raises(baechi.InputError, match="no preset stands for devices of kind 'tpu'"):
-        baechi.torch.estimate(captured, baechi.Cluster("2xtpu:8GiB"))
+        estimate(captured, baechi.Cluster("2xtpu:8GiB"))

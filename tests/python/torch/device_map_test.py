@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.record.repeated_units import Repeated
 from torch import nn
 from torch_models import CASES, tokens
@@ -118,8 +120,8 @@ def test_what_does_not_fit_and_what_cannot_be_called_is_said() -> None:
 def recorded(model: Any, units: Any) -> tuple[Any, Any]:
     with torch.no_grad():
         captured = baechi.torch.capture(model, EXAMPLE, training=False, units=units, abstract=True)
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx3090"})
-    graph = json.loads(baechi.torch.graph_of(captured, costs).graph.to_json())
+    costs = estimate(captured, {"gpu": "rtx3090"})
+    graph = json.loads(graph_of(captured, costs).graph.to_json())
     operators = [op for op in graph["operators"] if op["name"] != "inputs"]
     for op in operators:  # empty caches, of layers that were run
         op["inputs"] = [i for i in op.get("inputs", []) if i[0] != "inputs"]

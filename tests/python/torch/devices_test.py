@@ -18,6 +18,7 @@ import baechi.torch
 import torch
 from baechi.torch import capture
 from baechi.torch.base import _private
+from baechi.torch.placing import assign
 from baechi.torch.record.capture import capture_on
 from torch import nn
 
@@ -62,7 +63,7 @@ def test_a_device_that_is_not_there_is_named_with_the_reason(
     captured = capture(model, x)
     device_of = {op.key: "gpu:0" for op in captured.ops}
     with pytest.raises(baechi.InputError, match=reason):
-        baechi.torch.assign(model, captured, device_of, {"gpu:0": device})
+        assign(model, captured, device_of, {"gpu:0": device})
 
 
 WITHOUT_ACCELERATOR = """

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.base import _private
+from baechi.torch.placing import assign
 from random_placement import placed_at_random
 from torch import nn
 
@@ -169,7 +170,7 @@ def test_a_second_placement_is_refused_before_any_weight_moves() -> None:
     captured = placed._assigner.captured
     device_of = {op.key: "a" for op in captured.ops}
     with pytest.raises(baechi.InputError, match="placed already"):
-        baechi.torch.assign(model, captured, device_of, {"a": "sim:3"}, tier=1)
+        assign(model, captured, device_of, {"a": "sim:3"}, tier=1)
     assert [p.device for p in model.parameters()] == where
     placed.restore()
     assert {p.device.type for p in model.parameters()} == {"cpu"}
@@ -184,7 +185,7 @@ def test_weights_that_do_not_fit_stay_where_they_were(tier: Any) -> None:
     device_of = {op.key: "a" for op in captured.ops}
     with sim.configured(devices=1, memory="300KiB"):  # one of the two layers fits
         with pytest.raises(torch.OutOfMemoryError):
-            baechi.torch.assign(model, captured, device_of, {"a": "sim:0"}, tier=tier)
+            assign(model, captured, device_of, {"a": "sim:0"}, tier=tier)
         assert model(x).device.type == "cpu"
         assert not any("forward" in vars(m) for m in model.modules())
     assert torch._C._is_multithreading_enabled()
@@ -292,7 +293,7 @@ def test_a_model_may_send_tensors_itself(devices: list[str]) -> None:
             device_of = {op.key: first for op in captured.ops}
             device_of["second"] = second
             where = dict(zip(names, devices, strict=True))
-            placed = baechi.torch.assign(model, captured, device_of, where, tier=1)
+            placed = assign(model, captured, device_of, where, tier=1)
             torch.testing.assert_close(model(X), expected, msg=f"{first} {second}")
             placed.restore()
 
@@ -325,9 +326,7 @@ def test_a_change_by_an_operator_waits_for_the_copies_that_are_sent() -> None:
         device_of.update(dict.fromkeys([k for k in device_of if k == name], "b"))
     assert "b" in device_of.values()
     with sim.configured(devices=2, poison=True, link=sim.Link("20ms", "1GB/s")):
-        placed = baechi.torch.assign(
-            model, captured, device_of, {"a": "sim:0", "b": "sim:1"}, tier=1
-        )
+        placed = assign(model, captured, device_of, {"a": "sim:0", "b": "sim:1"}, tier=1)
         found = model(X)
         placed.restore()
     torch.testing.assert_close(found, expected)

@@ -158,7 +158,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def export(*args: Any, **kwargs: Any) -> Any:
         made.append(args)
-        return baechi.torch.export(*args, **kwargs)
+        return export(*args, **kwargs)
 
     for module in (surroundings, graphs):
         monkeypatch.setattr(module, "export", export)

@@ -14,8 +14,11 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory.eager import StepContext, held_bytes, peak_memory
 from baechi.torch.memory.fit import GraphStep, Memory
+from baechi.torch.placing import assign
+from baechi.torch.trace.exported import export
 from torch import nn
 from torch_models import CASES, built
 from training_steps import close, train
@@ -125,7 +128,7 @@ def test_a_model_too_large_for_the_accelerator_trains_with_a_part_on_the_cpu(tie
 
 def costs_of_two_kinds(captured: Any) -> Any:
     """A CPU that takes ten times as long as a plain accelerator."""
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
+    costs = estimate(captured, {"gpu": "rtx2080"})
     for cost in costs.ops.values():
         cost.forward["cpu"] = 10 * cost.forward["gpu"]
         cost.backward["cpu"] = 10 * cost.backward["gpu"]
@@ -148,9 +151,7 @@ def test_in_a_graph_copies_to_the_cpu_wait_until_they_are_read() -> None:
     model, inputs = Two(), torch.ones(4, 64)
     captured = baechi.torch.capture(model, inputs)
     device_of = {op.key: "gpu:0" for op in captured.ops} | {"last": "cpu:0"}
-    placed = baechi.torch.assign(
-        model, captured, device_of, {"gpu:0": "sim:0", "cpu:0": "cpu"}, tier=2
-    )
+    placed = assign(model, captured, device_of, {"gpu:0": "sim:0", "cpu:0": "cpu"}, tier=2)
     with torch.no_grad():
         placed.model(inputs)
     graphs = placed._assigner.graphs
@@ -177,14 +178,14 @@ def test_logical_devices_that_share_a_memory_have_one_peak() -> None:
     for tier in (1, 2):
         memory = Memory(model, captured, list(memory_of), (tier,), StepContext("none"))
         if tier == 2:
-            graph = baechi.torch.export(model, inputs)
+            graph = export(model, inputs)
             shared = [torch.device("sim:0")] * 2
             memory.graph = GraphStep(graph, "streams", shared, record)
         own = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
         memory.around = StepContext("none", "gpu:0", held_bytes([inputs]), memory_of=memory_of)
         together = {name: peak.bytes for name, peak in memory.peaks(device_of)[tier].items()}
         assert max(own.values()) < together["sim:0"] <= sum(own.values())
-        placed = baechi.torch.assign(model, captured, device_of, memory_of, tier=tier)
+        placed = assign(model, captured, device_of, memory_of, tier=tier)
         for _ in range(2):
             model.zero_grad()
             sim.reset_peak_memory_stats(0)

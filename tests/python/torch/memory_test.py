@@ -17,7 +17,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory.eager import peak_memory
+from baechi.torch.placing import assign
 from baechi.torch.record.capture import capture_on
 from random_placement import simulated
 from torch import nn
@@ -212,8 +215,8 @@ def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:
     config = dataclasses.replace(entry.small(), **SIZES[name])
     model, inputs = entry.build(config), entry.inputs(config, 6)
     captured = capture_on(torch.device("sim:0"), model, inputs)
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
-    graph = baechi.torch.graph_of(captured, costs, optimizer="adam").graph
+    costs = estimate(captured, {"gpu": "rtx2080"})
+    graph = graph_of(captured, costs, optimizer="adam").graph
     need = peak_memory(captured, dict.fromkeys(graph.names, "gpu:0"))["gpu:0"]
     for count, method, share, optimizer in (
         (2, "m-etf", 0.8, "sgd"),
@@ -231,7 +234,7 @@ def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:
         assert len(set(plan.device_of.values())) > 1, method
         names = [device.name for device in plan.cluster.devices]
         physical = dict(zip(names, simulated(count), strict=True))
-        placed = baechi.torch.assign(model, captured, plan.device_of, physical, plan=plan, tier=1)
+        placed = assign(model, captured, plan.device_of, physical, plan=plan, tier=1)
         predicted = peak_memory(captured, plan.device_of, optimizer=optimizer)
         measured = measured_peaks(placed.model, inputs, optimizer, count, called)
         check_close({name: predicted.get(name, 0) for name in names}, measured)

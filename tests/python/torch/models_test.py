@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from random_placement import placed_at_random
 from training_steps import close, train
 
@@ -91,8 +93,8 @@ def test_at_full_size_a_step_is_recorded_without_memory(name: str) -> None:
     config = entry.config(**({"length": 10} if name == "gnmt" else {}))
     model, batch = entry.on_meta(config, entry.batches[0])
     captured = baechi.torch.capture(model, batch, loss=loss_of)
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
-    graph = baechi.torch.graph_of(captured, costs, optimizer=entry.optimizer).graph
+    costs = estimate(captured, {"gpu": "rtx2080"})
+    graph = graph_of(captured, costs, optimizer=entry.optimizer).graph
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     states = {"adam": 2, "rmsprop": 1}[entry.optimizer]
     permanent = sum(graph[i].permanent for i in range(len(graph)))

@@ -15,6 +15,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
+from baechi.torch.placing import assign
 from baechi.torch.run import communication
 from baechi.torch.trace import schedule as exported_schedule
 from changing_model import changing, changing_placed
@@ -133,7 +136,7 @@ def overwritten_is_right() -> bool:
     model, inputs = Overwritten(), torch.ones(1 << 16, device="sim:0")
     captured = baechi.torch.capture(model, inputs, training=False)
     device_of = {op.key: "d1" if op.key == "reader" else "d0" for op in captured.ops}
-    placed = baechi.torch.assign(model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, tier=2)
+    placed = assign(model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, tier=2)
     with torch.no_grad():
         found = placed.model(inputs)
     assert placed.tier == 2
@@ -178,7 +181,7 @@ def planned_alone(model: nn.Module, inputs: tuple[Any, ...], there: str) -> tupl
     What `there` begins with has a device of its own.
     """
     captured = baechi.torch.capture(model, inputs, training=False)
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
+    costs = estimate(captured, {"gpu": "rtx2080"})
     for op in captured.ops:
         if op.key in costs.ops:  # the view of a weight is none
             costs.ops[op.key].forward["gpu"] = op.forward.kernels * MILLISECOND
@@ -187,7 +190,7 @@ def planned_alone(model: nn.Module, inputs: tuple[Any, ...], there: str) -> tupl
         if not op.only_views:
             sides[op.key.startswith(there)].append(op.key)
     together = list(sides.values())
-    graph = baechi.torch.graph_of(captured, costs, optimizer="none", together=together).graph
+    graph = graph_of(captured, costs, optimizer="none", together=together).graph
     cluster = baechi.Cluster("2x1GiB", link="1ms,1000GB/s")
     return captured, baechi.place_graph(graph, cluster, "exact", optimize="none")
 
@@ -201,7 +204,7 @@ def forward_time(
     ):
         model, inputs = make().to("sim:0"), tuple(torch.ones(arguments, 2, 2, device="sim:0"))
         captured, plan = planned_alone(model, inputs, there)
-        placed = baechi.torch.assign(
+        placed = assign(
             model,
             captured,
             plan.device_of,

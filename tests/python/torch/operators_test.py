@@ -11,7 +11,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory.eager import peak_memory
+from baechi.torch.placing import place_with
 from baechi.torch.trace.operators import kept_together, module_devices
 from torch_models import ALL, CASES, built, exported
 from training_steps import close, train
@@ -23,14 +26,14 @@ GRAPHS = [name for name in ALL if name != "turns"]
 
 def by_operators(name: str, **options: Any) -> Any:
     options = {"method": "random", "mode": "streams", "tier": 2, **options}
-    return baechi.torch.place(
+    return place_with(
+        [exported(name)],
         built(ALL[name]),
         ALL[name].inputs(2),
-        "3x1GiB",
+        cluster="3x1GiB",
         bounds=False,
         devices=["cpu"] * 3,
         level="operator",
-        exported=[exported(name)],
         **options,
     )
 
@@ -78,7 +81,7 @@ def test_operators_are_estimated_measured_and_planned() -> None:
     model = built(case)
     units = exported("transformer")
     captured = baechi.torch.capture(model, case.inputs(2), units=units)
-    estimated = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
+    estimated = estimate(captured, {"gpu": "rtx2080"})
     measured = baechi.torch.measure(
         model, case.inputs(2), captured, units=units, repeats=1, warm_up=0
     )
@@ -90,7 +93,7 @@ def test_operators_are_estimated_measured_and_planned() -> None:
         assert costs.ops[linear].parameters > 0
         assert costs.ops[linear].saved + costs.ops[linear].outputs > 0
     together = kept_together(units, captured)
-    graph = baechi.torch.graph_of(captured, estimated, together=together).graph
+    graph = graph_of(captured, estimated, together=together).graph
     plan = baechi.place_graph(graph, "2x1GiB", "m-etf", bounds=False)
     attention = [k for k in plan.device_of if k.startswith("core.encoder.layers.0.self_attn:")]
     heavy = {plan.device_of[k] for k in attention if ":linear" in k and "backward" not in k}

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign
 from branching_net import DEVICES, X, net, placed_on, step
 from torch import nn
 
@@ -184,7 +185,7 @@ def test_weights_that_do_not_fit_leave_the_state_where_it_was() -> None:
     device_of = {op.key: "a" for op in captured.ops}
     with sim.configured(devices=1, memory="900KiB"):  # the weights fit, their state does not
         with pytest.raises(torch.OutOfMemoryError):
-            baechi.torch.assign(model, captured, device_of, {"a": "sim:0"}, tier=1)
+            assign(model, captured, device_of, {"a": "sim:0"}, tier=1)
         assert {t.device.type for s in optimizer.state.values() for t in s.values()} == {"cpu"}
         assert {p.device.type for p in model.parameters()} == {"cpu"}
 

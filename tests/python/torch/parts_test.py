@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign
 from baechi.torch.run.planned_pieces import intercepted_calls
 from random_placement import placed_at_random
 from same_training import EXCLUSIVE, SHARED, trains_the_same
@@ -105,7 +106,7 @@ def test_what_a_part_makes_of_no_tensor_is_where_the_part_is(how: str, told: boo
     # Where they were told, each layer is one piece.
     assert intercepted_calls(captured, device_of) == (3 if told else 9)
     where = {"host": "cpu", "sim": "sim:0"}
-    placed = baechi.torch.assign(model, captured, device_of, where, tier=1)
+    placed = assign(model, captured, device_of, where, tier=1)
     torch.testing.assert_close(model(x), expected)
     placed.restore()
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
 from baechi.torch.trace.schedule import planned_order
 from changing_model import changing, changing_graph, changing_placed
 from random_placement import placed_at_random
@@ -65,7 +65,7 @@ def _start(starts: dict[int, int], node: Any) -> int | None:
 def test_any_planned_order_keeps_data_changes_and_random_numbers(kind: str) -> None:
     torch.manual_seed(7)
     inputs = torch.ones(4, 8)
-    exported = changing_graph() if kind == "changing" else baechi.torch.export(Branches(), inputs)
+    exported = changing_graph() if kind == "changing" else export(Branches(), inputs)
     graph = exported.graph
     pairs = [
         (a.index, b.index)

@@ -27,7 +27,10 @@ pytest.importorskip("torch")
 import baechi.torch
 import numpy as np
 import torch
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.record.python_state import PythonState, settings_of
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
 from torch import nn
 
 COUNT = 0
@@ -258,8 +261,8 @@ WORLD = {
 @pytest.mark.parametrize("what", WORLD)
 def test_what_the_code_asks_the_world_for_runs_in_tier_1(what: str) -> None:
     special, reason = WORLD[what]
-    with pytest.raises(baechi.torch.NotExportedError, match=reason):
-        baechi.torch.export(holding(special), X)
+    with pytest.raises(NotExportedError, match=reason):
+        export(holding(special), X)
 
 
 def _noted(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -278,11 +281,11 @@ def _first_call(m: Any, x: torch.Tensor) -> torch.Tensor:
 def test_a_choice_that_is_noted_at_the_first_call_has_a_graph() -> None:
     """But not where the first call is another than those behind it."""
     model = holding(_noted)
-    exported = baechi.torch.export(model, X)
+    exported = export(model, X)
     assert model.options.calls == 0
     assert exported.accepts([X])
-    with pytest.raises(baechi.torch.NotExportedError, match="changes an attribute"):
-        baechi.torch.export(holding(_first_call), X)
+    with pytest.raises(NotExportedError, match="changes an attribute"):
+        export(holding(_first_call), X)
 
 
 def test_a_mode_that_draws_runs_in_tier_1_and_the_other_in_tier_2() -> None:
@@ -331,7 +334,7 @@ def test_what_a_model_only_logs_and_prints_does_not_stand_in_the_way(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        baechi.torch.export(holding(special), X)
+        export(holding(special), X)
     assert "shape" in capsys.readouterr().out
 
 
@@ -350,7 +353,7 @@ def test_what_pytorch_draws_to_compute_with_sizes_is_not_the_models() -> None:
     exec("def shuffled(): return own.random()", sizes)
     tracing = {"__name__": "torch.fx.experimental.sizes", "shuffled": sizes["shuffled"]}
     exec("def size(): return shuffled()", tracing)
-    baechi.torch.export(holding(lambda _, x: x if tracing["size"]() else -x), X)
+    export(holding(lambda _, x: x if tracing["size"]() else -x), X)
 
 
 # What each way to record a model leaves
@@ -366,7 +369,7 @@ def _abstract(model: nn.Module) -> None:
 
 def _measure(model: nn.Module) -> None:
     captured = baechi.torch.capture(model, X)
-    baechi.torch.estimate(captured, {"*": "cpu"})
+    estimate(captured, {"*": "cpu"})
     baechi.torch.measure(model, X, captured, repeats=2, warm_up=1)
 
 
@@ -376,8 +379,8 @@ def _place(model: nn.Module) -> None:
 
 def _export(model: nn.Module) -> None:
     try:
-        baechi.torch.export(model, X)
-    except baechi.torch.NotExportedError as reason:
+        export(model, X)
+    except NotExportedError as reason:
         del reason
 
 

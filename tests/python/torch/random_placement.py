@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import baechi.torch
+from baechi.torch.placing import place_with
 from torch_models import ALL, built, exported
 
 
@@ -17,7 +17,9 @@ def placed_at_random(model: Any, inputs: Any, devices: int | list[str] = 3, **op
     """Place every operator somewhere: on the devices named, or on so many that are the host."""
     names = ["cpu"] * devices if isinstance(devices, int) else devices
     options = {"method": "random", "bounds": False, **options}
-    return baechi.torch.place(model, inputs, f"{len(names)}x1GiB", devices=names, **options)
+    known = options.pop("exported", ())
+    where = {"cluster": f"{len(names)}x1GiB", "devices": names}
+    return place_with(known, model, inputs, **where, **options)
 
 
 def scattered_graph(

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign
 from random_placement import placed_at_random
 from torch import nn
 from torch.utils import checkpoint as checkpointing
@@ -207,7 +208,7 @@ def test_nothing_is_kept_of_what_was_computed_again() -> None:
     captured = baechi.torch.capture(model, (x, y))
     device_of = {op.key: "one" if op.module == "a" else "two" for op in captured.ops}
     devices = {"one": "sim:0", "two": "sim:1"}
-    placed = baechi.torch.assign(model, captured, device_of, devices, tier=1)
+    placed = assign(model, captured, device_of, devices, tier=1)
     there = x.to("sim:0"), y.to("sim:0")
     for _ in range(3):
         found = model(*there)

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign
 from torch import nn
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
@@ -57,7 +58,7 @@ def placed_on_two(model: nn.Module, inputs: Any, mode: str = "streams", tier: in
     captured = baechi.torch.capture(model, inputs)
     device_of = {op.key: "two" if op.module == "b" else "one" for op in captured.ops}
     devices = {"one": "sim:0", "two": "sim:1"}
-    return baechi.torch.assign(model, captured, device_of, devices, mode=mode, tier=tier)
+    return assign(model, captured, device_of, devices, mode=mode, tier=tier)
 
 
 @pytest.mark.parametrize("inference", [False, True])

@@ -21,6 +21,7 @@ import torch
 from baechi.torch.memory.eager import StepContext, held_bytes
 from baechi.torch.memory.fit import GraphStep, Memory
 from baechi.torch.run import communication, sent_gradients
+from baechi.torch.trace.exported import export
 from busy_links import X, both_tiers, goes_wrong, keep_busy, machine, placed
 from torch import nn
 from torch.utils import checkpoint as checkpointing
@@ -340,7 +341,7 @@ class Large(nn.Module):
 def test_the_second_buffer_is_among_the_predicted_peaks(added: bool, tier: int) -> None:
     sim.configure(asynchronous=False)
     model, x = Large(added), torch.randn(16)
-    captured, exported = baechi.torch.capture(model, x), baechi.torch.export(model, x)
+    captured, exported = baechi.torch.capture(model, x), export(model, x)
     there = tuple(op.key for op in captured.ops if not op.key.startswith("neg"))
     physical = [torch.device("sim:0"), torch.device("sim:1")]
     record = functools.partial(baechi.torch.capture, model, x)

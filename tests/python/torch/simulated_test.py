@@ -15,7 +15,10 @@ import baechi.torch
 import torch
 from baechi.torch.base import _private, moving
 from baechi.torch.base.devices import logical_devices
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory import eager as memory
+from baechi.torch.placing import assign
 from baechi.torch.record.capture import capture_on
 from baechi.torch.run import communication, eager
 from random_placement import placed_at_random, simulated
@@ -138,15 +141,15 @@ def test_planned_placements_train_the_same(name: str) -> None:
     model = built(case)
     device = torch.device("sim:0")
     captured = capture_on(device, model, case.inputs(2), loss=loss_like)
-    costs = baechi.torch.estimate(captured, {"gpu": "rtx2080"})
-    graph = baechi.torch.graph_of(captured, costs).graph
+    costs = estimate(captured, {"gpu": "rtx2080"})
+    graph = graph_of(captured, costs).graph
     need = memory.peak_memory(captured, dict.fromkeys(graph.names, "gpu:0"))["gpu:0"]
     for count, method, share in ((2, "m-etf", 0.8), (3, "m-sct", 0.75), (4, "auto", 0.75)):
         cluster = f"{count}x{int(share * need)}B"
         plan = baechi.place_graph(graph, cluster, method=method, budget="50ms", bounds=False)
         assert len(set(plan.device_of.values())) > 1
         physical = dict(zip([d.name for d in plan.cluster.devices], simulated(count), strict=True))
-        placed = baechi.torch.assign(model, captured, plan.device_of, physical, plan=plan, tier=1)
+        placed = assign(model, captured, plan.device_of, physical, plan=plan, tier=1)
         close(expected, train(model, batches))
         assert placed.transfers > 0
         placed.restore()
@@ -188,9 +191,7 @@ def virtual_times(mode: str, model: Any = None) -> tuple[float, float]:
     model, x = model or Ladder(), torch.randn(4, 4, device="sim:0", requires_grad=True)
     captured = baechi.torch.capture(model, x)
     device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
-    placed = baechi.torch.assign(
-        model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, mode=mode, tier=1
-    )
+    placed = assign(model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, mode=mode, tier=1)
     sim.reset_virtual_clock()
     y = model(x)
     forward = sim.virtual_time()
@@ -259,9 +260,7 @@ def test_what_a_module_returns_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) 
         model, x = WideLadder(), torch.randn(4, 4, device="sim:0")
         captured = baechi.torch.capture(model, x, training=False)
         device_of = {op.key: "d0" if op.key.startswith("chain") else "d1" for op in captured.ops}
-        placed = baechi.torch.assign(
-            model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, tier=1
-        )
+        placed = assign(model, captured, device_of, {"d0": "sim:0", "d1": "sim:1"}, tier=1)
         sim.reset_virtual_clock()
         with torch.no_grad():
             model(x)
@@ -310,7 +309,7 @@ def forward_of(model: nn.Module, devices: list[str]) -> tuple[float, Any, Any]:
     captured = baechi.torch.capture(model, x)
     device_of = {op.key: "d1" if op.key.startswith("reader") else "d0" for op in captured.ops}
     expected = model(x)
-    placed = baechi.torch.assign(
+    placed = assign(
         model, captured, device_of, dict(zip(("d0", "d1"), devices, strict=True)), tier=1
     )
     x = x.to("sim:0")
@@ -364,7 +363,7 @@ def test_gradients_that_come_back_hold_up_no_other_work() -> None:
             for op in captured.ops
         }
         devices = {f"d{i}": f"sim:{i}" for i in range(3)}
-        placed = baechi.torch.assign(model, captured, device_of, devices, tier=1)
+        placed = assign(model, captured, device_of, devices, tier=1)
         outputs = model(x)
         gradients = [torch.ones_like(y) for y in outputs]
         sim.reset_virtual_clock()

@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
 from random_placement import placed_at_random
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -88,8 +90,8 @@ def test_what_a_graph_would_forget_runs_in_tier_1(what: str) -> None:
     torch.manual_seed(7)
     plain = Doing(special)
     model = copy.deepcopy(plain)
-    with pytest.raises(baechi.torch.NotExportedError, match=reason):
-        baechi.torch.export(model, inputs)
+    with pytest.raises(NotExportedError, match=reason):
+        export(model, inputs)
     placed = placed_at_random(model, inputs, 2)
     close(train(plain, [inputs] * 2), train(model, [inputs] * 2))
     assert placed.tier == 1
@@ -198,8 +200,8 @@ def test_a_refusal_is_one_clause_that_names_the_call(what: str) -> None:
     function, clause, cause = CLAUSES[what]
     model = Doing(Special(function))
     model.forward = lambda x: model.second(model.special(model.first(x)))  # type: ignore[method-assign]
-    with pytest.raises(baechi.torch.NotExportedError) as raised:
-        baechi.torch.export(model, torch.ones(3, 4))
+    with pytest.raises(NotExportedError) as raised:
+        export(model, torch.ones(3, 4))
     assert str(raised.value) == clause
     assert type(raised.value.__cause__).__name__ == cause
 
@@ -210,8 +212,8 @@ def test_what_a_forward_leaves_in_attributes_is_not_lost(what: str) -> None:
     plain = Remembering(what)
     model = copy.deepcopy(plain)
     inputs = torch.ones(2, 4)
-    with pytest.raises(baechi.torch.NotExportedError, match="changes an attribute"):
-        baechi.torch.export(model, inputs)
+    with pytest.raises(NotExportedError, match="changes an attribute"):
+        export(model, inputs)
     assert (model.calls, model.history) == (0, [])
     placed = baechi.torch.place(model, inputs, "2x1GiB", devices=["cpu"] * 2)
     assert (model.calls, model.history) == (0, [])

@@ -14,11 +14,13 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch import placing
+from baechi.torch import planning
 from baechi.torch.memory.fit import peaks_by_tier
+from baechi.torch.placing import assign
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.run import graphs
 from baechi.torch.trace import surroundings
+from baechi.torch.trace.exported import export
 from random_placement import placed_at_random, scattered_graph
 from torch import nn
 from torch_models import ALL, CASES, built
@@ -224,7 +226,7 @@ def test_a_graph_is_made_while_there_are_gradients_on_a_device() -> None:
     model, x = nn.Linear(4, 4).to("sim:0"), torch.ones(2, 4, device="sim:0")
     model(x).sum().backward()
     gradients = [p.grad for p in model.parameters()]
-    baechi.torch.export(model, x)
+    export(model, x)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert parameter.grad is gradient
         assert gradient is not None
@@ -286,7 +288,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(*args: Any, **options: Any) -> Any:
         made.append("a trace")
-        return baechi.torch.export(*args, **options)
+        return export(*args, **options)
 
     for module in (surroundings, graphs):
         monkeypatch.setattr(module, "export", noted)
@@ -313,7 +315,7 @@ def test_a_graph_that_takes_long_to_trace_is_not_traced_unasked(
     captured = baechi.torch.capture(model, x)
     device_of = {op.key: f"d{i % 2}" for i, op in enumerate(captured.ops)}
     where = {"d0": "cpu", "d1": "cpu"}
-    placed = baechi.torch.assign(model, captured, device_of, where)
+    placed = assign(model, captured, device_of, where)
     model(x)
     assert (placed.tier, "to trace" in placed.tier_note) == (1, True)
     assert made == []
@@ -364,7 +366,7 @@ def test_a_graph_without_room_in_the_plan_does_not_run(monkeypatch: pytest.Monke
         found = peaks_by_tier(memory, plan)
         return {**found, 2: {device: size + (1 << 40) for device, size in found[2].items()}}
 
-    monkeypatch.setattr(placing, "peaks_by_tier", too_large)
+    monkeypatch.setattr(planning, "peaks_by_tier", too_large)
     model, x = Layers(3), torch.randn(2, 4)
     placed = placed_at_random(model, x, 2)
     model(x)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from baechi.torch.trace.exported import export
 from torch import nn
 from torch.nn import functional
 
@@ -255,11 +256,9 @@ def _classes(batch: int) -> dict[str, torch.Tensor]:
 @functools.cache
 def exported(name: str) -> Any:
     """Return the graph of a model in training, traced once: it names weights and holds none."""
-    import baechi.torch
-
     case = CASES.get(name) or TRANSFORMERS[name]
     torch.manual_seed(7)
-    return baechi.torch.export(case.build(), case.inputs(2))
+    return export(case.build(), case.inputs(2))
 
 
 TRANSFORMERS = {

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import baechi.torch.sim as sim
 import torch
+from baechi.torch.placing import assign
 from random_placement import placed_at_random
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -194,7 +195,7 @@ class Fan(nn.Module):
 
 
 def assigned(model: Any, captured: Any, device_of: dict[str, str], count: int) -> Any:
-    return baechi.torch.assign(model, captured, device_of, {f"d{i}": "cpu" for i in range(count)})
+    return assign(model, captured, device_of, {f"d{i}": "cpu" for i in range(count)})
 
 
 def test_a_tensor_is_sent_once_to_each_device_and_again_after_a_change() -> None:
@@ -219,7 +220,7 @@ def test_an_output_is_not_sent_to_where_the_plan_has_the_loss() -> None:
     device_of = {op.key: "d1" if ">loss" in op.key else "d0" for op in captured.ops}
     with sim.configured(devices=2):
         places = {"d0": "sim:0", "d1": "sim:1"}
-        placed = baechi.torch.assign(model, captured, device_of, places, tier=1)
+        placed = assign(model, captured, device_of, places, tier=1)
         model(inputs.to("sim:0"))
         assert placed.transfers == 0
         placed.restore()

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
+from baechi.torch.trace.graph import NotExportedError
 from same_training import trains_the_same
 from torch import nn
 from torch.nn import functional
@@ -66,6 +67,6 @@ def test_views_of_several_tensors(kind: type) -> None:
 def test_views_of_several_tensors_that_are_changed_have_no_graph() -> None:
     torch.manual_seed(3)
     x = torch.randn(6, 4).double()
-    with pytest.raises(baechi.torch.NotExportedError, match="returns views of what is"):
-        baechi.torch.export(Spoiled().double(), x)
+    with pytest.raises(NotExportedError, match="returns views of what is"):
+        export(Spoiled().double(), x)
     trains_the_same(Spoiled().double(), x, ran=1)

@@ -49,10 +49,18 @@ def compiled_in_place(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def eager(model: nn.Module) -> Any:
-    """Return a context in which compiled modules inside run their own code."""
-    inside = any(is_compiled(module) or compiled_in_place(module) for module in model.modules())
-    return torch.compiler.set_stance("force_eager") if inside else contextlib.nullcontext()
+def eager() -> Any:
+    """Return a context in which what torch.compile returned runs its own code."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()  # nothing was compiled
+    return torch.compiler.set_stance("force_eager")
+
+
+def compiling(module: nn.Module) -> Any:
+    """Return a context in which a module that was compiled runs so, whatever is around it."""
+    if is_compiled(module) or compiled_in_place(module):
+        return torch.compiler.set_stance("default")
+    return contextlib.nullcontext()
 
 
 def follower() -> str | None:

@@ -56,7 +56,7 @@ def check_values(model: nn.Module) -> None:
     if name is not None:
         raise InputError(
             f"{name!r} is on the meta device, so there is nothing to place: give the model its "
-            "weights first, or only plan it, with capture, estimate, graph_of and place_graph"
+            "weights first, or only plan it: baechi.torch.plan"
         )
 
 

@@ -30,7 +30,7 @@ from baechi.progress import stage, warn
 from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import renewed, tensors_in
-from baechi.torch.record.capture import call_arguments, record_step, sum_of, unchanged
+from baechi.torch.record.capture import call_arguments, capture, record_step, sum_of, unchanged
 from baechi.torch.record.recorded_step import Capture, KernelRun, Op, Work, kept_ops
 from baechi.torch.record.recorder import Recorder, recorder_of
 
@@ -267,7 +267,7 @@ class _Samples:
 def measure(
     model: nn.Module,
     example_inputs: Any,
-    captured: Capture,
+    captured: Capture | None = None,
     *,
     kind: str = "*",
     units: Any = "leaf",
@@ -281,7 +281,20 @@ def measure(
     the backward of a view with what made its storage. Medians over `repeats` steps, after `warm_up`
     ones that do not count, and over operators that are alike. Parameters, buffers, gradients and
     the random state are as before afterwards.
+
+    Args:
+        model: Any module with its weights.
+        example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
+        captured: The step, if it was recorded before.
+        kind: Of devices whose costs these are; "*" for any.
+        units: As for `capture`.
+        repeats: Steps that count.
+        warm_up: Steps before these.
+        loss: From the model's output to a scalar.
+
     """
+    if captured is None:
+        captured = capture(model, example_inputs, loss=loss, units=units)
     weights = list(model.parameters())
     if any(p.is_meta for p in weights):
         raise InputError("a model on the meta device cannot be measured; estimate its costs")

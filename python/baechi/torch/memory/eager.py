@@ -110,9 +110,11 @@ class StepMemory:
         for seen in captured.seen:
             self._objects.setdefault(seen.tensor, []).append(seen)
         self._takers: dict[int, list[int]] = {}  # of what the code holds
+        self._takers_of: dict[int, list[int]] = {}  # of a storage
         for index, op in enumerate(captured.ops):
             for number in op.takes:
                 self._takers.setdefault(number, []).append(index)
+                self._takers_of.setdefault(captured.seen[number].tensor, []).append(index)
 
     def peaks(self, devices: Iterable[str]) -> dict[str, Peak]:
         """Return the most bytes that each memory holds."""
@@ -203,6 +205,7 @@ class StepMemory:
             self._hold(device, tensor, start, self._activation_end(tensor, device, start))
         for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
+        self._hold_copies_beside(made)
 
     def _sent_behind(self) -> dict[tuple[int, int], int]:
         """Return the operator behind which an output of a node first goes to another device."""
@@ -257,6 +260,23 @@ class StepMemory:
             savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
             end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
+
+    def _hold_copies_beside(self, made: Mapping[int, tuple[str | None, int]]) -> None:
+        """Hold what is sent of tensors that operators read beside their arguments."""
+        readers: dict[tuple[int, str], list[int]] = {}
+        for index, op in enumerate(self._captured.ops):
+            device = self._device[index]
+            for tensor in op.reads.keys() - op.arrives.keys():
+                if tensor in made and device is not None and made[tensor][0] not in (None, device):
+                    readers.setdefault((tensor, device), []).append(index)
+        for (tensor, device), ops in readers.items():
+            if any(self._device[t] == device for t in self._takers_of.get(tensor, ())):
+                continue  # it is there for those who take it
+            held = [s.until for s in self._objects.get(tensor, ())]
+            until = max((self._end if u is None else u for u in held), default=self._end)
+            savers = [index for index in ops if tensor in self._captured.ops[index].saved]
+            end = max(min(until, self._forward_end), self._released(tensor, savers) or 0)
+            self._hold(device, tensor, self._begins[ops[0]], end)
 
 
 def _by_memory(counts: Mapping[str, int], memory_of: Mapping[str, str]) -> dict[str, int]:

@@ -138,7 +138,7 @@ def _captured(
     args, kwargs = map(own_leaves, call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))
-        stack.enter_context(_private.eager(model))
+        stack.enter_context(_private.eager())
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:
             args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)

@@ -189,7 +189,8 @@ class Assigner:
         """Run a function again, in the backward."""
         with self._running:
             try:
-                return self._behind_caller(run, args, kwargs)
+                with _private.eager():  # what dynamo made of our own code would wait for nothing
+                    return self._behind_caller(run, args, kwargs)
             finally:
                 if not self.eager.is_running:  # a forward that goes on would forget them
                     self.sent.call_is_over()
@@ -204,7 +205,9 @@ class Assigner:
             outputs = functools.partial(graph.run, tensors, self.sent)
             return graph.exported.rebuild(self._sent_home(outputs, tensors, home))
         try:
-            return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)
+            with _private.eager():
+                whole = functools.partial(run, *args, **kwargs)
+                return self._sent_home(whole, (args, kwargs), home)
         finally:
             if self.graphs is not None:
                 self.graphs.ran_eagerly()
@@ -230,7 +233,8 @@ class Assigner:
         if _private.current_autograd_node() is not None:  # what is computed again stays there
             return self._behind_caller(run, args, kwargs)
         home = next((t.device for t in tensors_in((args, kwargs))), None)
-        return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)
+        with _private.eager():
+            return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)
 
     def _sent_home(self, run: Callable[[], Any], given: Any, home: torch.device | None) -> Any:
         """Run a call between what its caller did before and does next.

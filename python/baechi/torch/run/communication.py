@@ -69,11 +69,14 @@ class _Transfer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, route: Any) -> Any:
         ctx.route = route
+        ctx.set_materialize_grads(False)
         behind, _, send, receive, consumer, _, _ = route
         return _hop(tensor, behind, send, receive, consumer)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if gradients[0] is None:  # none, and not zeros: optimizers tell them apart
+            return None, None
         _, producer, send, receive, consumer, gradient_send, gradient_receive = ctx.route
         back = (receive, consumer, gradient_send, gradient_receive, producer, send, receive)
         gradient = _transfer(gradients[0], back)
@@ -100,7 +103,8 @@ class _Collection(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> Any:  # noqa: ARG004
+    def forward(ctx: Any, tensor: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
         return tensor.data  # no view: it would keep `tensor` alive
 
     @staticmethod
@@ -112,12 +116,13 @@ class _Clone(torch.autograd.Function):
     """A copy within one memory that is a transfer to the logical devices on it."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> Any:  # noqa: ARG004
+    def forward(ctx: Any, tensor: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
         return tensor.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
-        return gradients[0].clone()
+        return None if gradients[0] is None else gradients[0].clone()
 
 
 class Departure(torch.autograd.Function):
@@ -130,12 +135,15 @@ class Departure(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, source: LogicalDevice, home: torch.device) -> Any:
         """Copy the tensor."""
         ctx.source = source
+        ctx.set_materialize_grads(False)
         with source.computing():
             return tensor.to(home)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Copy the gradient."""
+        if gradients[0] is None:
+            return None, None, None
         source = ctx.source
         with source.computing():
             gradient = gradients[0].to(source.torch_device)

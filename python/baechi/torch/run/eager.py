@@ -156,7 +156,8 @@ class EagerRunner(Interceptor):
                 forward = self._sent.attributes_at(module, attributes, device)(forward)
             if scope.key in self._reaching and device is not None:
                 forward = Together(self._sent, device).around(forward)
-            out = self._computed(forward, args, kwargs, device)
+            with _private.compiling(module):
+                out = self._computed(forward, args, kwargs, device)
             self._sent.mark(out, device)
         finally:
             if lent is not None:

@@ -344,7 +344,7 @@ def export(
     tracer = _Tracer(model, unit_test(units), reads)
     with contextlib.ExitStack() as stack:
         stack.callback(PythonState(model).put_back)  # it would be without values
-        stack.enter_context(_private.eager(model))
+        stack.enter_context(_private.eager())
         stack.enter_context(weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         tracer.install()

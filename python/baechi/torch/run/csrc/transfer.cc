@@ -89,11 +89,13 @@ class Transfer : public torch::autograd::Function<Transfer> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor,
                             const std::vector<std::int64_t>& parts) {
     context->saved_data["route"] = parts;
+    context->set_materialize_grads(false);
     const Route route = unpack(parts);
     return hop(tensor, {route.behind, route.send, route.receive, route.consumer});
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};  // none, and not zeros
     const auto parts = context->saved_data["route"].toIntVector();
     const Route route = unpack(parts);
     // The engine ordered the gradient before the current stream, which is `receive`.
@@ -123,7 +125,8 @@ at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
 // Where the gradients of what is sent to several devices meet on their way back.
 class Collection : public torch::autograd::Function<Collection> {
  public:
-  static at::Tensor forward(AutogradContext*, const at::Tensor& tensor) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor) {
+    context->set_materialize_grads(false);
     return tensor.variable_data();  // no view: it would keep `tensor` alive
   }
 

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model, a cluster and what else is asked for to a plan; nothing is placed yet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, Graph, InputError, Plan
+from baechi.progress import warn
+from baechi.torch.base import _private
+from baechi.torch.base.devices import default_devices, detected_cluster, usable
+from baechi.torch.base.nested import tensors_in
+from baechi.torch.base.request import (
+    check_loss,
+    check_model,
+    check_search,
+    check_values,
+    devices_too_small,
+)
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.optimizers import optimizer_name
+from baechi.torch.cost.profiler import Costs, estimate, measure_on
+from baechi.torch.memory.eager import StepContext, held_bytes
+from baechi.torch.memory.fit import (
+    GRADIENTS,
+    GraphStep,
+    Memory,
+    peaks_by_tier,
+    planned_for_gradients,
+)
+from baechi.torch.record.capture import RecordingPlace, call_arguments
+from baechi.torch.record.recorded_step import Capture, kept_ops
+from baechi.torch.run.graph_gain import gain_of
+from baechi.torch.run.graphs import MODES, TIERS
+from baechi.torch.trace.exported import Exported
+from baechi.torch.trace.operators import kept_together
+from baechi.torch.trace.placement import operators_of
+from baechi.torch.trace.schedule import ORDER
+from baechi.torch.trace.surroundings import ExampleGraph, graph_of_example
+
+if TYPE_CHECKING:
+    from baechi.pipeline import ClusterLike
+
+LEVELS = ("module", "operator")
+
+
+def check_how(mode: str, tier: str | int) -> None:
+    """Raise InputError unless there is such a way to run a model."""
+    if tier not in TIERS:
+        raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
+    if mode not in MODES:
+        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if tier == 1 and mode == ORDER:
+        raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
+
+
+def costs_of(
+    model: nn.Module,
+    example_inputs: Any,
+    captured: Capture,
+    cluster: Cluster,
+    costs: Any,
+    *,
+    devices: Sequence[torch.device],
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    units: Any = "leaf",
+) -> Costs:
+    """Return costs that were given, or find them as `costs` says: "estimate" or "measure"."""
+    if isinstance(costs, Costs):
+        return costs
+    if costs == "estimate":
+        return estimate(captured, cluster)
+    if costs != "measure":
+        raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+    first: dict[str, torch.device] = {}
+    for described, device in zip(cluster.devices, devices, strict=True):
+        first.setdefault(described.kind, device)
+    return measure_on(first, model, example_inputs, captured, loss=loss, units=units)
+
+
+@dataclass
+class Request:
+    """What `place` and `plan` are asked for; checked before anything is recorded."""
+
+    model: nn.Module
+    example_inputs: Any
+    cluster: ClusterLike = "auto"
+    plan: Plan | None = None  # made before: nothing is searched for
+    loss: Callable[[Any], torch.Tensor] | None = None
+    devices: Sequence[str | torch.device] | None = None
+    costs: str | Costs = "estimate"
+    optimizer: Any = "adam"
+    units: Any = "leaf"
+    mode: str = "streams"
+    tier: str | int = "auto"
+    level: str = "module"
+    gradients: str = "auto"
+    search: Mapping[str, Any] = field(default_factory=dict)  # options of `place_graph`
+    to_run: bool = True  # else the devices need not be there, nor the model's values
+    exported: Sequence[Exported] = ()  # graphs that are there already
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        self.model = _private.uncompiled(self.model)
+        if self.to_run:
+            check_values(self.model)
+        check_search(self.search, [*(f.name for f in fields(self)), "verbose"], self.costs)
+        check_loss(self.loss)
+        self.optimizer = optimizer_name(self.optimizer)
+        if self.gradients not in GRADIENTS:
+            raise InputError(f"gradients is one of {', '.join(GRADIENTS)}, not {self.gradients!r}")
+        if self.level not in LEVELS:
+            raise InputError(f"level is one of {', '.join(LEVELS)}, not {self.level!r}")
+        check_how(self.mode, self.tier)
+
+
+class Planned:
+    """A recorded step of what was asked for, its plan, and what the plan takes.
+
+    Attributes:
+        plan: What runs where and when.
+        captured: The step by modules and functions, whatever was planned.
+        physical_of: The physical device of each of the cluster's.
+        peaks: The most bytes that each device will hold, by tier and device.
+        gradients: Whether those of the step before are "held" while a forward runs, or "freed".
+        early: The graph of the example inputs, where it was wanted, or why there is none.
+        too_large: Why that graph has no room under the plan.
+
+    """
+
+    def __init__(self, asked: Request) -> None:
+        self._asked = asked
+        self.cluster, self.physical_of = _cluster_on(asked)
+        self._chosen = list(self.physical_of.values())
+        place = RecordingPlace(self._chosen[0])
+        self._record = functools.partial(
+            place.capture, asked.model, asked.example_inputs, loss=asked.loss
+        )
+        self.captured = self._record(units=asked.units)
+        self._memory = Memory(
+            asked.model,
+            self.captured,
+            list(self.physical_of),
+            tiers=(asked.tier,) if isinstance(asked.tier, int) else (1, 2),
+            around=_around(asked.example_inputs, self.physical_of, asked.optimizer),
+        )
+        self.early: ExampleGraph | None = None
+        self.exported = list(asked.exported)
+        self.too_large = ""
+        given = asked.tier != 1 and bool(asked.exported)
+        if asked.tier == 2 or asked.mode == ORDER or asked.level == "operator" or given:
+            self._trace()
+        self.plan = self._find_plan() if asked.plan is None else self._given_plan(asked.plan)
+
+    def _trace(self) -> None:
+        asked = self._asked
+        types = {device.type for device in self._chosen}
+        self.early = graph_of_example(
+            asked.model,
+            asked.example_inputs,
+            asked.units,
+            types,
+            asked.exported,
+            training=self.captured.training,
+        )
+        graph = self.early.exported
+        if graph is not None:
+            self.exported = [graph, *(e for e in asked.exported if e is not graph)]
+            self._memory.graph = GraphStep(
+                graph, asked.mode, self._chosen, lambda units: self._record(units=units)
+            )
+
+    def _given_plan(self, plan: Plan) -> Plan:
+        asked, memory = self._asked, self._memory
+        stands = kept_ops(self.captured)
+        keys = [op.key for i, op in enumerate(self.captured.ops) if stands[i] == i]
+        missing = [key for key in keys if key not in plan.device_of]
+        if missing and self.early is None:
+            self._trace()  # it may be a plan of the calls of a graph
+        index = {name: i for i, name in enumerate(self.physical_of)}
+        if missing and operators_of(self.captured, plan.device_of, self.exported, index)[0] is None:
+            raise InputError(
+                f"the plan is of another step: it says nothing of operator {missing[0]!r} of "
+                f"{type(asked.model).__name__}; give the example inputs and the units that it was "
+                "made with"
+            )
+        held = asked.gradients != "freed" and self.captured.training
+        memory.around = replace(memory.around, held_gradients=held)
+        self.peaks, self.gradients = peaks_by_tier(memory, plan), "held" if held else "freed"
+        return plan
+
+    def _find_plan(self) -> Plan:
+        asked, memory = self._asked, self._memory
+        step, together, units = self.captured, [], asked.units
+        if asked.level == "operator" and memory.graph is not None:
+            units = memory.graph.exported
+            step = memory.graph.captured = self._record(units=units)
+            together = kept_together(units, step)
+        elif asked.level == "operator":
+            assert self.early is not None  # a graph was wanted
+            name = type(asked.model).__name__
+            said = f"{name} is planned by modules: {self.early.reason}"
+            warn(said)
+        costs = costs_of(
+            asked.model,
+            asked.example_inputs,
+            step,
+            self.cluster,
+            asked.costs,
+            devices=self._chosen,
+            loss=asked.loss,
+            units=units,
+        )
+
+        def graph(held: bool) -> Graph:
+            options: Any = {"together": together, "held_gradients": held}
+            return graph_of(step, costs, optimizer=asked.optimizer, **options).graph
+
+        plan, self.peaks, self.gradients = planned_for_gradients(
+            graph, self.cluster, memory, asked.gradients, asked.search
+        )
+        if asked.to_run and self.early is None and asked.tier != 1:
+            self._trace_if_worth_it(plan)
+        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
+        return plan.with_run_peaks(most)
+
+    def _trace_if_worth_it(self, plan: Plan) -> None:
+        if not gain_of(self.captured, plan.device_of, plan).is_worth_it:
+            return
+        self._trace()
+        if self._memory.graph is not None:
+            both = peaks_by_tier(self._memory, plan)
+            self.too_large = _too_large(both[2], self.cluster)
+            if self.too_large:
+                self.exported = []
+            else:
+                self.peaks = both
+
+
+def _too_large(peaks: Mapping[str, int], cluster: Cluster) -> str:
+    """Say where a graph has no room; empty where it has."""
+    for device in cluster.devices:
+        over = peaks[device.name] - device.capacity
+        if over > 0:
+            return f"its graph needs {over:,} bytes more than {device.name!r} has in this plan"
+    return ""
+
+
+def _cluster_on(asked: Request) -> tuple[Cluster, dict[str, torch.device]]:
+    """Return a cluster and the physical device of each of its devices."""
+    devices = asked.devices
+    if asked.plan is not None:
+        found = asked.plan.cluster
+    elif asked.cluster == "auto":
+        given = tensors_in(call_arguments(asked.example_inputs))
+        found, physical = detected_cluster(asked.model, given)
+        devices = devices or physical
+    else:
+        cluster = asked.cluster
+        found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
+    names = [device.name for device in found.devices]
+    if asked.to_run or devices:
+        chosen = [usable(d) for d in devices or default_devices(found)]
+    else:
+        chosen = [torch.device("cpu")] * len(names)
+    if len(chosen) != len(names):
+        raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
+    physical_of = dict(zip(names, chosen, strict=True))
+    capacities = {device.name: device.capacity for device in found.devices}
+    small = {} if devices else devices_too_small(capacities, physical_of)
+    for device, (planned, there) in list(small.items())[:1]:
+        more = f" (and too much for {len(small) - 1} more)" if len(small) > 1 else ""
+        warn(
+            f"the cluster has {planned:,} bytes for {device}, which has {there:,}{more}: a plan "
+            "may run out of memory; name what there is, or cluster='auto'"
+        )
+    return found, physical_of
+
+
+def _around(
+    example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str
+) -> StepContext:
+    """Return what the caller holds; arguments on several devices count where the first one is."""
+    given = list(tensors_in(call_arguments(example_inputs)))
+    called = given[0].device if given else None
+    home = next((name for name, device in physical_of.items() if device == called), None)
+    host = tuple(n for n, d in physical_of.items() if d.type == "cpu")
+    return StepContext(optimizer, home, held_bytes(given), host)
