@@ -349,3 +349,22 @@ def test_an_iterator_as_argument_says_what_to_do() -> None:
     assert weight.handle is before
     placed = baechi.tensorflow.place(step, iter(batches), check=False, **options)
     assert placed(iter(batches)).numpy() == pytest.approx(X.numpy().sum())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_branch_in_a_branch_is_where_it_was_planned(seed: int) -> None:
+    """The runtime hands an argument on where it is made, which is no operation of the branch."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = x * 3.0
+
+        def inner() -> tf.Tensor:
+            return tf.cond(tf.reduce_sum(y) > 0.0, lambda: y * 2.0, lambda: y + 1.0)
+
+        return tf.cond(tf.reduce_mean(x) > -9.0, inner, lambda: y) + 1.0
+
+    x = tf.constant([[1.0, 2.0]])
+    how: dict[str, Any] = {"method": "random", "seed": seed}
+    placed = baechi.tensorflow.place(step, x, cluster="4x1GiB", **how)
+    assert placed.check()
+    assert placed(x).numpy().tolist() == step(x).numpy().tolist()
