@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from torch import nn
 
 from baechi import InputError, progress
@@ -69,8 +71,8 @@ def test_place_tells_of_its_stages_and_of_the_result(
 
 def test_a_model_placed_without_a_plan_has_none_to_report(model: nn.Module, tmp_path: Path) -> None:
     captured = baechi.torch.capture(model, torch.randn(8, 256))
-    costs = baechi.torch.estimate(captured, baechi.Cluster("2xgpu:14MiB"))
-    graph = baechi.torch.graph_of(captured, costs).graph
+    costs = estimate(captured, baechi.Cluster("2xgpu:14MiB"))
+    graph = graph_of(captured, costs).graph
     devices = {"gpu:0": "sim:0", "gpu:1": "sim:1"}
     device_of = dict.fromkeys(graph.names, "gpu:0")
     placed = baechi.torch.assign(model, captured, device_of, devices)
