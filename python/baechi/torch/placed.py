@@ -202,7 +202,7 @@ class Placed:
         """Show the plan as one HTML page, as `baechi.report` does; return the path."""
         if self.plan is None:
             raise InputError(
-                "this model was placed without a plan: assign(..., plan=plan) says what to report"
+                "this model was placed without a plan: place(..., plan=plan) says what to report"
             )
         return report(self.plan, path)
 

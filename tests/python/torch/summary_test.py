@@ -15,6 +15,7 @@ import baechi.torch
 import torch
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.profiler import estimate
+from baechi.torch.placing import assign
 from torch import nn
 
 from baechi import InputError, progress
@@ -75,11 +76,11 @@ def test_a_model_placed_without_a_plan_has_none_to_report(model: nn.Module, tmp_
     graph = graph_of(captured, costs).graph
     devices = {"gpu:0": "sim:0", "gpu:1": "sim:1"}
     device_of = dict.fromkeys(graph.names, "gpu:0")
-    placed = baechi.torch.assign(model, captured, device_of, devices)
+    placed = assign(model, captured, device_of, devices)
     assert str(placed).startswith(
         "Sequential, placed without a plan: gpu:0 on sim:0, gpu:1 on sim:1"
     )
-    with pytest.raises(InputError, match=r"assign\(\.\.\., plan=plan\)"):
+    with pytest.raises(InputError, match=r"place\(\.\.\., plan=plan\)"):
         placed.report(tmp_path / "plan.html")
     placed.restore()
 
