@@ -42,6 +42,7 @@ class Planner {
 
   void search() {
     divide();
+    search_.add_named();
     search_.refine();
     for (const Pipeline& found : search_.best()) judge(found);
   }

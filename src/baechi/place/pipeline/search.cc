@@ -78,7 +78,7 @@ std::optional<Pipeline> StageSearch::play(const Blocks& blocks, const Division& 
     if (!played.finished) continue;
     const Worth worth = worth_of(played, *cluster_);
     if (!best.has_value() || worth < best->worth)
-      best = Pipeline{&blocks, division, rule, played.actions, worth};
+      best = Pipeline{&blocks, division, rule, nullptr, played.actions, worth};
   }
   return best;
 }
@@ -126,7 +126,7 @@ std::optional<Pipeline> StageSearch::named(const NamedSchedule& schedule, const 
   if (!actions.has_value()) return std::nullopt;
   const Played& played = player_.as_given(graph, *actions);
   if (!played.finished) return std::nullopt;
-  return Pipeline{&blocks, division, {}, *actions, worth_of(played, *cluster_)};
+  return Pipeline{&blocks, division, {}, &schedule, *actions, worth_of(played, *cluster_)};
 }
 
 std::optional<Pipeline> StageSearch::named(const NamedSchedule& schedule) {
@@ -160,10 +160,11 @@ std::optional<Pipeline> StageSearch::moved(const Pipeline& pipeline, StageId sta
   if (!std::binary_search(stage_of.begin(), stage_of.end(), from)) return std::nullopt;
   const StageGraph graph(*pipeline.blocks, division, micro_batches_);
   work_ -= static_cast<std::int64_t>(graph.parts().size() * micro_batches_);
+  if (pipeline.schedule != nullptr) return named(*pipeline.schedule, *pipeline.blocks, division);
   const Played& played = player_.by_rule(graph, pipeline.rule, room_);
   if (!played.finished) return std::nullopt;
-  return Pipeline{pipeline.blocks, std::move(division), pipeline.rule, played.actions,
-                  worth_of(played, *cluster_)};
+  return Pipeline{pipeline.blocks, std::move(division), pipeline.rule,
+                  nullptr,         played.actions,      worth_of(played, *cluster_)};
 }
 
 bool StageSearch::better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks) {
@@ -183,6 +184,11 @@ bool StageSearch::move_borders(Pipeline& pipeline, std::size_t first, std::size_
       while (better_by_moving(pipeline, StageId(stage), blocks)) better = true;
     }
   return better;
+}
+
+void StageSearch::add_named() {
+  for (const NamedSchedule& schedule : named_schedules())
+    if (std::optional<Pipeline> found = named(schedule)) keep(*std::move(found));
 }
 
 void StageSearch::refine() {

@@ -23,6 +23,7 @@ struct Pipeline {
   const Blocks* blocks = nullptr;
   Division division;
   Rule rule;
+  const NamedSchedule* schedule = nullptr;  // whose order it is, instead of a rule's
   Actions actions;
   Worth worth;
 };
@@ -36,6 +37,8 @@ class StageSearch {
   // Divisions of these blocks for all orders of devices, each with its best rule. The blocks must
   // outlive what is found.
   void divide(const Blocks& blocks);
+  // The named schedules over the divisions so far join the best.
+  void add_named();
   // Moves the borders of the best pipelines as long as that helps, then shifts some at random and
   // tries again with what work is left.
   void refine();
