@@ -326,17 +326,28 @@ def check_python(ctx: Context) -> None:
     run_pytest(ctx, "--ignore=tests/python/torch", "--ignore=tests/python/tensorflow")
 
 
+def usual_builds(requirements: str) -> str:
+    """Write the same list with PyPI's usual builds, for where no index has those for the CPU."""
+    usual = BUILD / Path(requirements).name
+    usual.parent.mkdir(exist_ok=True)
+    usual.write_text((ROOT / requirements).read_text().replace("+cpu", ""))
+    return str(usual)
+
+
 def install_framework(ctx: Context, module: str) -> None:
     """Install what tools/requirements-MODULE.txt names, unless pip finds it nowhere."""
     requirements = f"tools/requirements-{module}.txt"
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    with contextlib.suppress(Failed):
-        ctx.run(*pip, "-r", requirements)
-    found = subprocess.run(
-        [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
-        capture_output=True,
-        text=True,
-    )
+    for each in (requirements, usual_builds(requirements)):
+        with contextlib.suppress(Failed):
+            ctx.run(*pip, "-r", each)
+        found = subprocess.run(
+            [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
+            capture_output=True,
+            text=True,
+        )
+        if found.returncode == 0:  # installed now, or before in another version
+            break
     if found.returncode != 0:
         wanted = (ROOT / requirements).read_text().split()[-1]
         raise Skipped(f"{module} is not installed, and pip finds no {wanted} in its indexes")

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_paper_map
+import run_checks
 
 OPENING = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
 
@@ -217,3 +218,12 @@ def test_layers_want_one_type_per_name(tmp_path: Path) -> None:
     problems = check_layers.check(tmp_path)
     assert len(problems) == 1
     assert "d.cc: baechi::Peak is also defined in src/baechi/base/a.cc" in problems[0]
+
+
+def test_the_usual_build_of_pytorch_is_of_the_same_version(root: Path) -> None:
+    asked = (root / "tools/requirements-torch.txt").read_text()
+    usual = Path(run_checks.usual_builds("tools/requirements-torch.txt")).read_text()
+    version = re.search(r"^torch==([\d.]+)\+cpu$", asked, re.MULTILINE)
+    assert version is not None
+    assert re.search(rf"^torch=={re.escape(version[1])}$", usual, re.MULTILINE)
+    assert usual.count("\n") == asked.count("\n")
