@@ -23,7 +23,7 @@ constexpr Window k1x3{.height = 1, .width = 3, .same = true};
 constexpr Window k3x1{.height = 3, .width = 1, .same = true};
 constexpr Window kHalve{.height = 3, .width = 3, .stride = 2};  // valid: whole windows only
 
-struct Unit {  // of a branch: one convolution with all that follows it
+struct ConvLayer {  // of a branch: one convolution with all that follows it
   std::int64_t channels;
   Window window = kPixel;
 };
@@ -77,17 +77,17 @@ class InceptionV3 {
     variables_.assign(average, "AssignSub", "AssignSubVariableOp", multiply(g_, change, decay));
   }
 
-  Value conv(const std::string& name, Value x, const Unit& unit) {
+  Value conv(const std::string& name, Value x, const ConvLayer& layer) {
     const Tape::Scope scope(g_, name);
     const Value weights =
-        decayed_weights({unit.window.height, unit.window.width, g_.shape(x)[3], unit.channels});
-    const Value convolved = conv2d(g_, x, weights, unit.window);
+        decayed_weights({layer.window.height, layer.window.width, g_.shape(x)[3], layer.channels});
+    const Value convolved = conv2d(g_, x, weights, layer.window);
     Value normalised = convolved;
     {
       const Tape::Scope inner(g_, "BatchNorm");
-      const Value beta = variables_.trainable("beta", {unit.channels}, Initializer::kZeros);
+      const Value beta = variables_.trainable("beta", {layer.channels}, Initializer::kZeros);
       const BatchNorm norm =
-          fused_batch_norm(g_, convolved, constant(g_, "Const", {unit.channels}), beta);
+          fused_batch_norm(g_, convolved, constant(g_, "Const", {layer.channels}), beta);
       moving_average("moving_mean", Initializer::kZeros, norm.mean);
       moving_average("moving_variance", Initializer::kOnes, norm.variance);
       normalised = norm.output;
@@ -96,10 +96,10 @@ class InceptionV3 {
   }
 
   // Convolutions one after the other: "Branch_1/Conv2d_0", ...
-  Value branch(std::size_t index, Value x, const std::vector<Unit>& units) {
+  Value branch(std::size_t index, Value x, const std::vector<ConvLayer>& layers) {
     const Tape::Scope scope(g_, "Branch_" + std::to_string(index));
-    for (std::size_t i = 0; i < units.size(); ++i)
-      x = conv("Conv2d_" + std::to_string(i), x, units[i]);
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      x = conv("Conv2d_" + std::to_string(i), x, layers[i]);
     return x;
   }
 
@@ -114,8 +114,8 @@ class InceptionV3 {
   }
 
   // A branch whose last step is two convolutions side by side.
-  Value forked_branch(std::size_t index, Value x, const std::vector<Unit>& units) {
-    x = branch(index, x, units);
+  Value forked_branch(std::size_t index, Value x, const std::vector<ConvLayer>& layers) {
+    x = branch(index, x, layers);
     const Tape::Scope scope(g_, "Branch_" + std::to_string(index));
     const Value wide = conv("Conv2d_1x3", x, {384, k1x3});
     const Value tall = conv("Conv2d_3x1", x, {384, k3x1});

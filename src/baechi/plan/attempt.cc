@@ -63,10 +63,10 @@ bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt&
   return better;
 }
 
-class Try {
+class PlacerAttempt {
  public:
-  Try(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options,
-      Attempt& attempt)
+  PlacerAttempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options,
+                Attempt& attempt)
       : problem_(problem), placer_(placer), options_(options), attempt_(attempt) {}
 
   void run() {
@@ -137,7 +137,7 @@ class Try {
   std::optional<PlacedGraph> run_placer(const CostModel& costs, const PlaceOptions& options) {
     PlaceResult result = placer_.place(costs, options);
     if (auto* placed = std::get_if<PlacedGraph>(&result)) return std::move(*placed);
-    explain(costs, std::get<DoesNotFit>(result));
+    note_shortage(costs, std::get<DoesNotFit>(result));
     return std::nullopt;
   }
 
@@ -150,13 +150,13 @@ class Try {
     }
     if (misfit.has_value()) {
       if (attempt_.reason.empty() && !attempt_.placed.has_value())
-        explain(misfit->trace, misfit->overflow);
+        note_overflow(misfit->trace, misfit->overflow);
       if (!start_.has_value()) start_ = std::move(misfit->placed);
     }
     return false;
   }
 
-  void explain(const CostModel& costs, const DoesNotFit& misfit) {
+  void note_shortage(const CostModel& costs, const DoesNotFit& misfit) {
     if (attempt_.placed.has_value() || !attempt_.reason.empty()) return;
     attempt_.reason = "operator '" + std::string(costs.graph()[misfit.op].name) +
                       "' found no room: the device with the most lacked " +
@@ -166,7 +166,7 @@ class Try {
       attempt_.misfit->op = problem_.shrunk->optimized.expansion.members(misfit.op).front();
   }
 
-  void explain(const Trace& trace, const Overflow& overflow) {
+  void note_overflow(const Trace& trace, const Overflow& overflow) {
     const DeviceTrace& device = trace.devices[overflow.device];
     attempt_.reason = "device '" + problem_.costs.cluster()[overflow.device].name +
                       "' would peak at " + in_words(device.peak) + ", " + in_words(overflow.over) +
@@ -235,7 +235,7 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
   attempt.method = std::string(placer.name);
   attempt.placer = &placer;
   const auto begin = std::chrono::steady_clock::now();
-  Try(problem, placer, options, attempt).run();
+  PlacerAttempt(problem, placer, options, attempt).run();
   attempt.nanoseconds =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
           .count();

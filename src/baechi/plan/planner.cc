@@ -84,7 +84,7 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   return result;
 }
 
-Unplaceable explain(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
+Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
   if (!request.suggest) return answer;
   const SuggestOptions options{
       .budget = request.budget, .order = request.place.order, .cancel = request.place.cancel};
@@ -229,7 +229,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
   check_ranges(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
-    return explain(costs, request,
+    return with_suggestions(costs, request,
                    {.op = proof->op,
                     .short_by = proof->short_by,
                     .proved = true,
@@ -265,7 +265,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
       answer.short_by = telling.misfit->short_by;
     }
     answer.methods = std::move(methods);
-    return explain(costs, request, std::move(answer));
+    return with_suggestions(costs, request, std::move(answer));
   }
   if (request.place.order == ExecutionOrder::kNone)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];

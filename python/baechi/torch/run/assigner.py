@@ -182,7 +182,7 @@ class Assigner:
             try:
                 return (self._run_part if path else self._run_model)(run, args, kwargs)
             except RuntimeError as error:
-                self._weights.explain(error)
+                self._weights.raise_if_elsewhere(error)
                 raise
 
     def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -81,7 +81,7 @@ class Schedule:
     copies: dict[tuple[int, int], int]  # (reader, value) -> the version that it reads
 
 
-class _Units:
+class _Together:
     """Nodes that share a storage or a tuple run on one device."""
 
     def __init__(self, graph: ExportedGraph) -> None:
@@ -111,8 +111,8 @@ def devices_of(
     graph: ExportedGraph, weights: Mapping[str, int], planned: Callable[[Node], int | None]
 ) -> list[int | None]:
     """Return the device of every node: its weight's, the planned one, or that of what it reads."""
-    units = _Units(graph)
-    of = [units.of(n.index) for n in graph.nodes]
+    together = _Together(graph)
+    of = [together.of(n.index) for n in graph.nodes]
     device: dict[int, int] = {}
     for node in graph.nodes:  # weights cannot be elsewhere
         if node.kind == "weight":

@@ -64,6 +64,6 @@ class MovedWeights:
         weights = [tensor for _, tensor in named_weights(self._model) if id(tensor) not in known]
         return [(tensor, *homes) for tensor in weights if tensor.device in ours]
 
-    def explain(self, error: RuntimeError) -> None:
+    def raise_if_elsewhere(self, error: RuntimeError) -> None:
         """Raise a clearer error if weights are not where they should be."""
         check_weights(self._model, self._devices, error)
