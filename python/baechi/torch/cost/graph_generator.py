@@ -9,7 +9,7 @@ from its producer to the backward operator: the planner then knows how long it l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from baechi._core import Graph, GraphBuilder, InputError
@@ -29,7 +29,6 @@ class ModelGraph:
     graph: Graph
     capture: Capture
     modules: dict[str, str]  # path of the unit by operator, for those that are modules
-    weights: dict[str, str] = field(default_factory=dict)  # operator by parameter or buffer
 
 
 class _Assembly:
@@ -240,8 +239,4 @@ def graph_of(
     stands = kept_ops(captured)
     kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
     modules = {op.key: op.module for op in kept if op.module is not None}
-    weights: dict[str, str] = {}
-    for op in kept:
-        for name in op.weights:
-            weights.setdefault(name, op.key)
-    return ModelGraph(graph, captured, modules, weights)
+    return ModelGraph(graph, captured, modules)

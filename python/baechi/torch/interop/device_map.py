@@ -26,6 +26,7 @@ from baechi.torch.cost.profiler import Costs, estimate
 from baechi.torch.record.capture import capture
 from baechi.torch.record.recorded_step import Capture, kept_ops
 from baechi.torch.record.repeated_units import Repeated
+from baechi.torch.weights.homes import homes_by_name
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -140,8 +141,8 @@ def device_map(
         keys = [*keys, _DISK]
     names = [device.name for device in plan.cluster.devices]
     key_of = dict(zip(names, keys, strict=True))
-    used = {name: key_of[plan.device_of[op]] for name, op in graph.weights.items()}
-    found = _by_module(model, captured, used)
+    keys_of = {op: key_of[device] for op, device in plan.device_of.items()}
+    found = _by_module(model, captured, keys_of)
     _warn_of_disk(model, found)
     return found
 
@@ -189,16 +190,12 @@ def _warn_of_disk(model: nn.Module, found: Mapping[str, int | str]) -> None:
 
 
 def _by_module(
-    model: nn.Module, captured: Capture, used: Mapping[str, int | str]
+    model: nn.Module, captured: Capture, key_of: Mapping[str, int | str]
 ) -> dict[str, int | str]:
     """Return the map with modules that are on one device as one entry."""
-    device_of: dict[str, int | str] = {}
-    last = next(iter(used.values()))
     names = [n for n, _ in model.named_parameters(remove_duplicate=False)]
     names += [n for n, _ in model.named_buffers(remove_duplicate=False)]
-    for name in names:
-        last = used.get(captured.aliases.get(name, name), last)
-        device_of[name] = last
+    device_of = homes_by_name(captured, key_of, names)
     result: dict[str, int | str] = {}
 
     def enter(path: str, module: nn.Module) -> None:

@@ -27,6 +27,7 @@ from baechi.torch.record.recorded_step import (
     kept_ops,
     rounded,
 )
+from baechi.torch.weights.homes import homes_by_name
 
 # Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
 # as it does by default on accelerators (`foreach`).
@@ -287,20 +288,6 @@ def _by_memory(counts: Mapping[str, int], memory_of: Mapping[str, str]) -> dict[
     return result
 
 
-def weight_devices(captured: Capture, device_of: Mapping[str, str]) -> dict[str, str]:
-    """Return where every weight is: with its first user, or beside its neighbour."""
-    user: dict[str, str] = {}
-    for op in captured.ops:
-        for name in op.weights:
-            if op.key in device_of:
-                user.setdefault(name, device_of[op.key])
-    last = next(iter(user.values()), next(iter(device_of.values())))
-    result = {}
-    for name in captured.weights:
-        last = result[name] = user.get(name, last)
-    return result
-
-
 def permanent_memory(
     captured: Capture, weights: Mapping[str, str], optimizer: str
 ) -> dict[str, int]:
@@ -367,5 +354,5 @@ def peaks_of(
         around: What else decides.
 
     """
-    step = StepMemory(captured, device_of, weight_devices(captured, device_of), around)
+    step = StepMemory(captured, device_of, homes_by_name(captured, device_of), around)
     return step.peaks(device_of.values())

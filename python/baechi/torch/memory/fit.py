@@ -14,7 +14,7 @@ from torch import nn
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage, warn
-from baechi.torch.memory.eager import Peak, StepContext, peaks_of, weight_devices
+from baechi.torch.memory.eager import Peak, StepContext, peaks_of
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.trace.exported import Exported
@@ -27,6 +27,7 @@ from baechi.torch.trace.placement import (
     weights_in,
 )
 from baechi.torch.trace.schedule import ORDER, Run, Schedule
+from baechi.torch.weights.homes import homes_by_name
 
 _ATTEMPTS = 8
 
@@ -83,7 +84,7 @@ class Memory:
             starts=starts if graph.mode == ORDER else None,
             physical=graph.physical,
         )
-        weights = weight_devices(self.captured, device_of)
+        weights = homes_by_name(self.captured, device_of)
         ids = ids_by_name(self.model)
         where = {ids[name]: index[device] for name, device in weights.items()}
         nodes = graph.exported.graph

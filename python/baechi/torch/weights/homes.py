@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -12,22 +12,39 @@ from torch import nn
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.record.recorded_step import Capture
 
+Device = TypeVar("Device")  # or its name
+
+
+def homes_by_name(
+    captured: Capture, device_of: Mapping[str, Device], names: Iterable[str] | None = None
+) -> dict[str, Device]:
+    """Return where weights live: with the first operator that uses them, or beside a neighbour.
+
+    Args:
+        captured: The recorded step.
+        device_of: The device of every operator.
+        names: Of the weights, also second names of tied ones; all that were recorded by default.
+
+    """
+    user: dict[str, Device] = {}
+    for op in captured.ops:
+        for name in op.weights:
+            if op.key in device_of:
+                user.setdefault(name, device_of[op.key])
+    last = next(iter([*user.values(), *device_of.values()]))
+    result = {}
+    for name in captured.weights if names is None else names:
+        last = result[name] = user.get(captured.aliases.get(name, name), last)
+    return result
+
 
 def homes_of_weights(
     model: nn.Module, captured: Capture, device_of: Mapping[str, LogicalDevice]
 ) -> list[tuple[torch.Tensor, LogicalDevice]]:
     """Return where every parameter and buffer goes: to its user, or beside its neighbour."""
-    user: dict[str, LogicalDevice] = {}
-    for op in captured.ops:
-        for name in op.weights:
-            if op.key in device_of:
-                user.setdefault(name, device_of[op.key])
-    result: list[tuple[torch.Tensor, LogicalDevice]] = []
-    last = next(iter(user.values()), None) or next(iter(device_of.values()))
-    for name, tensor in named_weights(model):
-        last = user.get(captured.aliases.get(name, name), last)
-        result.append((tensor, last))
-    return result
+    weights = dict(named_weights(model))
+    homes = homes_by_name(captured, device_of, weights)
+    return [(tensor, homes[name]) for name, tensor in weights.items()]
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
