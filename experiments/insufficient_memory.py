@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,7 @@ FIGURE = (0, 2, 6)  # of PAPER, the smaller batch of each model
 
 def with_capacity(cluster: baechi.Cluster, capacity: int) -> baechi.Cluster:
     """The same cluster, each device with so many bytes."""
-    document = json.loads(cluster.to_json())
-    for device in document["devices"]:
-        device["capacity"] = capacity
-    return baechi.Cluster.from_json(json.dumps(document))
+    return cluster.with_capacities({device.name: capacity for device in cluster.devices})
 
 
 def need(graph: baechi.Graph, cluster: baechi.Cluster) -> int:
