@@ -47,6 +47,7 @@ def test_a_folder_may_include_only_earlier_ones() -> None:
         ("place/a.cc", '#include "baechi/report/table.h"\n'),
         ("place/fill/a.cc", '#include "baechi/place/list/m_etf.h"\n'),
         ("verify/a.cc", '#include "baechi/simulate/replay.h"\n'),
+        ("verify/a.cc", '#include "baechi/cluster/transfer_queues.h"\n'),
         ("place/new/a.cc", ""),
         ("graph/a.h", "#pragma once\n#include <doctest/doctest.h>\n"),
         ("graph/a.h", "int x;\n"),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "baechi/base/assert.h"
+#include "baechi/cluster/transfer_queues.h"
 
 namespace baechi {
 namespace {
@@ -116,9 +117,7 @@ class Scheduler {
         waits_for_(graph_.num_ops()),
         ready_(cluster_.num_devices(), SmallestFirst(graph_.num_ops())),
         busy_(cluster_.num_devices(), 0),
-        sending_(cluster_.num_devices()),
-        receiving_(cluster_.num_devices()),
-        channel_(cluster_.num_channels()),
+        queues_(cluster_),
         destined_(cluster_.num_devices(), 0),
         order_(cluster_.num_devices()) {
     for (std::size_t i = 0; i < by_priority_.size(); ++i)
@@ -195,18 +194,8 @@ class Scheduler {
   }
 
   Time send(TensorId tensor, DeviceId from, DeviceId to, Time now) {
-    const Link& link = cluster_.link(from, to);
-    const Time duration = link.transfer_time(graph_.size(tensor));
-    const CommunicationMode mode = cluster_.communication();
-    if (mode == CommunicationMode::kParallel) return now + duration;
-    // One queue per device in sequential mode, one per direction in duplex mode.
-    IdVector<DeviceId, Time>& in = mode == CommunicationMode::kDuplex ? receiving_ : sending_;
-    Time start = std::max({now, sending_[from], in[to]});
-    for (const ChannelId channel : link.channels) start = std::max(start, channel_[channel]);
-    const Time end = start + duration;
-    sending_[from] = in[to] = end;
-    for (const ChannelId channel : link.channels) channel_[channel] = end;
-    return end;
+    const Time takes = cluster_.link(from, to).transfer_time(graph_.size(tensor));
+    return queues_.serve(from, to, now, takes).end;
   }
 
   const CostModel& costs_;
@@ -218,8 +207,7 @@ class Scheduler {
   IdVector<OpId, std::uint32_t> waits_for_;
   IdVector<DeviceId, SmallestFirst> ready_;
   IdVector<DeviceId, char> busy_;
-  IdVector<DeviceId, Time> sending_, receiving_;  // until when
-  IdVector<ChannelId, Time> channel_;
+  TransferQueues queues_;
   IdVector<DeviceId, char> destined_;
   std::vector<DeviceId> remote_;
   EarliestFirst<Finish> finishes_;

@@ -15,6 +15,7 @@ Replay::Replay(const CostModel& costs)
       graph_(&costs.graph()),
       edges_(*graph_),
       held_(costs, edges_, copies_),
+      clocks_(costs.cluster()),
       queues_(costs.cluster()),
       events_(costs.cluster().num_devices()),
       nodes_(graph_->num_ops()),
@@ -152,7 +153,8 @@ void Replay::transfer(TensorId tensor, DeviceId from, Instant now) {
   const std::uint32_t kept = held_.keeps_outputs(graph_->producer(tensor)) ? 1 : 0;
   for (const DeviceId to : reached_) {
     Destination& destination = destinations_[to];
-    const auto [start, end] = queues_.serve(from, to, size, now.at);
+    const auto [start, end] =
+        queues_.serve(from, to, now.at, clocks_.transfer_time(from, to, size));
     destination.arrival = end == now.at ? now : Instant{end, 0};
     copies_.push_back({tensor, to, start, end, destination.readers + kept});
     workers_[from].sent += size;

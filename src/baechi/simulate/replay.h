@@ -9,14 +9,15 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
+#include "baechi/cluster/transfer_queues.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/event_tree.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/held_tensors.h"
+#include "baechi/simulate/link_clocks.h"
 #include "baechi/simulate/replay_graph.h"
 #include "baechi/simulate/sorted_lane.h"
-#include "baechi/simulate/transfer_queues.h"
 
 namespace baechi::simulation {
 
@@ -84,6 +85,7 @@ class Replay {
   ReplayGraph edges_;
   std::vector<TensorCopy> copies_;  // those of one tensor together, by device
   HeldTensors held_;
+  LinkClocks clocks_;
   TransferQueues queues_;
   EventTree events_;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "baechi/base/wide.h"
+#include "baechi/cluster/transfer_queues.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/topological_sequences.h"
 
@@ -117,21 +118,18 @@ void add_units(const CostModel& costs, Instance& in) {
         unit.devices |= only(device);
 }
 
-// Sequential: a device has one queue, its outgoing one. Then incoming ones, then channels.
 void add_queues(const CostModel& costs, Instance& in) {
   const Cluster& cluster = costs.cluster();
   in.queues.resize(in.num_devices * in.num_devices);
   if (in.mode == CommunicationMode::kParallel) return;
-  in.num_queues = 2 * in.num_devices + cluster.num_channels();
+  const TransferQueues waiting(cluster);
+  in.num_queues = waiting.size();
   for (const DeviceId from : cluster.devices())
     for (const DeviceId to : cluster.devices()) {
       if (from == to) continue;
       std::vector<Index>& queues = in.queues[from.index() * in.num_devices + to.index()];
-      const std::size_t receiving =
-          in.mode == CommunicationMode::kDuplex ? in.num_devices + to.index() : to.index();
-      queues = {from.value(), static_cast<Index>(receiving)};
-      for (const ChannelId channel : cluster.link(from, to).channels)
-        queues.push_back(static_cast<Index>(2 * in.num_devices + channel.index()));
+      waiting.for_each(from, to,
+                       [&](std::size_t queue) { queues.push_back(static_cast<Index>(queue)); });
     }
 }
 

@@ -25,7 +25,7 @@ void for_each(OpSet set, const Visit& visit) {
 OrderSearch::OrderSearch(const Instance& instance)
     : in_(instance),
       tail_(instance.num_ops),
-      moments_(instance.num_ops + 1),
+      moments_(instance.num_ops + 1, Moment(instance.costs->cluster())),
       head_(instance.num_ops),
       queue_jobs_(instance.num_queues) {}
 
@@ -69,7 +69,7 @@ void OrderSearch::prepare(const std::vector<Index>& device, const std::vector<Ns
   for (std::size_t op = 0; op < in_.num_ops; ++op) sets_tell_all_ &= time(op) > 0;
 
   Moment& start = moments_[0];
-  start = {};
+  start = Moment(in_.costs->cluster());
   start.current.assign(m, std::nullopt);
   start.free.assign(m, 0);
   start.ready.assign(in_.num_ops, 0);
@@ -78,7 +78,6 @@ void OrderSearch::prepare(const std::vector<Index>& device, const std::vector<Ns
     start.waits.push_back(static_cast<Index>(in_.flows_in[op].size()));
   start.start.assign(in_.num_ops, 0);
   start.finish.assign(in_.num_ops, 0);
-  start.queue_free.assign(in_.num_queues, 0);
   start.senders.assign(in_.num_queues, 0);
   for (const std::vector<Index>& queues : queues_of_)
     for (const Index queue : queues) ++start.senders[queue];
@@ -219,14 +218,11 @@ void OrderSearch::request(Moment& at, std::size_t tensor) const {
   const Ns now = moment_of(at.now);
   for (Index c = copies_of_[tensor].first; c < copies_of_[tensor].second; ++c) {
     const Copy& copy = copies_[c];
-    Ns start = now;
-    const std::vector<Index>& queues = in_.queues[from * in_.num_devices + copy.to];
-    for (const Index queue : queues) start = std::max(start, at.queue_free[queue]);
-    const Ns end = start + copy.time;
-    for (const Index queue : queues) at.queue_free[queue] = end;
-    at.copy_start[c] = start;
-    at.copy_end[c] = end;
-    const Stamp arrival = end == now ? at.now : stamp(end);
+    const auto [start, end] =
+        at.queues.serve(DeviceId(from), DeviceId(copy.to), Time(now), Time(copy.time));
+    at.copy_start[c] = start.count();
+    at.copy_end[c] = end.count();
+    const Stamp arrival = at.copy_end[c] == now ? at.now : stamp(at.copy_end[c]);
     for (const Index reader : copy.readers) at.ready[reader] = std::max(at.ready[reader], arrival);
   }
 }
@@ -328,7 +324,8 @@ Ns OrderSearch::queue_bound(const Moment& at) {
     if ((at.finished & op_bit(producer)) != 0) continue;
     const Ns ready = head_[producer] + time(producer);
     for (const Index queue : in_.queues[device_of(producer) * in_.num_devices + copy.to])
-      queue_jobs_[queue].push_back({std::max(ready, at.queue_free[queue]), copy.time, copy.tail});
+      queue_jobs_[queue].push_back(
+          {std::max(ready, at.queues.free(queue).count()), copy.time, copy.tail});
   }
   Ns longest = 0;
   for (std::vector<bounds::HeadTailJob>& jobs : queue_jobs_) {

@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "baechi/cluster/transfer_queues.h"
 #include "baechi/place/exact/exact_instance.h"
 #include "baechi/place/exact/placement_bound.h"
 #include "baechi/schedule/schedule.h"
@@ -45,6 +46,8 @@ class OrderSearch {
     std::vector<Index> readers;  // on `to`
   };
   struct Moment {  // everything that changes as time goes on
+    explicit Moment(const Cluster& cluster) : queues(cluster) {}
+
     Stamp now = 0;
     OpSet committed = 0;  // chosen as their devices' next, or begun
     OpSet begun = 0;
@@ -54,9 +57,9 @@ class OrderSearch {
     std::vector<Stamp> ready;                   // [op]: when its inputs are there, as far as known
     std::vector<Index> waits;                   // [op]: producers that have not finished
     std::vector<Stamp> start, finish;           // [op]: once begun
-    std::vector<Ns> queue_free;                 // [queue]
-    std::vector<Index> senders;                 // [queue]: operators that will still use it
-    std::vector<Ns> copy_start, copy_end;       // [copy]: once requested
+    TransferQueues queues;
+    std::vector<Index> senders;            // [queue]: operators that will still use it
+    std::vector<Ns> copy_start, copy_end;  // [copy]: once requested
   };
 
   void prepare(const std::vector<Index>& device, const std::vector<Ns>& tails);

@@ -15,19 +15,13 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
       allowed_(allowed),
       transfer_times_(costs),
       memory_(costs, options.memory, options.headroom),
-      parallel_(costs.cluster().communication() == CommunicationMode::kParallel),
-      keep_copies_(!parallel_ || !memory_.ample()),
-      shares_channels_(costs.cluster().num_channels() > 0),
-      duplex_(costs.cluster().communication() == CommunicationMode::kDuplex
-                  ? costs.cluster().num_devices()
-                  : 0),
-      channels_begin_(duplex_ + costs.cluster().num_devices()),
+      queues_(costs.cluster()),
+      keep_copies_(queues_matter() || !memory_.ample()),
       slots_(graph_.num_ops()),
       group_device_(graph_.num_groups()),
       free_(costs.cluster().num_devices()),
-      queue_end_(channels_begin_ + costs.cluster().num_channels()),
       order_(costs.cluster().num_devices()),
-      queue_load_(queue_end_.size()) {
+      queue_load_(queues_.size()) {
   for (const OpId op : graph_.ops()) {
     slots_[op].decided = costs.pin(op);
     if (!slots_[op].decided && options.home != nullptr && allowed(op, (*options.home)[op]))
@@ -54,41 +48,37 @@ bool ClusterState::undesignate(OpId op) {
   return true;
 }
 
-Time ClusterState::queue_end(DeviceId from, DeviceId to) const {
-  if (from == to) return queue_end_[in_queue(to)];
-  Time end = std::max(queue_end_[out_queue(from)], queue_end_[in_queue(to)]);
-  if (!shares_channels_) return end;
-  for (const ChannelId channel : costs_.cluster().link(from, to).channels)
-    end = std::max(end, queue_end_[channel_queue(channel)]);
-  return end;
-}
-
 const ClusterState::Copy* ClusterState::find_copy(TensorId tensor, DeviceId device) const {
   for (std::optional<std::uint32_t> at = first_copy_[tensor]; at; at = copies_[*at].next)
     if (copies_[*at].device == device) return &copies_[*at];
   return nullptr;
 }
 
-Arrival ClusterState::arrival(OpId op, DeviceId device) const {
-  Arrival arrival;
-  if (!delays_.empty()) arrival.ready = delays_[op];
+Time ClusterState::collect_inputs(OpId op, DeviceId device, bool copies) const {
+  Time ready = delays_.empty() ? Time(0) : delays_[op];
   remotes_.clear();
   for (const Edge& edge : graph_.in_edges(op)) {
     const Slot& parent = slots_[edge.from];
     if (!parent.placed) continue;
     Time at = parent.end;
     if (parent.device != device && edge.tensor.has_value()) {
-      const Copy* copy = parallel_ ? nullptr : find_copy(*edge.tensor, device);
+      const Copy* copy = copies ? find_copy(*edge.tensor, device) : nullptr;
       if (copy != nullptr) {
         at = copy->arrival;
       } else {
         const Time takes = transfer_times_(*edge.tensor, parent.device, device);
-        if (!parallel_) remotes_.push_back({at, takes, *edge.tensor, parent.device});
+        if (copies) remotes_.push_back({at, takes, *edge.tensor, parent.device});
         at += takes;
       }
     }
-    arrival.ready = std::max(arrival.ready, at);
+    ready = std::max(ready, at);
   }
+  return ready;
+}
+
+Arrival ClusterState::arrival(OpId op, DeviceId device) const {
+  Arrival arrival;
+  arrival.ready = collect_inputs(op, device, queues_matter());
   if (!remotes_.empty()) bound_by_queues(arrival, device);
   return arrival;
 }
@@ -104,19 +94,14 @@ void ClusterState::bound_by_queues(Arrival& arrival, DeviceId device) const {
   arrival.ready = std::max(arrival.ready, queue_end(*arrival.queue, device) + arrival.load);
   if (arrival.one_source) return;
 
-  const auto load_queue = [&](std::size_t queue, Time takes) {
-    queue_load_[queue] += takes;
-    loaded_queues_.push_back(queue);
-  };
-  for (const Remote& remote : remotes_) {
-    load_queue(out_queue(remote.from), remote.takes);
-    if (!shares_channels_) continue;
-    for (const ChannelId channel : costs_.cluster().link(remote.from, device).channels)
-      load_queue(channel_queue(channel), remote.takes);
-  }
+  for (const Remote& remote : remotes_)
+    queues_.for_each(remote.from, device, [&](std::size_t queue) {
+      queue_load_[queue] += remote.takes;
+      loaded_queues_.push_back(queue);
+    });
   for (const std::size_t queue : loaded_queues_) {
     if (queue_load_[queue] > Time(0))
-      arrival.ready = std::max(arrival.ready, queue_end_[queue] + queue_load_[queue]);
+      arrival.ready = std::max(arrival.ready, queues_.free(queue) + queue_load_[queue]);
     queue_load_[queue] = Time(0);
   }
   loaded_queues_.clear();
@@ -149,23 +134,7 @@ Bytes ClusterState::overrun(OpId op, DeviceId device) const {
 }
 
 void ClusterState::place(OpId op, DeviceId device) {
-  Time start = std::max(free_[device], delays_.empty() ? Time(0) : delays_[op]);
-  remotes_.clear();
-  for (const Edge& edge : graph_.in_edges(op)) {
-    const Slot& parent = slots_[edge.from];
-    Time at = parent.end;
-    if (parent.device != device && edge.tensor.has_value()) {
-      const Copy* copy = keep_copies_ ? find_copy(*edge.tensor, device) : nullptr;
-      if (copy != nullptr) {
-        at = copy->arrival;
-      } else {
-        const Time takes = transfer_times_(*edge.tensor, parent.device, device);
-        if (keep_copies_) remotes_.push_back({at, takes, *edge.tensor, parent.device});
-        at += takes;
-      }
-    }
-    start = std::max(start, at);
-  }
+  Time start = std::max(free_[device], collect_inputs(op, device, keep_copies_));
   std::sort(remotes_.begin(), remotes_.end(), [](const Remote& a, const Remote& b) {
     return std::tie(a.requested, a.tensor) < std::tie(b.requested, b.tensor);
   });
@@ -197,13 +166,7 @@ void ClusterState::place(OpId op, DeviceId device) {
 }
 
 void ClusterState::send(const Remote& remote, DeviceId to) {
-  Time end = remote.requested + remote.takes;
-  if (!parallel_) {
-    end = std::max(remote.requested, queue_end(remote.from, to)) + remote.takes;
-    queue_end_[out_queue(remote.from)] = queue_end_[in_queue(to)] = end;
-    for (const ChannelId channel : costs_.cluster().link(remote.from, to).channels)
-      queue_end_[channel_queue(channel)] = end;
-  }
+  const Time end = queues_.serve(remote.from, to, remote.requested, remote.takes).end;
   copies_.push_back({end, end, to, first_copy_[remote.tensor]});
   first_copy_[remote.tensor] = static_cast<std::uint32_t>(copies_.size() - 1);
   if (memory_.ample()) return;

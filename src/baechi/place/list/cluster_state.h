@@ -10,6 +10,7 @@
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
+#include "baechi/cluster/transfer_queues.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/list/believed_memory.h"
@@ -84,9 +85,11 @@ class ClusterState {
   }
   // The operator does not start before `time`: it waits for memory.
   void delay(OpId op, Time time);
-  bool queues_matter() const { return !parallel_; }
+  bool queues_matter() const { return queues_.size() > 0; }
   // The end of the queues between two devices, or of the incoming one when they are the same.
-  Time queue_end(DeviceId from, DeviceId to) const;
+  Time queue_end(DeviceId from, DeviceId to) const {
+    return from == to ? queues_.free(queues_.receiving(to)) : queues_.free(from, to);
+  }
   const TransferTimes& transfer_times() const { return transfer_times_; }
 
   // Memory, at the time of the decision. `overrun` is not positive when the operator fits.
@@ -131,11 +134,10 @@ class ClusterState {
     std::uint32_t consumers_left = 0;
   };
 
-  std::size_t out_queue(DeviceId device) const { return device.index(); }
-  std::size_t in_queue(DeviceId device) const { return duplex_ + device.index(); }
-  std::size_t channel_queue(ChannelId channel) const { return channels_begin_ + channel.index(); }
-
   const Copy* find_copy(TensorId tensor, DeviceId device) const;
+  // When its inputs can be there if nothing queues. Lists those that have to be sent in remotes_,
+  // if it is to look for copies.
+  Time collect_inputs(OpId op, DeviceId device, bool copies) const;
   void bound_by_queues(Arrival& arrival, DeviceId device) const;
   void send(const Remote& remote, DeviceId to);
   void use_inputs(OpId op, DeviceId device, Time end);
@@ -146,18 +148,14 @@ class ClusterState {
   const AllowedDevices& allowed_;
   TransferTimes transfer_times_;
   BelievedMemory memory_;
-  bool parallel_;
+  TransferQueues queues_;
   bool keep_copies_;  // someone asks for them: queues or memory
-  bool shares_channels_;
-  std::size_t duplex_;  // where the incoming queues start; 0 when a device has only one queue
-  std::size_t channels_begin_;
   std::size_t num_placed_ = 0;
 
   IdVector<OpId, Slot> slots_;
   IdVector<OpId, Time> delays_;  // empty until the first
   IdVector<GroupId, std::optional<DeviceId>> group_device_;
   IdVector<DeviceId, Time> free_;
-  std::vector<Time> queue_end_;  // of devices, then of channels
   std::vector<Copy> copies_;
   IdVector<TensorId, std::optional<std::uint32_t>> first_copy_;
   IdVector<TensorId, TensorUse> uses_;

@@ -8,7 +8,8 @@
 #include <queue>
 #include <tuple>
 
-#include "baechi/simulate/transfer_queues.h"
+#include "baechi/cluster/transfer_queues.h"
+#include "baechi/simulate/link_clocks.h"
 
 namespace baechi::pipeline {
 namespace {
@@ -50,7 +51,8 @@ struct DeviceState {
 }  // namespace
 
 struct Player::State {
-  explicit State(const Cluster& cluster) : queues(cluster), devices(cluster.num_devices()) {}
+  explicit State(const Cluster& cluster)
+      : clocks(cluster), queues(cluster), devices(cluster.num_devices()) {}
 
   void prepare(const StageGraph& of);
   void run();
@@ -80,7 +82,8 @@ struct Player::State {
                                     : parts[StageGraph::part(stage, Phase::kForward)].next;
   }
 
-  simulation::TransferQueues queues;
+  simulation::LinkClocks clocks;
+  TransferQueues queues;
   const StageGraph* graph = nullptr;
   const Rule* rule = nullptr;      // or
   const Actions* given = nullptr;  // what to do
@@ -160,7 +163,8 @@ void Player::State::finish(const Event& event) {
   for (const PartId follower : part.followers) arrive(follower, event.action.micro_batch, event.at);
   for (const std::uint32_t number : part.messages) {
     const StageMessage& message = graph->message(number);
-    const auto service = queues.serve(event.device, message.to, message.size, event.at);
+    const auto service = queues.serve(event.device, message.to, event.at,
+                                      clocks.transfer_time(event.device, message.to, message.size));
     events.push({service.start, EventKind::kReceive, message.to, event.action, message.held});
     for (const PartId reader : message.readers)
       arrive(reader, event.action.micro_batch, service.end);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/simulate/transfer_queues.h"
+#include "baechi/simulate/link_clocks.h"
 
 #include <algorithm>
 #include <limits>
@@ -34,47 +34,21 @@ Time LinkClock::transfer_time(Bytes size) const {
   return link_->latency + Time(static_cast<std::int64_t>(rounded_up));
 }
 
-TransferQueues::TransferQueues(const Cluster& cluster)
-    : num_devices_(cluster.num_devices()), mode_(cluster.communication()) {
+LinkClocks::LinkClocks(const Cluster& cluster) : num_devices_(cluster.num_devices()) {
   std::vector<const Link*> links;
-  path_of_.assign(num_devices_ * num_devices_, 0);
+  clock_of_.assign(num_devices_ * num_devices_, 0);
   for (const DeviceId from : cluster.devices()) {
     for (const DeviceId to : cluster.devices()) {
       if (from == to) continue;
       const Link* link = &cluster.link(from, to);
       const auto at = std::find(links.begin(), links.end(), link);
-      path_of_[from.index() * num_devices_ + to.index()] =
+      clock_of_[from.index() * num_devices_ + to.index()] =
           static_cast<std::uint32_t>(at - links.begin());
       if (at != links.end()) continue;
       links.push_back(link);
-      paths_.push_back({LinkClock(*link), link->channels});
+      clocks_.emplace_back(*link);
     }
   }
-  out_free_.resize(num_devices_);
-  in_free_.resize(num_devices_);
-  channel_free_.resize(cluster.num_channels());
-}
-
-void TransferQueues::clear() {
-  out_free_.assign(out_free_.size(), Time(0));
-  in_free_.assign(in_free_.size(), Time(0));
-  channel_free_.assign(channel_free_.size(), Time(0));
-}
-
-TransferQueues::Service TransferQueues::serve(DeviceId from, DeviceId to, Bytes size,
-                                              Time requested) {
-  const Path& path = paths_[path_of_[from.index() * num_devices_ + to.index()]];
-  const Time duration = path.clock.transfer_time(size);
-  if (mode_ == CommunicationMode::kParallel) return {requested, requested + duration};
-
-  Time& sender = out_free_[from];
-  Time& receiver = mode_ == CommunicationMode::kDuplex ? in_free_[to] : out_free_[to];
-  Time start = std::max({requested, sender, receiver});
-  for (const ChannelId channel : path.channels) start = std::max(start, channel_free_[channel]);
-  const Time end = start + duration;
-  sender = receiver = end;
-  for (const ChannelId channel : path.channels) channel_free_[channel] = end;
-  return {start, end};
 }
 
 }  // namespace baechi::simulation

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/simulate/transfer_queues.h"
+#include "baechi/simulate/link_clocks.h"
 
 #include <doctest/doctest.h>
 
