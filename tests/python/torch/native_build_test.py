@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,26 @@ def test_a_library_is_built_once_and_again_when_a_header_changes(source: Path) -
     second = native_build.build("answer", [source])
     assert second != first
     assert ctypes.CDLL(str(second)).answer() == 43
+
+
+def test_one_processor_compiles_all_sources_in_one_part(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [source]
+    for number in (2, 3):
+        path = source.with_name(f"part{number}.cc")
+        path.write_text(SOURCE.replace("answer()", f"answer{number}()"))
+        sources.append(path)
+    commands: list[Sequence[str]] = []
+    run = native_build.run
+    monkeypatch.setattr(native_build, "run", lambda c: (commands.append(c), run(c)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    library = ctypes.CDLL(str(native_build.build("answer", sources)))
+    assert library.answer() == library.answer2() == library.answer3() == 42
+    assert len(commands) == 2  # and the link
+    sources[1].write_text("int answer2() { return question; }\n")
+    with pytest.raises(native_build.BuildError, match=r"part2\.cc.*question"):
+        native_build.build("answer", sources)
 
 
 def test_processes_that_build_at_once_end_up_with_one_library(source: Path) -> None:

@@ -124,15 +124,20 @@ def locked(path: Path) -> Iterator[None]:
 def compile_library(
     library: Path, compiler: Sequence[str], sources: Sequence[Path], flags: Sequence[str]
 ) -> None:
-    """Compile every source, as many at a time as there are processors, and link them."""
+    """Compile the sources, in as many parts as there are processors, and link them.
+
+    Most of the time goes into PyTorch's headers, which the sources of a part read together; so the
+    names in their anonymous namespaces differ.
+    """
     torch_libraries = Path(torch.__file__).parent / "lib"
+    processors = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        objects = [Path(folder) / f"{source.stem}.o" for source in sources]
-        commands = [
-            [*compiler, *flags, "-c", str(source), "-o", str(target)]
-            for source, target in zip(sources, objects, strict=True)
-        ]
-        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects, commands = [], []
+        for *others, last in (sources[i::processors] for i in range(processors) if sources[i:]):
+            objects.append(Path(folder) / f"{last.stem}.o")
+            before = [word for source in others for word in ("-include", str(source))]
+            commands.append([*compiler, *flags, *before, "-c", str(last), "-o", str(objects[-1])])
+        with concurrent.futures.ThreadPoolExecutor(processors) as pool:
             list(pool.map(run, commands))
         whole = Path(folder) / library.name
         plain = [part for part in compiler if Path(part).name != "ccache"]

@@ -16,8 +16,6 @@
 namespace baechi::sim {
 namespace {
 
-constexpr c10::DispatchKeySet kSimKeys(c10::DispatchKey::PrivateUse1);
-
 c10::DispatchKeySet keys_above_kernels() {
   static const c10::DispatchKeySet keys =
       c10::autograd_dispatch_keyset_with_ADInplaceOrView |

@@ -13,6 +13,8 @@
 
 namespace baechi::sim {
 
+inline constexpr c10::DispatchKeySet kSimKeys(c10::DispatchKey::PrivateUse1);
+
 inline bool on_sim(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
 }

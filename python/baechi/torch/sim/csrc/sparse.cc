@@ -162,30 +162,31 @@ class SparseCall {
 
 void sparse_fallback(const c10::OperatorHandle& op, Stack* stack) { SparseCall(op, stack).run(op); }
 
-using Type = std::optional<at::ScalarType>;
-using Layout = std::optional<at::Layout>;
-using Device = std::optional<at::Device>;
+using MaybeType = std::optional<at::ScalarType>;
+using MaybeLayout = std::optional<at::Layout>;
+using MaybeDevice = std::optional<at::Device>;
 
 // A new sparse tensor takes the device that is the current one, whatever it is told.
-c10::DeviceGuard on(const Device& device) {
+c10::DeviceGuard on(const MaybeDevice& device) {
   return c10::DeviceGuard(device.value_or(sim_device(current_device())));
 }
 
-at::Tensor empty(c10::SymIntArrayRef size, Type type, Layout layout, Device device,
-                 std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+at::Tensor empty_sparse(c10::SymIntArrayRef size, MaybeType type, MaybeLayout layout,
+                        MaybeDevice device, std::optional<bool> pin,
+                        std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard = on(device);
   return at::native::empty_sparse_symint(size, type, layout, device, pin, format);
 }
 
-at::Tensor with_dims(std::int64_t sparse, std::int64_t dense, at::IntArrayRef size, Type type,
-                     Layout layout, Device device, std::optional<bool> pin) {
+at::Tensor with_dims(std::int64_t sparse, std::int64_t dense, at::IntArrayRef size, MaybeType type,
+                     MaybeLayout layout, MaybeDevice device, std::optional<bool> pin) {
   const c10::DeviceGuard guard = on(device);
   return at::native::new_with_dims_sparse(sparse, dense, size, type, layout, device, pin);
 }
 
 at::Tensor with_tensors(std::int64_t sparse, std::int64_t dense, c10::SymIntArrayRef size,
-                        const at::Tensor& indices, const at::Tensor& values, Type type,
-                        Layout layout, Device device, std::optional<bool> pin,
+                        const at::Tensor& indices, const at::Tensor& values, MaybeType type,
+                        MaybeLayout layout, MaybeDevice device, std::optional<bool> pin,
                         std::optional<bool> coalesced) {
   const c10::DeviceGuard guard = on(values.device());
   return at::native::new_with_dims_and_tensor_sparse_symint(sparse, dense, size, indices, values,
@@ -197,7 +198,7 @@ at::Tensor with_tensors(std::int64_t sparse, std::int64_t dense, c10::SymIntArra
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_sparse_coo_tensor_with_dims", with_dims);
   m.impl("_sparse_coo_tensor_with_dims_and_tensors", with_tensors);
-  m.impl("empty.memory_format", empty);
+  m.impl("empty.memory_format", empty_sparse);
   m.impl("sparse_dim", at::native::sparse_dim_sparse);
   m.impl("dense_dim", at::native::dense_dim_sparse);
   m.impl("_nnz", at::native::_nnz_sparse);

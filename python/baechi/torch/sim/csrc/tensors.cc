@@ -20,8 +20,6 @@ namespace {
 
 using OptionalType = std::optional<at::ScalarType>;
 
-constexpr c10::DispatchKeySet kSimKeys(c10::DispatchKey::PrivateUse1);
-
 at::Tensor empty(at::IntArrayRef size, OptionalType type, std::optional<at::Layout> layout,
                  std::optional<at::Device> device, std::optional<bool> pin,
                  std::optional<at::MemoryFormat> format) {
