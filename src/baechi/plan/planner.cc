@@ -84,7 +84,8 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   return result;
 }
 
-Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request, Unplaceable answer) {
+Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
+                             Unplaceable answer) {
   if (!request.suggest) return answer;
   const SuggestOptions options{
       .budget = request.budget, .order = request.place.order, .cancel = request.place.cancel};
@@ -230,13 +231,13 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return with_suggestions(costs, request,
-                   {.op = proof->op,
-                    .short_by = proof->short_by,
-                    .proved = true,
-                    .reason = proof->reason,
-                    .smallest_capacity = {},
-                    .more_devices = {},
-                    .methods = {}});
+                            {.op = proof->op,
+                             .short_by = proof->short_by,
+                             .proved = true,
+                             .reason = proof->reason,
+                             .smallest_capacity = {},
+                             .more_devices = {},
+                             .methods = {}});
 
   PortfolioResult portfolio = run_on_needed_devices(costs, units, request);
   const std::vector<Attempt>& attempts = portfolio.attempts;
