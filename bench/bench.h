@@ -56,6 +56,7 @@ void bench_optimize();
 void bench_optimizer_table();
 void bench_place();
 void bench_place_layered();
+void bench_pipelines();
 void bench_refine();
 void bench_simulate();
 void bench_verify();

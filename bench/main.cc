@@ -25,6 +25,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"generate", bench_generate},
     Benchmark{"place", bench_place},
     Benchmark{"place_layered", bench_place_layered},
+    Benchmark{"pipelines", bench_pipelines},
     Benchmark{"growth", bench_growth},
     Benchmark{"favorites", bench_favorites},
     Benchmark{"optimize", bench_optimize},

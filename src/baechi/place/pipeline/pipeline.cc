@@ -30,7 +30,7 @@ class Planner {
         simulator_(step.step) {}
 
   void divide() {
-    constexpr std::size_t kMostBlocks = 256;
+    constexpr std::size_t kMostBlocks = 192;
     const CostModel& costs = step_.micro_batch;
     for (const TopologicalSequence& sequence :
          {depth_first_sequence(costs.graph()), critical_path_first_sequence(costs)}) {

@@ -31,9 +31,11 @@ std::vector<DeviceSequence> loops(const DeviceSequence& order) {
   return result;
 }
 
-// Of every order also the devices in front, without the others.
-std::vector<DeviceSequence> with_fewer(const std::vector<DeviceSequence>& orders) {
-  std::vector<DeviceSequence> result = orders;
+// Every order with its loops, and once each what remains of them without their last devices.
+std::vector<DeviceSequence> sequences(const std::vector<DeviceSequence>& orders) {
+  std::vector<DeviceSequence> result;
+  for (const DeviceSequence& order : orders)
+    for (DeviceSequence& sequence : loops(order)) result.push_back(std::move(sequence));
   for (const DeviceSequence& order : orders)
     for (std::size_t count = order.size() - 1; count > 0; --count) {
       DeviceSequence fewer(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
@@ -94,17 +96,16 @@ void StageSearch::keep(Pipeline pipeline) {
 void StageSearch::divide(const Blocks& blocks) {
   constexpr std::size_t kMostOrders = 24;
   const RunCosts costs(blocks);
-  for (const DeviceSequence& order : with_fewer(device_orders(blocks.costs(), kMostOrders)))
-    for (const DeviceSequence& sequence : loops(order)) {
-      if (work_ <= 0 && !best_.empty()) return;
-      try_order(blocks, costs, sequence);
-    }
+  for (const DeviceSequence& sequence : sequences(device_orders(blocks.costs(), kMostOrders))) {
+    if (work_ <= 0 && !best_.empty()) return;
+    try_order(blocks, costs, sequence);
+  }
 }
 
 void StageSearch::try_order(const Blocks& blocks, const RunCosts& costs,
                             const DeviceSequence& order) {
   const auto deepest = static_cast<std::uint32_t>(order.size());
-  for (const std::int64_t percent : {100, 104, 115})
+  for (const std::int64_t percent : {100, 106})
     for (const std::uint32_t begun : {deepest, std::uint32_t{1}}) {
       const std::optional<Division> division = pipeline::divide(
           costs, order,
