@@ -17,6 +17,7 @@ from typing import Any
 
 import baechi.torch
 import torch
+from baechi.torch.placing import assign  # `place` refuses what will run out of memory
 from torch import nn
 
 WARM_UP = 2  # steps before the one that is measured
@@ -125,14 +126,15 @@ def fresh(recipe: Recipe) -> nn.Module:
 def by_hand(recipe: Recipe, cards: Cards, model: nn.Module) -> Any:
     """Put everything from one operator on onto the second card, as people write it."""
     captured = baechi.torch.capture(model, recipe.inputs, loss=recipe.loss)
-    costs = baechi.torch.estimate(captured, baechi.Cluster(cards.cluster))
-    names = baechi.torch.graph_of(captured, costs).graph.names
+    names = baechi.torch.plan(
+        model, recipe.inputs, "2xgpu:1TiB", loss=recipe.loss, method="single"
+    ).graph.names
     forward = [name for name in names if not name.endswith(":backward")]
     behind = set(forward[forward.index(recipe.second_card_from) :])
     device_of = {
         name: "gpu:1" if name.removesuffix(":backward") in behind else "gpu:0" for name in names
     }
-    return baechi.torch.assign(
+    return assign(
         model, captured, device_of, dict(zip(("gpu:0", "gpu:1"), cards.names, strict=True)), tier=1
     )
 

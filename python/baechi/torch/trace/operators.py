@@ -55,7 +55,7 @@ def run_graph(
     if not (fits and exported.accepts(inputs)):
         raise InputError(
             "the graph was exported for other arguments than it is run with: export it with "
-            "arguments like these, baechi.torch.export(model, example_inputs)"
+            "arguments like these"
         )
     nodes = exported.graph.nodes
     weights = {n.target: weight_of(model, n.target) for n in nodes if n.kind == "weight"}
