@@ -52,7 +52,12 @@ def test_one_processor_compiles_all_sources_in_one_part(
         sources.append(path)
     commands: list[Sequence[str]] = []
     run = native_build.run
-    monkeypatch.setattr(native_build, "run", lambda c: (commands.append(c), run(c)))
+
+    def noted(command: Sequence[str]) -> None:
+        commands.append(command)
+        run(command)
+
+    monkeypatch.setattr(native_build, "run", noted)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     library = ctypes.CDLL(str(native_build.build("answer", sources)))
     assert library.answer() == library.answer2() == library.answer3() == 42
