@@ -196,6 +196,69 @@ def _slices(batch: int, seed: int) -> dict[str, torch.Tensor]:
     return {"x": noise(batch, 5, WIDTH, seed=seed)[:, :-1], "mask": mask.expand(batch, -1)}
 
 
+class _Rounding(torch.autograd.Function):
+    """Has no gradient for what it rounds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return x.round() + y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        return None, gradients[0]
+
+
+class Rounded(nn.Module):
+    """Weights that get no gradient, which is not zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.rounded, self.plain = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounded = self.rounded(self.before(x))
+        last: torch.Tensor = self.last(_Rounding.apply(rounded, self.plain(x)) + 0)
+        return last
+
+
+class CompiledFunction(nn.Module):
+    """Calls a function that `torch.compile` returned, between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.bend = torch.compile(lambda x: x.sin() + x.cos(), backend="eager")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.bend(layer(x))
+        return x
+
+
+class Streaming(nn.Module):
+    """Convolutions over time, each of which keeps the end of the last piece for the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv1d(WIDTH, WIDTH, 3) for _ in range(2))
+        self.ends: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            before = self.ends.get(index)
+            if before is None or len(before) != len(x):
+                before = x.new_zeros(len(x), WIDTH, 2)
+            x = torch.cat([before.to(x.device), x], -1)
+            self.ends[index] = x[..., -2:].detach()
+            x = torch.tanh(layer(x))
+        return x
+
+
+def _pieces(batch: int, seed: int) -> torch.Tensor:
+    return noise(batch, WIDTH, 6, seed=seed)
+
+
 ENTRIES = [
     Entry("reversible", "elsewhere", Reversible, _rows),
     Entry("equilibrium", "elsewhere", Equilibrium, _rows),
@@ -205,4 +268,7 @@ ENTRIES = [
     Entry("listed-parameters", "elsewhere", ListedParameters, _rows),
     Entry("instance-norm", "elsewhere", Styled, _pictures),
     Entry("slices", "elsewhere", Sliced, _slices),
+    Entry("rounded", "elsewhere", Rounded, _rows),
+    Entry("streaming", "elsewhere", Streaming, _pieces),
+    Entry("compiled-function", "elsewhere", CompiledFunction, _rows),
 ]

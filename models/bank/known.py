@@ -47,7 +47,15 @@ _REACHED = [
     Known(
         "random",
         "PEAK",
-        "copies of what is read beside the arguments are not foreseen",
+        "what a hook on a gradient computes and reads is not foreseen",
+        always=False,
+    )
+]
+_FROM_BEFORE = [
+    Known(
+        "",
+        "PEAK",
+        "what a model keeps from the last call beside what replaces it is not foreseen",
         always=False,
     )
 ]
@@ -66,7 +74,8 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "longformer": _NO_GRADIENT,
-    "cached-weights": _REACHED,
+    "rounded": _NO_GRADIENT,
+    "streaming": _FROM_BEFORE,
     "equilibrium": _REACHED,
     "flow": _RARELY,
     "wav2vec2": _RARELY,
