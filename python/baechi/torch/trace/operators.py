@@ -54,8 +54,8 @@ def run_graph(
         fits = False
     if not (fits and exported.accepts(inputs)):
         raise InputError(
-            "the graph was exported for other arguments than it is run with: export it with "
-            "arguments like these"
+            "the graph was exported for other arguments than it is run with: give example_inputs "
+            "like these"
         )
     nodes = exported.graph.nodes
     weights = {n.target: weight_of(model, n.target) for n in nodes if n.kind == "weight"}
