@@ -242,7 +242,7 @@ class _Step:
         graph = graph_of(self.captured, costs)
         _require_kinds(graph, cluster)
         graph = pinned(graph, self.captured.asked, cluster, devices)
-        return place_graph(graph, cluster, **options)
+        return place_graph(graph, cluster, **{"order": "none", **options})
 
     def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
         kinds: dict[str, str] = {}

@@ -111,6 +111,12 @@ class Request:
         if self.to_run:
             check_values(self.model)
         check_search(self.search, [*(f.name for f in fields(self)), "verbose"], self.costs)
+        if "order" in self.search:
+            raise InputError(
+                f"order follows from the mode: {ORDER!r} runs operators in the order of the plan, "
+                "the other modes in that of the program"
+            )
+        self.search = {**self.search, "order": "planned" if self.mode == ORDER else "program"}
         check_loss(self.loss)
         self.optimizer = optimizer_name(self.optimizer)
         if self.gradients not in GRADIENTS:

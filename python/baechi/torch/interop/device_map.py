@@ -34,6 +34,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 _DISK = "disk"
 _SLOWER = 1000  # times, than the CPU; what goes there is only what must
 _ENDLESS = 1 << 50  # bytes of a disk whose size is not given
+_ORDER = "program"  # hooks run the model's own code, which comes to its modules in that order
 _NAMED = 5  # modules that a warning names
 
 
@@ -134,7 +135,7 @@ def device_map(
         cost.forward[_DISK] *= _SLOWER
     graph = graph_of(captured, costs, together=_meeting_points(captured))
     try:
-        plan = place_graph(graph.graph, cluster, budget=budget, bounds=False)
+        plan = place_graph(graph.graph, cluster, budget=budget, bounds=False, order=_ORDER)
     except DoesNotFit as reason:
         room = bytes_of((max_memory or {}).get(_DISK, _ENDLESS))
         plan = _with_disk(graph, costs, cluster, room, budget, reason)
@@ -165,7 +166,11 @@ def _with_disk(
     document["devices"][0]["capacity"] = f"{left}B"
     document["devices"].append({"name": _DISK, "kind": _DISK, "capacity": f"{room}B"})
     return place_graph(
-        graph.graph, Cluster.from_json(json.dumps(document)), budget=budget, bounds=False
+        graph.graph,
+        Cluster.from_json(json.dumps(document)),
+        budget=budget,
+        bounds=False,
+        order=_ORDER,
     )
 
 
