@@ -28,3 +28,8 @@ def run(page: Path) -> list[tuple[str, str]]:
 def without_numbers(text: str) -> str:
     """Return a text in which every number, and the space around it, is a hash."""
     return re.sub(r"\s*\d[\d,.]*\s*", "#", text)
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers in a text, in their order."""
+    return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
