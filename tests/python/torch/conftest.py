@@ -15,6 +15,11 @@ if importlib.util.find_spec("torch") is not None:
     importlib.import_module("baechi.torch.sim")  # before any test runs a backward
     # Autograd's threads keep what they find first, and sums over more threads round differently.
     importlib.import_module("torch").set_num_threads(1)
+    # What is imported once stays. Frozen, it is none of what the collector, which many tests and
+    # every recording call, goes through each time.
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
