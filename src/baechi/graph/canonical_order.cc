@@ -3,36 +3,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <queue>
-#include <string_view>
 #include <tuple>
 
 #include "baechi/base/wide.h"
+#include "baechi/graph/op_hash.h"
 
 namespace baechi {
 namespace {
-
-using Hash = std::uint64_t;
-
-constexpr Hash mix(Hash seed, Hash value) {
-  Hash z = (seed ^ value) + 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
-template <class Quantity>
-Hash mix(Hash seed, Quantity value)
-  requires requires { value.count(); }
-{
-  return mix(seed, static_cast<Hash>(value.count()));
-}
-
-Hash hash_of(std::string_view text) {
-  Hash hash = text.size();
-  for (const char c : text) hash = mix(hash, static_cast<Hash>(static_cast<unsigned char>(c)));
-  return hash;
-}
 
 Time least_time(const OpGraph& graph, OpId op) {
   std::optional<Time> least;
@@ -40,26 +19,6 @@ Time least_time(const OpGraph& graph, OpId op) {
     if (const std::optional<Time> time = graph.times(kind)[op])
       least = std::min(least.value_or(*time), *time);
   return least.value_or(Time(0));
-}
-
-// Of what an operator is by itself, without its name.
-Hash hash_of(const OpGraph& graph, OpId op) {
-  const Operator& self = graph[op];
-  Hash hash = mix(mix(mix(1, self.permanent), self.temporary), self.backward ? Hash{1} : Hash{0});
-  if (self.pin.has_value()) hash = mix(hash, hash_of(*self.pin));
-  Hash times = 0;  // a sum: kinds are numbered as a file names them
-  for (const KindId kind : graph.kinds())
-    if (const std::optional<Time> time = graph.times(kind)[op])
-      times += mix(hash_of(graph.kind_name(kind)), *time);
-  hash = mix(hash, times);
-  for (const TensorId tensor : graph.outputs(op)) hash = mix(hash, graph.size(tensor));
-  return hash;
-}
-
-// How an edge leaves its producer: by which port, or as order alone.
-Hash port_of(const OpGraph& graph, const Edge& edge) {
-  if (!edge.tensor.has_value()) return 0;
-  return 1 + edge.tensor->value() - (*graph.outputs(edge.from).begin()).value();
 }
 
 struct Place {  // of an operator in the graph

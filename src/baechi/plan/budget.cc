@@ -35,6 +35,8 @@ std::int64_t Budget::looks(double share) const {
   return static_cast<std::int64_t>(seconds_left() * share * kLooksPerSecond);
 }
 
+double Budget::seconds(double share) const { return seconds_left() * share; }
+
 RefineOptions Budget::refinement(double share) const {
   return {.work = replays(share),
           .seed = request_.place.seed,

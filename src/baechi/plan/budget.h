@@ -17,7 +17,8 @@ namespace baechi {
 // Parts of what fall-backs have left of a budget.
 struct Share {
   static constexpr double kProof = 0.25;       // for a proof, before the search from the best plan
-  static constexpr double kPartitions = 0.35;  // the search: from further partitions,
+  static constexpr double kPeriods = 0.4;      // the search: of what repeats (else the others get it)
+  static constexpr double kPartitions = 0.35;  // from further partitions,
   static constexpr double kCuts = 0.15;        // from further cuts,
   static constexpr double kElsewhere = 0.4;    // on small graphs from anywhere,
   static constexpr double kClusters = 0.4;     // by moves of clusters of operators,
@@ -37,6 +38,7 @@ class Budget {
   std::int64_t replays(double share) const;
   std::int64_t looks(double share) const;
   RefineOptions refinement(double share) const;
+  double seconds(double share) const;  // as PlanRequest's budget
 
   // From now on a search is over after five times as long as it should take, and twenty seconds.
   void start_clock();

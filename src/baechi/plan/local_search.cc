@@ -15,13 +15,19 @@ namespace baechi {
 namespace {
 
 constexpr std::size_t kHistory = 48;
+constexpr double kRepeated = 0.2;  // of the moves, where there are images to repeat them on
 constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
 
 }  // namespace
 
 LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-                         std::uint64_t seed, ExecutionOrder order)
-    : costs_(&costs), units_(&units), order_(order), simulator_(costs), random_(seed) {
+                         std::uint64_t seed, ExecutionOrder order, const Images* images)
+    : costs_(&costs),
+      units_(&units),
+      order_(order),
+      images_(images),
+      simulator_(costs),
+      random_(seed) {
   restart(start);
   best_ = now_;
   best_makespan_ = makespan_;
@@ -72,6 +78,7 @@ void LocalSearch::step() {
     undo();
     return;
   }
+  if (images_ != nullptr && random_.chance(kRepeated)) repeat_move();
   ++evaluations_;
   const Time makespan = simulator_.makespan(now_);
   Time& memory = history_[step_ % kHistory];
@@ -197,6 +204,25 @@ void LocalSearch::move_region(UnitId seed, DeviceId device, std::size_t size) {
     if (!heaviest.has_value()) return;
     last = units_->of(heaviest->second);
     move(last, device);
+  }
+}
+
+// Does the move again on the images of what moved that are where it was: on all, those before or
+// those behind, in every period or in every other one.
+void LocalSearch::repeat_move() {
+  const std::vector<Change> moved = changes_;
+  const std::uint64_t where = random_.below(3);
+  const std::int64_t stride = random_.chance(0.25) ? 2 : 1;
+  for (const Change& change : moved) {
+    const DeviceId target = now_.device[change.op];
+    if (target == change.device) continue;
+    const std::int64_t first = where == 1 ? 0 : -images_->before(change.op) / stride * stride;
+    const std::int64_t last = where == 2 ? 0 : images_->behind(change.op);
+    for (std::int64_t shift = first; shift <= last; shift += stride) {
+      const std::optional<OpId> image = images_->image(change.op, shift);
+      if (!image.has_value() || now_.device[*image] != change.device) continue;
+      if (const UnitId unit = units_->of(*image); allowed(unit, target)) move(unit, target);
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/repetition.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
@@ -20,9 +21,11 @@ namespace baechi {
 
 class LocalSearch {
  public:
-  // Requires a start as it is executed in that order, that fits.
+  // Requires a start as it is executed in that order, that fits. With the images of a graph that
+  // repeats, which must outlive the search, some moves are made on all images at once.
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-              std::uint64_t seed, ExecutionOrder order = ExecutionOrder::kPlanned);
+              std::uint64_t seed, ExecutionOrder order = ExecutionOrder::kPlanned,
+              const Images* images = nullptr);
 
   // Goes on for so many simulated operators, or until `stop` says so. A move counts as one
   // simulation, whether or not its memory is looked at.
@@ -59,6 +62,7 @@ class LocalSearch {
   void move_region(UnitId seed, DeviceId device, std::size_t size);
   bool hoist(OpId op, OpId before);
   bool reorder();
+  void repeat_move();
   DeviceId other_device(UnitId unit);
   std::optional<UnitId> any_unit_on(DeviceId device);
   bool allowed(UnitId unit, DeviceId device) const;
@@ -73,6 +77,7 @@ class LocalSearch {
   const CostModel* costs_;
   const Units* units_;
   ExecutionOrder order_;
+  const Images* images_;
   Simulator simulator_;
   Random random_;
 

@@ -52,7 +52,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   std::vector<std::unique_ptr<LocalSearch>> streams(kStreams);
   parallel_for(kStreams, options.threads, [&](std::size_t i) {
     streams[i] = std::make_unique<LocalSearch>(costs, units, *first, options.seed * kStreams + i,
-                                               options.order);
+                                               options.order, options.images);
   });
   const auto best = [&] {
     return std::min_element(

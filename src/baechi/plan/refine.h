@@ -10,6 +10,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/repetition.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
@@ -26,6 +27,7 @@ struct RefineOptions {
   // Emergency brakes: stop early, with the best so far.
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   const CancelFlag* cancel = nullptr;
+  const Images* images = nullptr;  // of the graph, if it repeats
 };
 
 struct Refined {

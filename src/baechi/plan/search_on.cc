@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "baechi/graph/repetition.h"
 #include "baechi/place/partition/partition.h"
 #include "baechi/plan/fit_walk.h"
+#include "baechi/plan/period_plans.h"
 #include "baechi/plan/refine.h"
 #include "baechi/plan/restarts.h"
 
@@ -20,6 +23,7 @@ class SearchOn {
 
   std::vector<PlacedGraph> run() {
     budget_.start_clock();
+    plan_periods();
     restart();
     search_elsewhere();
     // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
@@ -30,12 +34,26 @@ class SearchOn {
     if (levels.size() > kMostLevels) levels.resize(kMostLevels);
     for (const auto& labels : levels)
       search_by(Units(problem_.costs, labels),
-                Share::kClusters / static_cast<double>(levels.size()));
-    search_by(problem_.units, Share::kOperators);
+                others_ * Share::kClusters / static_cast<double>(levels.size()));
+    search_by(problem_.units, others_ * Share::kOperators);
     return std::move(seen_);
   }
 
  private:
+  // What repeats is planned once; the other searches share what is left.
+  void plan_periods() {
+    const std::vector<Repetition> repetitions =
+        find_repetitions(problem_.costs.graph(), kLeastPeriods);
+    if (repetitions.empty()) return;
+    images_.emplace(problem_.costs.graph(), repetitions);
+    const double budget = budget_.seconds(Share::kPeriods);
+    const PeriodPlans found =
+        plans_by_period(problem_.costs, problem_.units, repetitions, *best_.placed,
+                        {.budget = budget, .request = request_});
+    others_ -= Share::kPeriods * found.spent / budget;
+    for (const PlacedGraph& placed : found.plans) offer_placement(problem_, placed, best_);
+  }
+
   // From partitions and cuts of other seeds.
   void restart() {
     const auto further = [&](double share) {
@@ -47,8 +65,8 @@ class SearchOn {
     const auto offer_all = [&](const std::vector<PlacedGraph>& found) {
       for (const PlacedGraph& placed : found) offer_placement(problem_, placed, best_);
     };
-    offer_all(further_partitions(problem_.costs, further(Share::kPartitions)));
-    offer_all(further_cuts(problem_.costs, problem_.units, further(Share::kCuts)));
+    offer_all(further_partitions(problem_.costs, further(others_ * Share::kPartitions)));
+    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * Share::kCuts)));
   }
 
   // Small graphs: also from plans that have nothing in common with the best one.
@@ -70,7 +88,9 @@ class SearchOn {
 
   // By moves of `units`, from the best plan.
   void search_by(const Units& units, double share) {
-    const Refined found = refine(problem_.costs, units, *best_.placed, budget_.refinement(share));
+    RefineOptions effort = budget_.refinement(share);
+    if (images_.has_value()) effort.images = &*images_;
+    const Refined found = refine(problem_.costs, units, *best_.placed, effort);
     budget_.note_stop(found.stopped_early);
     offer_placement(problem_, found.placed, best_);
     seen_.push_back(found.placed);
@@ -80,6 +100,8 @@ class SearchOn {
   const PlanRequest& request_;
   Budget& budget_;
   Attempt& best_;
+  std::optional<Images> images_;  // where something repeats
+  double others_ = 1;  // of the shares that these searches have: where nothing repeats, all
   std::vector<PlacedGraph> seen_;
 };
 
