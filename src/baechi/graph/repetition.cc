@@ -195,13 +195,15 @@ class Finder {
     }
     std::map<Hash, std::vector<std::uint32_t>> alike;
     for (std::uint32_t i = 0; i < periods; ++i) alike[looks[i]].push_back(i);
-    const auto covers = [&](const auto& entry) {
-      return entry.second.size() * sizes[entry.second.front()];
-    };
-    const auto most = std::max_element(
-        alike.begin(), alike.end(),
-        [&](const auto& a, const auto& b) { return covers(a) < covers(b); });
-    if (most->second.size() < least_) return std::nullopt;
+    const std::vector<std::uint32_t>* whole = nullptr;
+    std::size_t most = 0;  // operators
+    for (const auto& [look, those] : alike) {
+      const std::size_t covered = those.size() * sizes[those.front()];
+      if (those.size() < least_ || covered <= most) continue;
+      most = covered;
+      whole = &those;
+    }
+    if (whole == nullptr) return std::nullopt;
 
     std::vector<std::vector<OpId>> members(periods);
     for (const OpId op : graph_.topological_order())
@@ -211,7 +213,7 @@ class Finder {
                        [&](OpId a, OpId b) { return colour(a) < colour(b); });
     Repetition result;
     result.periods = periods;
-    result.whole = most->second;
+    result.whole = *whole;
     const std::vector<OpId>& pattern = members[result.whole.front()];
     result.slots = pattern.size();
     result.at = IdVector<OpId, std::optional<Repetition::Position>>(graph_.num_ops());

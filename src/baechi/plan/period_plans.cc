@@ -9,6 +9,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/restarts.h"
 #include "baechi/simulate/simulator.h"
 
 namespace baechi {
@@ -232,18 +233,32 @@ struct Replayed {
   bool fits;
 };
 
-// The placement as it will be executed.
+// The placement as it will be executed; where the plan has the order, in the better of two: by the
+// longest path ahead, and layer by layer as the program has it.
 Replayed replayed(const CostModel& costs, const Placement& placement, ExecutionOrder order,
                   Simulator& simulator) {
-  const Cluster& cluster = costs.cluster();
-  PlacedGraph placed{placement, std::nullopt};
-  if (order == ExecutionOrder::kPlanned) placed = list_schedule(costs, placement).placed;
-  placed = as_executed(std::move(placed), order, costs.graph(), cluster.num_devices());
-  const StepSummary& step = simulator.run(placed);
-  const bool fits = std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
-    return step.peaks[device] <= cluster[device].capacity;
-  });
-  return {std::move(placed), step.makespan, fits};
+  const auto replay = [&](PlacedGraph placed) -> Replayed {
+    const Cluster& cluster = costs.cluster();
+    const StepSummary& step = simulator.run(placed);
+    const bool fits = std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
+      return step.peaks[device] <= cluster[device].capacity;
+    });
+    return {std::move(placed), step.makespan, fits};
+  };
+  const auto executed = [&](ExecutionOrder by) {
+    return as_executed({placement, std::nullopt}, by, costs.graph(),
+                       costs.cluster().num_devices());
+  };
+  if (order != ExecutionOrder::kPlanned) return replay(executed(order));
+  Replayed ahead = replay(list_schedule(costs, placement).placed);
+  Replayed program = replay(executed(ExecutionOrder::kProgram));
+  const bool better = program.fits != ahead.fits ? program.fits
+                                                 : program.makespan < ahead.makespan;
+  return better ? std::move(program) : std::move(ahead);
+}
+
+void keep_shorter(const Replayed& other, std::optional<Replayed>& shortest) {
+  if (!shortest.has_value() || other.makespan < shortest->makespan) shortest = other;
 }
 
 // One period for all, two in turn, or the whole window again and again.
@@ -287,23 +302,24 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   PeriodPlans result;
   Placement start = base.device;
   for (const Repetition& repetition : repetitions) {
-    std::optional<Time> shortest;  // of those that do not fit, too
-    std::optional<Replayed> best;
+    std::optional<Replayed> best, shortest;  // of those that fit, and of all
     for (const Try& attempt : kTries) {
       if (attempt.count * repetition.slots > kMostOps ||
           attempt.count >= repetition.whole.size() ||
-          (shortest.has_value() && static_cast<double>(shortest->count()) > limit))
+          (shortest.has_value() && static_cast<double>(shortest->makespan.count()) > limit))
         break;
       const double share = options.budget * attempt.part / static_cast<double>(repetitions.size());
       result.spent += share;
       for (const Placement& placement :
            laid_out(lay_out, Window(costs, repetition, attempt.count), start, share, options)) {
         Replayed laid = replayed(costs, placement, options.request.place.order, simulator);
-        shortest = std::min(shortest.value_or(laid.makespan), laid.makespan);
-        if (laid.fits && (!best.has_value() || laid.makespan < best->makespan))
-          best = std::move(laid);
+        if (laid.fits) keep_shorter(laid, best);
+        keep_shorter(laid, shortest);
       }
     }
+    if (shortest.has_value() && !shortest->fits)
+      if (auto placed = repaired(costs, units, shortest->placed, options.request.place.order))
+        result.plans.push_back(*std::move(placed));
     if (!best.has_value()) continue;
     start = best->placed.device;
     result.plans.push_back(std::move(best->placed));

@@ -45,17 +45,15 @@ std::int64_t work_over(const OpGraph& graph) {
   return static_cast<std::int64_t>(1'000 + graph.num_ops() + graph.num_edges());
 }
 
-// A cut that hardly runs over is a few moves away from one that fits, and usually much faster than
-// what was made by memory alone.
+}  // namespace
+
 std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
-                                    const PlacedGraph& cut, ExecutionOrder order) {
+                                    const PlacedGraph& placed, ExecutionOrder order) {
   constexpr std::int64_t kReplays = 60;
   const auto num_ops = static_cast<std::int64_t>(costs.graph().num_ops());
   FitSearch search(costs, units, {.simulated_ops = kReplays * num_ops, .order = order});
-  return search.repair(cut);
+  return search.repair(placed);
 }
-
-}  // namespace
 
 std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options) {
   constexpr std::size_t kFew = 16;  // devices; partition() tries more and more of those beyond

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/units.h"
@@ -26,5 +27,10 @@ struct RestartOptions {
 std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options);
 std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units,
                                       const RestartOptions& options);
+
+// What hardly runs over is a few moves away from a plan that fits, and usually much faster than what
+// is made by memory alone.
+std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
+                                    const PlacedGraph& placed, ExecutionOrder order);
 
 }  // namespace baechi

@@ -12,7 +12,7 @@
 namespace baechi::testing {
 namespace {
 
-constexpr std::size_t kLayers = 10, kExperts = 3;
+constexpr std::size_t kLayers = 16, kExperts = 3;
 
 std::string name(const char* what, std::size_t layer, std::size_t expert = 0) {
   return std::string(what) + "/" + std::to_string(layer) + "/" + std::to_string(expert);
@@ -118,7 +118,7 @@ TEST_CASE("repetition: a layer's backward belongs to the layer's period") {
   const OpGraph graph = layers.build();
   const std::vector<Repetition> found = find_repetitions(graph, 4);
   REQUIRE(found.size() == 1);
-  for (std::size_t i = 3; i < 6; ++i) {
+  for (std::size_t i = 6; i < 9; ++i) {
     const std::uint32_t period = position(graph, found.front(), name("layer", i)).period;
     CHECK(position(graph, found.front(), name("backward", i)).period == period);
     CHECK(position(graph, found.front(), name("update", i)).period == period);
@@ -129,7 +129,7 @@ TEST_CASE("repetition: two stacks behind each other are two repetitions") {
   Layered layers;
   OpId before = layers.add("input", 9);
   for (const char* stack : {"encoder", "decoder"}) {
-    for (std::size_t i = 0; i < 12; ++i) {
+    for (std::size_t i = 0; i < 20; ++i) {
       const OpId layer = layers.add(name(stack, i), stack[0] == 'e' ? 5 : 8);
       layers.connect(before, layer);
       before = layer;
@@ -138,13 +138,13 @@ TEST_CASE("repetition: two stacks behind each other are two repetitions") {
   const OpGraph graph = layers.build();
   const std::vector<Repetition> found = find_repetitions(graph, 4);
   REQUIRE(found.size() == 2);
-  const bool decoder_first = !found[0].at[*graph.find(name("encoder", 5))].has_value();
+  const bool decoder_first = !found[0].at[*graph.find(name("encoder", 8))].has_value();
   const Repetition& encoder = found[decoder_first ? 1 : 0];
   const Repetition& decoder = found[decoder_first ? 0 : 1];
-  CHECK(position(graph, encoder, name("encoder", 6)).period ==
-        position(graph, encoder, name("encoder", 5)).period + 1);
-  CHECK(position(graph, decoder, name("decoder", 6)).period ==
-        position(graph, decoder, name("decoder", 5)).period + 1);
+  CHECK(position(graph, encoder, name("encoder", 9)).period ==
+        position(graph, encoder, name("encoder", 8)).period + 1);
+  CHECK(position(graph, decoder, name("decoder", 9)).period ==
+        position(graph, decoder, name("decoder", 8)).period + 1);
   for (const OpId op : graph.ops()) CHECK(!(encoder.at[op] && decoder.at[op]));
 }
 
