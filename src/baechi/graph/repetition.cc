@@ -35,7 +35,8 @@ Colours by_kinds(const OpGraph& graph) {
   Colours colours(graph.num_ops());
   for (const OpId op : graph.ops()) {
     const std::string_view kind = graph[op].kind;
-    colours[op] = mix(hash_of(kind.substr(0, kind.find_first_of("( "))), graph[op].backward ? Hash{1} : Hash{0});
+    colours[op] = mix(hash_of(kind.substr(0, kind.find_first_of("( "))),
+                      graph[op].backward ? Hash{1} : Hash{0});
   }
   return colours;
 }

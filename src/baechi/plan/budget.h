@@ -16,8 +16,8 @@ namespace baechi {
 
 // Parts of what fall-backs have left of a budget.
 struct Share {
-  static constexpr double kProof = 0.25;       // for a proof, before the search from the best plan
-  static constexpr double kPeriods = 0.4;      // the search: of what repeats (else the others get it)
+  static constexpr double kProof = 0.25;   // for a proof, before the search from the best plan
+  static constexpr double kPeriods = 0.4;  // the search: of what repeats (else the others get it)
   static constexpr double kPartitions = 0.35;  // from further partitions,
   static constexpr double kCuts = 0.15;        // from further cuts,
   static constexpr double kElsewhere = 0.4;    // on small graphs from anywhere,

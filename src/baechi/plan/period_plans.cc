@@ -246,14 +246,12 @@ Replayed replayed(const CostModel& costs, const Placement& placement, ExecutionO
     return {std::move(placed), step.makespan, fits};
   };
   const auto executed = [&](ExecutionOrder by) {
-    return as_executed({placement, std::nullopt}, by, costs.graph(),
-                       costs.cluster().num_devices());
+    return as_executed({placement, std::nullopt}, by, costs.graph(), costs.cluster().num_devices());
   };
   if (order != ExecutionOrder::kPlanned) return replay(executed(order));
   Replayed ahead = replay(list_schedule(costs, placement).placed);
   Replayed program = replay(executed(ExecutionOrder::kProgram));
-  const bool better = program.fits != ahead.fits ? program.fits
-                                                 : program.makespan < ahead.makespan;
+  const bool better = program.fits != ahead.fits ? program.fits : program.makespan < ahead.makespan;
   return better ? std::move(program) : std::move(ahead);
 }
 
@@ -304,8 +302,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   for (const Repetition& repetition : repetitions) {
     std::optional<Replayed> best, shortest;  // of those that fit, and of all
     for (const Try& attempt : kTries) {
-      if (attempt.count * repetition.slots > kMostOps ||
-          attempt.count >= repetition.whole.size() ||
+      if (attempt.count * repetition.slots > kMostOps || attempt.count >= repetition.whole.size() ||
           (shortest.has_value() && static_cast<double>(shortest->makespan.count()) > limit))
         break;
       const double share = options.budget * attempt.part / static_cast<double>(repetitions.size());
