@@ -5,6 +5,7 @@
 
 #include "baechi/bounds/components.h"
 #include "baechi/bounds/cut.h"
+#include "baechi/bounds/fill_drain.h"
 #include "baechi/bounds/heads_tails.h"
 #include "baechi/bounds/load.h"
 #include "baechi/bounds/memory_path.h"
@@ -43,6 +44,12 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
   Time strongest;
   for (const NamedBound& bound : found) strongest = std::max(strongest, bound.value);
   if (strongest.count() >= bounds::kNever) return {};
+  const bounds::Ns waits = bounds::fill_drain(*relaxed, ends, together, lumps, weights);
+  if (waits >= bounds::kNever) return {};
+  if (waits > strongest.count()) {
+    add("fill and drain", waits);
+    strongest = Time(waits);
+  }
   // It starts from the strongest and is told only where it gets further.
   const bounds::Ns cut = bounds::cut(*relaxed, ends, strongest.count());
   if (cut >= bounds::kNever) return {};

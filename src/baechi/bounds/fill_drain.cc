@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/bounds/fill_drain.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/wide.h"
+
+namespace baechi::bounds {
+namespace {
+
+struct Ends {  // of the components that take time, each in ascending order
+  std::vector<Ns> heads, tails;
+};
+
+Ends ends_of_components(const Relaxation& relaxed, const HeadsTails& ends,
+                        const Components& together) {
+  const std::size_t num_types = relaxed.num_types();
+  std::vector<Ns> head(together.count, kNever), tail(together.count, kNever);
+  for (const OpId op : together.of.keys()) {
+    const std::size_t component = together.of[op].index();
+    for (std::size_t type = 0; type < num_types; ++type) {
+      const std::size_t at = op.index() * num_types + type;
+      if (relaxed.k[at] == 0 || relaxed.k[at] >= kNever) continue;
+      head[component] = std::min(head[component], ends.b[at]);
+      tail[component] = std::min(tail[component], ends.q[at]);
+    }
+  }
+  std::erase_if(head, [](Ns time) { return time >= kNever; });
+  std::erase_if(tail, [](Ns time) { return time >= kNever; });
+  std::sort(head.begin(), head.end());
+  std::sort(tail.begin(), tail.end());
+  return {std::move(head), std::move(tail)};
+}
+
+// The least that all work weighs; absent where something has no device.
+std::optional<WideInt> weighted_work(const Lumps& lumps, const LoadWeights& weights) {
+  const std::size_t num_types = weights.y.size();
+  WideInt total = 0;
+  for (std::size_t lump = 0; lump < lumps.size; ++lump) {
+    std::optional<WideInt> least;
+    for (std::size_t type = 0; type < num_types; ++type) {
+      const Ns k = lumps.k[lump * num_types + type];
+      if (k >= kNever) continue;
+      const WideInt work = static_cast<WideInt>(weights.y[type]) * k;
+      if (!least.has_value() || work < *least) least = work;
+    }
+    if (!least.has_value()) return std::nullopt;
+    total += *least;
+  }
+  return total;
+}
+
+}  // namespace
+
+Ns fill_drain(const Relaxation& relaxed, const HeadsTails& ends, const Components& together,
+              const Lumps& lumps, const LoadWeights& weights) {
+  const std::optional<WideInt> work = weighted_work(lumps, weights);
+  if (!work.has_value()) return kNever;
+  std::vector<std::int64_t> devices;  // their weights, largest first
+  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
+    devices.insert(devices.end(), relaxed.types[type].count, weights.y[type]);
+  std::sort(devices.begin(), devices.end(), std::greater<>());
+  const Ends waits = ends_of_components(relaxed, ends, together);
+  const std::size_t most = std::min({devices.size(), waits.heads.size(), waits.tails.size()});
+  // With the k heaviest devices at work; more of them share the work, and wait more.
+  std::optional<Ns> best;
+  WideInt total = *work, weight = 0;
+  for (std::size_t i = 0; i < most; ++i) {
+    total += static_cast<WideInt>(devices[i]) * (waits.heads[i] + waits.tails[i]);
+    weight += devices[i];
+    if (weight <= 0) continue;
+    const Ns bound = ceil_divide(total, weight);
+    if (!best.has_value() || bound < *best) best = bound;
+  }
+  return best.value_or(0);
+}
+
+}  // namespace baechi::bounds
