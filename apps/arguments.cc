@@ -112,6 +112,11 @@ OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
   return graph;
 }
 
+OpenedPlan load_plan(const std::string& path, const GraphArgument& argument,
+                     const RunContext& context) {
+  return open_plan(path, load_graph(argument, context), context.cancel);
+}
+
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required) {
   set.add("-c,--cluster", argument.cluster,
           "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "

@@ -16,6 +16,7 @@
 #include "baechi/graph/op_graph.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/profile/model_costs.h"
+#include "baechi/io/step/open_plan.h"
 
 namespace baechi::cli {
 
@@ -32,6 +33,9 @@ void add_graph_argument(OptionSet& set, GraphArgument& argument);
 void add_model_cost_options(OptionSet& set, GraphArgument& argument);
 ModelCosts model_costs(const GraphArgument& argument);
 OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
+// The plan in `path` of that graph, with the graph that its ids are of.
+OpenedPlan load_plan(const std::string& path, const GraphArgument& argument,
+                     const RunContext& context);
 
 // What `read` makes of an option's text; its InputErrors name the option.
 template <class Read>

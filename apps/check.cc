@@ -9,6 +9,7 @@
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/json/json_writer.h"
@@ -37,6 +38,12 @@ std::string counted(std::size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+void require_right_plan(const SourceText& source, const OpGraph& graph, const RunContext& context) {
+  const auto [step, plan] =
+      open_plan_text(source.text, source.name, recosted(graph, {}), context.cancel);
+  require_right(step.graph, plan, source.name);
+}
+
 std::string check_file(const std::string& path, const OpGraph* graph, const ModelCosts& costs,
                        const RunContext& context) {
   const Progress progress("checking " + path);
@@ -49,7 +56,7 @@ std::string check_file(const std::string& path, const OpGraph* graph, const Mode
       if (graph == nullptr)
         check_plan_text(source.text, source.name);
       else
-        require_right(*graph, parse_plan(source.text, source.name, *graph), source.name);
+        require_right_plan(source, *graph, context);
       return "plan";
     case DocumentType::kPlacement:
       check_placement_text(source.text, source.name);

@@ -12,7 +12,6 @@
 #include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"
@@ -42,8 +41,9 @@ Plan plan_on(const Plan& plan, ExecutionOrder order, const CostModel& costs,
 }
 
 ExitCode explain(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan given = read_plan(options.plan, graph);
+  const auto [step, given] = load_plan(options.plan, options.graph, context);
+  const OpGraph& graph = step.graph;
+  refuse_order(given, options.order);
   require_right(graph, given, options.plan, {.capacities = false});
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/arguments.h"
@@ -13,12 +14,14 @@
 #include "apps/objective.h"
 #include "apps/planning.h"
 #include "baechi/base/error.h"
+#include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/placement_file.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/step_plan.h"
 #include "baechi/report/html/html_report.h"
 #include "baechi/report/text/plan_text.h"
 
@@ -27,7 +30,8 @@ namespace {
 
 struct Options {
   GraphArgument graph;
-  std::string output, report, expert, objective;
+  std::string output, report, expert, objective, micro_batch_graph;
+  std::vector<std::string> sizes;  // further files of the graph, at other batch sizes
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -72,8 +76,10 @@ ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, con
 }
 
 // The plan and the report: both, or when one cannot be written neither.
-void write_files(const Options& options, const std::string& plan, const std::string& report) {
+void write_files(const Options& options, const std::string& plan, const std::string& report,
+                 const std::string& graph) {
   std::vector<NewText> files;
+  if (!options.micro_batch_graph.empty()) files.push_back({options.micro_batch_graph, graph});
   if (!options.report.empty()) files.push_back({options.report, report});
   const bool to_stdout = options.output == "-";
   if (!options.output.empty() && !to_stdout) files.push_back({options.output, plan});
@@ -82,16 +88,34 @@ void write_files(const Options& options, const std::string& plan, const std::str
   if (!options.report.empty()) print_words("wrote " + options.report + ": open it in a browser");
 }
 
-void show_plan(const Plan& plan, const PlanTimes& times, const OpGraph& graph, bool json) {
+void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, bool json) {
   if (json) {
-    print_result(plan_to_json(plan, graph));
+    print_result(plan_to_json(plan, step));
     return;
   }
+  const OpGraph& graph = step.graph;
   std::string tables = headline(plan) + "\n\n";
   if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
   print_text(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
   for (const std::string& note : plan.notes) print_words(note);
   if (const std::string words = fewer_devices_words(plan); !words.empty()) print_words(words);
+}
+
+// The graph, and where it is given at further batch sizes those.
+std::vector<OpGraph> load_sizes(const Options& options, const RunContext& context) {
+  std::vector<OpGraph> sizes;
+  sizes.push_back(load_graph(options.graph, context));
+  for (const std::string& path : options.sizes) {
+    GraphArgument other = options.graph;
+    other.path = path;
+    sizes.push_back(load_graph(other, context));
+  }
+  return sizes;
+}
+
+void refuse_for_models(const Options& options) {
+  if (!options.request.micro_batches.has_value() && !options.request.mini_batch.has_value()) return;
+  throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }
 
 ExitCode place(const Options& options, const RunContext& context) {
@@ -100,29 +124,32 @@ ExitCode place(const Options& options, const RunContext& context) {
   std::optional<SourceText> model;
   if (format.has_value() && !options.objective.empty())
     throw InputError(options.output, "--objective writes a placement file, not a model");
+  if (format.has_value()) refuse_for_models(options);
   if (format.has_value()) model = read_model(options.graph.path, *format);
-  const OpGraph graph = load_graph(options.graph, context);
+  std::vector<OpGraph> sizes = load_sizes(options, context);
   const Cluster cluster = load_cluster(options.cluster);
-  const CostModel costs(graph, cluster);
-  Placement expert;
   if (!options.objective.empty())
-    return place_for_objective(options.objective, costs, options.request, options.graph.path,
-                               options.output, context);
+    return place_for_objective(options.objective, CostModel(sizes.front(), cluster),
+                               options.request, options.graph.path, options.output, context);
 
-  const PlanRequest request = request_of(options, context, costs, expert);
+  Placement expert;
+  const PlanRequest request =
+      request_of(options, context, CostModel(sizes.front(), cluster), expert);
   PlanTimes times;
-  const PlanResult result = make_plan(costs, request, &times);
-  if (const auto* answer = std::get_if<Unplaceable>(&result))
+  const StepPlan made = make_step_plan(std::move(sizes), cluster, request, &times);
+  const OpGraph& graph = made.step.graph;
+  if (const auto* answer = std::get_if<Unplaceable>(&made.result))
     return show_unplaceable(*answer, times, graph, options, context);
-  const Plan& plan = std::get<Plan>(result);
-  std::string document, report;
+  const Plan& plan = std::get<Plan>(made.result);
+  std::string document, report, micro_batch;
   if (!options.output.empty())
-    document =
-        model.has_value() ? placed_model(*model, *format, graph, plan) : plan_to_json(plan, graph);
+    document = model.has_value() ? placed_model(*model, *format, graph, plan)
+                                 : plan_to_json(plan, made.step);
   const ReportPlan shown{&plan, plan.method};
   if (!options.report.empty()) report = html_report(graph, {&shown, 1});
-  write_files(options, document, report);
-  if (options.output != "-") show_plan(plan, times, graph, context.json);
+  if (!options.micro_batch_graph.empty()) micro_batch = graph_to_json(made.graph_of_one());
+  write_files(options, document, report, micro_batch);
+  if (options.output != "-") show_plan(plan, times, made.step, context.json);
   if (model.has_value()) print_words(orderless_step(graph, plan).words);
   return ExitCode::kOk;
 }
@@ -137,6 +164,19 @@ Run declare(OptionSet& set) {
                        "simulator's step time; the result is a placement file:");
   const PlannerOption& expert = find_planner_option("expert");
   set.add(command_line_names(expert), options->expert, help_text(expert, Entrance::kCommandLine))
+      .check(check_path)
+      .excludes("--objective")
+      .type_name("FILE");
+  set.add("--sizes", options->sizes,
+          "The same graph at another batch size, from which and its own --mini-batch interpolates "
+          "costs; may be given several times")
+      .repeatable()
+      .check(check_path)
+      .excludes("--objective")
+      .type_name("GRAPH");
+  set.add("--micro-batch-graph", options->micro_batch_graph,
+          "Also write the graph of one micro-batch to this file: plans of a --mini-batch are plans "
+          "of that graph")
       .check(check_path)
       .excludes("--objective")
       .type_name("FILE");
@@ -160,6 +200,7 @@ extern const Command kPlaceCommand{
         "baechi place step.pb --costs gpu=rtx3090 --cluster 4x8GiB -o placed.pb\n"
         "baechi place model.onnx --costs gpu=rtx3090 --batch 8 --cluster 4x8GiB -o placed.onnx\n"
         "baechi place model.json --cluster 4x8GiB --robust 30%\n"
+        "baechi place micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
     .declare = declare,
 };

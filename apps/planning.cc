@@ -18,6 +18,7 @@ struct TypeName {
   std::string operator()(std::optional<double>*) const {
     return option.implied.empty() ? "X%" : "[X%]";
   }
+  std::string operator()(Counts*) const { return "N|auto"; }
   template <class Other>
   std::string operator()(const Other&) const {
     return "N";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/replays.h"
 
+#include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/planner_options.h"
@@ -20,6 +21,11 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
           "As a program runs the plan that has this order: " + names +
               "; the plan's own, if not given")
       .type_name("NAME");
+}
+
+void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order) {
+  if (plan.micro_batches > 1 && order.value_or(plan.order) != ExecutionOrder::kPlanned)
+    throw InputError("--order", "a step of micro-batches runs in its planned order");
 }
 
 std::optional<DeviceId> first_over(const Plan& plan) {

@@ -15,6 +15,9 @@ namespace baechi::cli {
 // --order: as another executor would run the plan.
 void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order);
 
+// A step of micro-batches has its planned order only.
+void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order);
+
 // The first device that peaks above its capacity, if one does, and what to say of it.
 std::optional<DeviceId> first_over(const Plan& plan);
 std::string over_words(const Plan& plan, DeviceId device);

@@ -12,7 +12,6 @@
 #include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json/json_writer.h"
-#include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/html/html_report.h"
 
@@ -29,19 +28,27 @@ struct Options {
 ExitCode report(const Options& options, const RunContext& context) {
   if (context.json && options.output == "-")
     throw InputError("report", "--json and -o - both want standard output");
-  const OpGraph graph = load_graph(options.graph, context);
-  std::vector<Plan> plans;
+  std::vector<OpenedPlan> plans;
   std::vector<ReportPlan> shown;
   for (const std::string& path : options.plans) {
-    Plan plan = read_plan(path, graph);
+    OpenedPlan opened = load_plan(path, options.graph, context);
+    Plan& plan = opened.plan;
+    refuse_order(plan, options.order);
     if (options.order.value_or(plan.order) != plan.order) {
       const Cluster cluster(plan.cluster);
-      plan = replayed(plan, CostModel(graph, cluster), *options.order, context.cancel);
+      plan = replayed(plan, CostModel(opened.step.graph, cluster), *options.order, context.cancel);
     }
-    plans.push_back(std::move(plan));
+    plans.push_back(std::move(opened));
   }
-  for (std::size_t i = 0; i < plans.size(); ++i) shown.push_back({&plans[i], options.plans[i]});
-  const std::string page = html_report(graph, shown);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].plan.micro_batches != plans[0].plan.micro_batches)
+      throw InputError(options.plans[i],
+                       "a step of " + std::to_string(plans[i].plan.micro_batches) +
+                           " micro-batches cannot be compared with one of " +
+                           std::to_string(plans[0].plan.micro_batches) + " on one page");
+    shown.push_back({&plans[i].plan, options.plans[i]});
+  }
+  const std::string page = html_report(plans[0].step.graph, shown);
   write_result(options.output, page);
   if (context.json) {
     std::string text;

@@ -10,7 +10,6 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/plan/plan_file.h"
 #include "baechi/report/text/terminal_view.h"
 
 namespace baechi::cli {
@@ -37,8 +36,8 @@ bool wants_color(const std::string& choice) {
 }
 
 ExitCode show(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan plan = read_plan(options.plan, graph);
+  const auto [step, plan] = load_plan(options.plan, options.graph, context);
+  const OpGraph& graph = step.graph;
   const std::size_t width = options.width != 0 ? options.width : terminal_width();
   print_result(context.json ? terminal_view_json(graph, plan, width)
                             : terminal_view(graph, plan,

@@ -13,6 +13,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/plan_text.h"
 #include "baechi/report/text/text_table.h"
+#include "baechi/simulate/settle.h"
 
 namespace baechi::cli {
 namespace {
@@ -25,8 +26,8 @@ struct Options {
 };
 
 ExitCode simulate_plan(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan plan = read_plan(options.plan, graph);
+  const auto [step, plan] = load_plan(options.plan, options.graph, context);
+  const OpGraph& graph = step.graph;
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(plan.cluster) : load_cluster(options.cluster);
   if (cluster.num_devices() != plan.cluster.devices.size())
@@ -34,13 +35,21 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
                      "the plan is for " + std::to_string(plan.cluster.devices.size()) +
                          " devices, the cluster has " + std::to_string(cluster.num_devices()));
   const CostModel costs(graph, cluster);
-  const Plan result = replayed(plan, costs, options.order.value_or(plan.order), context.cancel);
+  refuse_order(plan, options.order);
+  Plan given = plan;
+  if (step.micro_batches > 1)
+    given.schedule = simulate_settled(costs, step,
+                                      {placement_of(plan.schedule),
+                                       order_of(plan.schedule, graph, cluster.num_devices())},
+                                      {.cancel = context.cancel})
+                         .schedule;
+  const Plan result = replayed(given, costs, options.order.value_or(plan.order), context.cancel);
   const std::optional<DeviceId> full = first_over(result);
 
   if (!options.output.empty() && !full.has_value())
-    write_result(options.output, plan_to_json(result, graph));
+    write_result(options.output, plan_to_json(result, step));
   if (context.json)
-    print_result(plan_to_json(result, graph));
+    print_result(plan_to_json(result, step));
   else if (options.output != "-")
     print_text("step " + short_text(result.makespan()) + order_words(result) + "\n\n" +
                devices_text(result, graph));

@@ -6,7 +6,6 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
-#include "baechi/io/plan/plan_file.h"
 #include "baechi/report/export/trace_events.h"
 
 namespace baechi::cli {
@@ -18,8 +17,8 @@ struct Options {
 };
 
 ExitCode trace(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan plan = read_plan(options.plan, graph);
+  const auto [step, plan] = load_plan(options.plan, options.graph, context);
+  const OpGraph& graph = step.graph;
   write_result(options.output, trace_events(graph, plan));
   return ExitCode::kOk;
 }

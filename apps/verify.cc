@@ -8,7 +8,6 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "baechi/io/json/json_writer.h"
-#include "baechi/io/plan/plan_file.h"
 #include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {
@@ -20,8 +19,8 @@ struct Options {
 };
 
 ExitCode verify(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan plan = read_plan(options.plan, graph);
+  const auto [step, plan] = load_plan(options.plan, options.graph, context);
+  const OpGraph& graph = step.graph;
   const std::vector<std::string> violations = check_plan(graph, plan);
   if (context.json) {
     std::string text;

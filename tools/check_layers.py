@@ -51,6 +51,7 @@ ALLOWED = {
     "io/onnx",
     "io/cluster": "base cluster cost io/text io/json io/graph",
     "io/plan": "base graph cluster schedule io/text io/json io/cluster",
+    "io/step": "base graph cluster cost schedule simulate io/text io/plan",
     "io": "base io/json io/profile io/graph",
     "report/facts": "base graph schedule simulate verify",
     "report/picture": "base graph schedule io/graph",

@@ -408,7 +408,18 @@ class Plan:
         """Writes plan.json, atomically."""
 
     @property
-    def graph(self) -> Graph: ...
+    def graph(self) -> Graph:
+        """
+        The graph that the plan is about: of a step of micro-batches all of their operators, 'op@0', 'op@1', ...
+        """
+
+    @property
+    def micro_batches(self) -> int:
+        """Of how many micro-batches the step consists."""
+
+    @property
+    def micro_batch_graph(self) -> Graph:
+        """The graph of one micro-batch, which plan.json is read with."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -557,7 +568,7 @@ class Unplaceable:
 
     def __str__(self) -> str: ...
 
-def place_graph(graph: Graph, cluster: Cluster, options: dict) -> Plan | Unplaceable: ...
+def place_graph(graph: Graph, cluster: Cluster, options: dict, sizes: Sequence[Graph] = []) -> Plan | Unplaceable: ...
 
 def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], order: str = 'none') -> Plan:
     """

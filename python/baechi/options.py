@@ -81,6 +81,11 @@ class PlaceOptions(StudyOptions, total=False):
         robust: Choose, of the plans that the methods make, the one with the shortest worst step
             when costs are off by up to so much: a part from 0 to 1, such as 0.2 or 20%. By default
             none.
+        micro_batches: Of how many micro-batches a step consists, each as large as the graph is or a
+            part of the mini-batch; of several numbers, or of all with auto, the one that is
+            fastest: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
+            up. By default none.
         bounds: Compute lower bounds, and so the gap. By default true.
         suggest: Search for what would fit, when nothing does. By default true.
 
@@ -91,5 +96,7 @@ class PlaceOptions(StudyOptions, total=False):
     complete_matching: bool
     expert: Mapping[str, str] | None
     robust: str | float | None
+    micro_batches: str | int
+    mini_batch: int | None
     bounds: bool
     suggest: bool

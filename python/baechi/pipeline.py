@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from baechi import _core
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     from typing_extensions import Unpack
@@ -89,6 +90,7 @@ def place_graph(
     graph: _core.Graph,
     cluster: ClusterLike,
     method: str = "auto",
+    sizes: Sequence[_core.Graph] = (),
     **options: Unpack[PlaceOptions],
 ) -> _core.Plan:
     """Decide which operator runs where, so that a step is short and memory suffices.
@@ -97,6 +99,8 @@ def place_graph(
         graph: What to place.
         cluster: The devices: a Cluster, one line such as "2x24GiB+2x8GiB@0.6", or a file.
         method: One of ``methods()``.
+        sizes: The same graph at other batch sizes: what a part of the ``mini_batch`` costs lies
+            between them.
         options: Those of ``baechi.options.PlaceOptions``, which says what each does.
 
     Raises:
@@ -105,7 +109,10 @@ def place_graph(
 
     """
     answer = _core.place_graph(
-        graph_given(graph), cluster_of(cluster), {"method": method, **options}
+        graph_given(graph),
+        cluster_of(cluster),
+        {"method": method, **options},
+        [graph_given(size) for size in sizes],
     )
     if isinstance(answer, _core.Unplaceable):
         raise DoesNotFit(answer)

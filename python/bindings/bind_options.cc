@@ -47,7 +47,8 @@ std::string text_of(nb::handle value, bool seconds) {
 void read_keyword(const PlannerOption& option, nb::handle value, Asked& asked) {
   const OptionField field = option.field(asked.request);
   const bool placement = std::holds_alternative<const Placement**>(field);
-  if (value.is_none() && (placement || std::holds_alternative<std::optional<double>*>(field)))
+  if (value.is_none() && (placement || std::holds_alternative<std::optional<double>*>(field) ||
+                          std::holds_alternative<std::optional<std::int64_t>*>(field)))
     return;
   if (!placement)
     return read_option(option, text_of(value, std::holds_alternative<Seconds>(field)),
@@ -66,6 +67,8 @@ struct PythonType {
   std::string operator()(double*) const { return "float"; }
   std::string operator()(Seconds) const { return "str | float"; }
   std::string operator()(std::optional<double>*) const { return "str | float | None"; }
+  std::string operator()(std::optional<std::int64_t>*) const { return "int | None"; }
+  std::string operator()(Counts*) const { return "str | int"; }
   std::string operator()(const OneOf&) const { return "str"; }
   std::string operator()(const Placement**) const { return "Mapping[str, str] | None"; }
 };
@@ -121,6 +124,9 @@ void bind_options(nb::module_& m) {
       "check_options",
       [](const std::string& who, const nb::dict& options, std::vector<std::string> others) {
         Asked asked = asked_of(options, kPlaceTakes, who, {}, std::move(others));
+        if (asked.request.micro_batches.has_value() || asked.request.mini_batch.has_value())
+          throw InputError("micro_batches",
+                           who + " runs a mini-batch as a whole: place_graph plans micro-batches");
         const Placement any;
         if (asked.expert.has_value()) asked.request.place.expert = &any;
         check_taken(asked.request, kPlaceTakes, Entrance::kPython);

@@ -15,10 +15,12 @@
 #include "baechi/base/error.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/bounds/lower_bounds.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "bindings.h"
@@ -32,7 +34,24 @@ namespace {
 
 using Answer = std::variant<PlanHandle, UnplaceableHandle>;
 
-Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options) {
+// Of a step of micro-batches, where the graph may be given at further batch sizes.
+Answer place_step(const GraphHandle& graph, const ClusterHandle& cluster,
+                  const PlanRequest& request, const std::vector<GraphHandle>& sizes) {
+  std::vector<OpGraph> graphs;
+  graphs.push_back(recosted(*graph.graph, {}));
+  for (const GraphHandle& size : sizes) graphs.push_back(recosted(*size.graph, {}));
+  StepPlan made = make_step_plan(std::move(graphs), *cluster.cluster, request);
+  if (auto* answer = std::get_if<Unplaceable>(&made.result))
+    return UnplaceableHandle{std::make_shared<const OpGraph>(std::move(made.step.graph)),
+                             std::move(*answer)};
+  Plan& plan = std::get<Plan>(made.result);
+  if (plan.micro_batches > 1)
+    return plan_handle(std::move(made.step), std::move(plan), *std::move(made.micro_batch));
+  return PlanHandle{std::make_shared<const OpGraph>(std::move(made.step.graph)), std::move(plan)};
+}
+
+Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options,
+             const std::vector<GraphHandle>& sizes) {
   Asked asked = asked_of(options, kPlaceTakes, "place_graph");
   PlanRequest& request = asked.request;
   Placement placement;
@@ -43,6 +62,8 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
   check_taken(request, kPlaceTakes, Entrance::kPython);
   return interruptible([&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
+    if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty())
+      return place_step(graph, cluster, request, sizes);
     const CostModel costs(*graph.graph, *cluster.cluster);
     PlanResult result = make_plan(costs, request);
     if (auto* answer = std::get_if<Unplaceable>(&result))
@@ -160,7 +181,8 @@ void bind_place(nb::module_& m) {
           "How many devices, adding ones like the largest, a plan was found for.")
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
-  m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a);
+  m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a,
+        "sizes"_a = std::vector<GraphHandle>());
   m.def(
       "simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a, "order"_a = "none",
       "Replays a placement (device by operator name). Each device runs what becomes ready first, "

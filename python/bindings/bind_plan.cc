@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/io/plan/plan_file.h"
+#include "baechi/io/step/open_plan.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/plan_text.h"
@@ -49,7 +51,30 @@ std::map<std::string, std::int64_t> by_device(const PlanHandle& h, const Of& of)
   return values;
 }
 
+std::string json_of(const PlanHandle& h) {
+  return h.step != nullptr ? plan_to_json(h.plan, *h.step) : plan_to_json(h.plan, *h.graph);
+}
+
+// Of a step of one micro-batch the graph stays the object that it is.
+PlanHandle opened(const std::string& text, const std::string& place, const GraphHandle& graph) {
+  if (text.find("\"micro_batches\"") == std::string::npos)
+    return {graph.graph, parse_plan(text, place, *graph.graph)};
+  OpenedPlan plan = open_plan_text(text, place, recosted(*graph.graph, {}));
+  if (plan.plan.micro_batches == 1) return {graph.graph, std::move(plan.plan)};
+  PlanHandle handle =
+      plan_handle(std::move(plan.step), std::move(plan.plan), recosted(*graph.graph, {}));
+  handle.micro_batch = graph.graph;
+  return handle;
+}
+
 }  // namespace
+
+PlanHandle plan_handle(Unrolled step, Plan plan, OpGraph micro_batch) {
+  auto held = std::make_shared<const Unrolled>(std::move(step));
+  std::shared_ptr<const OpGraph> graph(held, &held->graph);
+  return {std::move(graph), std::move(plan), std::move(held),
+          std::make_shared<const OpGraph>(std::move(micro_batch))};
+}
 
 void bind_plan(nb::module_& m) {
   nb::class_<MethodOutcome>(m, "MethodOutcome", "What one method reached.")
@@ -70,24 +95,34 @@ void bind_plan(nb::module_& m) {
       .def_static(
           "load",
           [](const std::filesystem::path& path, const GraphHandle& graph) {
-            return PlanHandle{graph.graph, read_plan(path, *graph.graph)};
+            const SourceText source = read_text_file(path);
+            return reading(source.name, [&] { return opened(source.text, source.name, graph); });
           },
           "path"_a, "graph"_a)
       .def_static(
           "from_json",
           [](const std::string& text, const GraphHandle& graph) {
-            return PlanHandle{graph.graph, parse_plan(text, "<string>", *graph.graph)};
+            return opened(text, "<string>", graph);
           },
           "text"_a, "graph"_a)
-      .def("to_json", [](const PlanHandle& h) { return plan_to_json(h.plan, *h.graph); })
+      .def("to_json", &json_of)
       .def(
           "save",
           [](const PlanHandle& h, const std::filesystem::path& path) {
             nb::gil_scoped_release unlocked;
-            write_text_file(path, plan_to_json(h.plan, *h.graph));
+            write_text_file(path, json_of(h));
           },
           "path"_a, "Writes plan.json, atomically.")
-      .def_prop_ro("graph", [](const PlanHandle& h) { return GraphHandle{h.graph}; })
+      .def_prop_ro(
+          "graph", [](const PlanHandle& h) { return GraphHandle{h.graph}; },
+          "The graph that the plan is about: of a step of micro-batches all of their operators, "
+          "'op@0', 'op@1', ...")
+      .def_prop_ro(
+          "micro_batches", [](const PlanHandle& h) { return h.plan.micro_batches; },
+          "Of how many micro-batches the step consists.")
+      .def_prop_ro(
+          "micro_batch_graph", [](const PlanHandle& h) { return h.graph_of_one(); },
+          "The graph of one micro-batch, which plan.json is read with.")
       .def_prop_ro("cluster",
                    [](const PlanHandle& h) {
                      return ClusterHandle{std::make_shared<const Cluster>(h.plan.cluster)};
@@ -96,8 +131,9 @@ void bind_plan(nb::module_& m) {
           "with_cluster",
           [](const PlanHandle& h, const ClusterHandle& cluster) {
             nb::gil_scoped_release unlocked;
-            return PlanHandle{h.graph,
-                              plan_with_capacities(h.plan, CostModel(*h.graph, *cluster.cluster))};
+            PlanHandle result = h;
+            result.plan = plan_with_capacities(h.plan, CostModel(*h.graph, *cluster.cluster));
+            return result;
           },
           "cluster"_a,
           "The same plan for devices of other capacities: what runs where and when stays, bounds "
@@ -125,10 +161,14 @@ void bind_plan(nb::module_& m) {
       .def(
           "with_order",
           [](const PlanHandle& h, const std::string& order) {
+            if (h.plan.micro_batches > 1 && order_by_name(order) != h.plan.order)
+              throw InputError("order", "a step of micro-batches runs in its planned order");
             return interruptible([&](const CancelFlag* cancel) {
               const Cluster cluster(h.plan.cluster);
-              return PlanHandle{h.graph, replayed(h.plan, CostModel(*h.graph, cluster),
-                                                  order_by_name(order), cancel)};
+              PlanHandle result = h;
+              result.plan =
+                  replayed(h.plan, CostModel(*h.graph, cluster), order_by_name(order), cancel);
+              return result;
             });
           },
           "order"_a,
@@ -240,18 +280,15 @@ void bind_plan(nb::module_& m) {
       .def(
           "__eq__",
           [](const PlanHandle& a, const PlanHandle& b) {
-            return a.plan == b.plan && (a.graph == b.graph || plan_to_json(a.plan, *a.graph) ==
-                                                                  plan_to_json(b.plan, *b.graph));
+            return a.plan == b.plan && (a.graph == b.graph || json_of(a) == json_of(b));
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"), nb::is_operator())
       .def("__getstate__",
-           [](const PlanHandle& h) {
-             return std::make_tuple(plan_to_json(h.plan, *h.graph), GraphHandle{h.graph});
-           })
+           [](const PlanHandle& h) { return std::make_tuple(json_of(h), h.graph_of_one()); })
       .def("__setstate__",
            [](PlanHandle& h, const std::tuple<std::string, GraphHandle>& state) {
              const auto& [text, graph] = state;
-             new (&h) PlanHandle{graph.graph, parse_plan(text, "<pickle>", *graph.graph)};
+             new (&h) PlanHandle(opened(text, "<pickle>", graph));
            })
       .def("__repr__", [](const PlanHandle& h) { return "<Plan: " + headline(h.plan) + ">"; })
       .def("__str__", [](const PlanHandle& h) {

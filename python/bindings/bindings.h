@@ -15,6 +15,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/profile.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/io/profile/model_costs.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/schedule/plan.h"
@@ -41,9 +42,15 @@ struct ClusterHandle {
 
 // A plan names operators by id: it keeps the graph that the ids belong to.
 struct PlanHandle {
-  std::shared_ptr<const OpGraph> graph;
+  std::shared_ptr<const OpGraph> graph;  // of a step of micro-batches the unrolled one
   Plan plan;
+  std::shared_ptr<const Unrolled> step = {};        // of more than one micro-batch
+  std::shared_ptr<const OpGraph> micro_batch = {};  // the graph of one of them
+
+  GraphHandle graph_of_one() const { return {step != nullptr ? micro_batch : graph}; }
 };
+// A plan of a step of micro-batches.
+PlanHandle plan_handle(Unrolled step, Plan plan, OpGraph micro_batch);
 
 // "No plan fits" as a value; the package raises it.
 struct UnplaceableHandle {

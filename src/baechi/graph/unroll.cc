@@ -100,7 +100,8 @@ class Unroll {
                     .micro_batch = std::move(micro_batch_),
                     .rank = std::move(rank_),
                     .per_micro_batch = per_micro_batch_,
-                    .first_sum = ops};
+                    .first_sum = ops,
+                    .mark = op_separator_.text().size() + 1};
     return result;
   }
 
@@ -240,25 +241,22 @@ IdVector<OpId, bool> once_per_step(const OpGraph& graph) {
   return once;
 }
 
-Unrolled unroll(const OpGraph& graph, std::uint32_t micro_batches) {
-  if (micro_batches != 1) return Unroll(graph, micro_batches).build();
-  Unrolled same{.graph = recosted(graph, {}),
-                .original = {},
-                .micro_batch = {},
-                .rank = {},
-                .first_sum = graph.num_ops()};
-  for (const OpId op : graph.ops()) {
-    same.original.push_back(op);
-    same.micro_batch.push_back(std::nullopt);
-    same.rank.push_back(std::nullopt);
-  }
+Unrolled as_step(OpGraph graph) {
   const IdVector<OpId, bool> once = once_per_step(graph);
-  for (const OpId op : graph.ops()) {
-    if (once[op]) continue;
-    same.micro_batch[op] = 0;
-    same.rank[op] = static_cast<std::uint32_t>(same.per_micro_batch++);
+  Unrolled step{.graph = std::move(graph), .original = {}, .micro_batch = {}, .rank = {}};
+  for (const OpId op : step.graph.ops()) {
+    step.original.push_back(op);
+    step.micro_batch.push_back(once[op] ? std::nullopt : std::optional<std::uint32_t>(0));
+    step.rank.push_back(std::nullopt);
+    if (!once[op]) step.rank[op] = static_cast<std::uint32_t>(step.per_micro_batch++);
   }
-  return same;
+  step.first_sum = step.graph.num_ops();
+  return step;
+}
+
+Unrolled unroll(const OpGraph& graph, std::uint32_t micro_batches) {
+  if (micro_batches == 1) return as_step(recosted(graph, {}));
+  return Unroll(graph, micro_batches).build();
 }
 
 }  // namespace baechi

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "baechi/base/id.h"
 #include "baechi/graph/op_graph.h"
@@ -38,12 +39,22 @@ struct Unrolled {
     if (index == 0 || !rank[op].has_value()) return op;
     return OpId(rank.size() + (index - 1) * per_micro_batch + *rank[op]);
   }
+  // What the original graph calls this operator of it.
+  std::string_view name(OpId op) const {
+    std::string_view name = graph[op].name;
+    if (micro_batches > 1 && rank[op].has_value()) name.remove_suffix(mark);
+    return name;
+  }
   bool is_sum(OpId op) const { return op.index() >= first_sum; }
 
   IdVector<OpId, std::optional<std::uint32_t>> rank;  // of the original, among its like
   std::size_t per_micro_batch = 0;                    // so many operators run once per micro-batch
   std::size_t first_sum = 0;
+  std::size_t mark = 0;  // so many letters longer are the names of copies 0
 };
+
+// The graph as a step of one micro-batch.
+Unrolled as_step(OpGraph graph);
 
 // Throws InputError when the step has more operators than a graph may have, or M is 0.
 Unrolled unroll(const OpGraph& graph, std::uint32_t micro_batches);

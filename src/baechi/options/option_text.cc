@@ -37,6 +37,24 @@ struct ReadInto {
     *value = percent ? part / 100 : part;
     return true;
   }
+  bool operator()(std::optional<std::int64_t>* value) const {
+    return read_number(text, value->emplace());
+  }
+  bool operator()(Counts* counts) const {
+    std::vector<std::uint32_t>& numbers = counts->emplace();
+    std::string_view rest = text;
+    while (text != "auto") {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      std::uint32_t count = 0;
+      if (!read_number(rest.substr(0, comma), count)) return false;
+      if (std::ranges::find(numbers, count) != numbers.end()) return false;
+      numbers.push_back(count);
+      if (comma == rest.size()) break;
+      rest.remove_prefix(comma + 1);
+    }
+    if (text == "1") counts->reset();
+    return true;
+  }
   bool operator()(const OneOf& field) const {
     const auto choice = std::ranges::find(field.choices, text, &OneOf::Choice::name);
     if (choice == field.choices.end()) return false;

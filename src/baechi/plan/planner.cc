@@ -17,6 +17,7 @@
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/robust.h"
+#include "baechi/plan/step_methods.h"
 #include "baechi/verify/check_schedule.h"
 
 namespace baechi {
@@ -228,6 +229,9 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
   check_ranges(request);
+  if (places_in_stages(request.method))
+    throw InputError("method", in_quotes(request.method) +
+                                   " places steps of several micro-batches, and this is one");
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return with_suggestions(costs, request,

@@ -35,6 +35,10 @@ struct PlanRequest {
   // Of the plans that the methods make, take the one whose longest step is the shortest when costs
   // are off by up to this part (0 to 1), instead of the one with the shortest step.
   std::optional<double> robust = {};
+  // Numbers of micro-batches that a step may consist of; an empty list: whichever is best; absent:
+  // one. Looked at by make_step_plan() alone, as is the mini-batch: how many samples they are.
+  std::optional<std::vector<std::uint32_t>> micro_batches = {};
+  std::optional<std::int64_t> mini_batch = {};
   bool bounds = true;   // also compute the lower bounds
   bool suggest = true;  // when nothing fits, search for what would
 };

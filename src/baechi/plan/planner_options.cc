@@ -11,7 +11,9 @@
 #include "baechi/base/error.h"
 #include "baechi/base/number_text.h"
 #include "baechi/optimize/optimize.h"
+#include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/step_methods.h"
 
 namespace baechi {
 namespace {
@@ -43,6 +45,7 @@ OneOf any_method(std::string& into) {
   };
   for (const PortfolioEntry& method : portfolio_methods()) add(method.name, method.summary);
   for (const PlacerEntry& placer : all_placers()) add(placer.name, placer.summary);
+  for (const StepPlacer& placer : step_placers()) add(placer.name, placer.summary);
   return field;
 }
 
@@ -119,6 +122,21 @@ constexpr std::array kOptions{
                   .least = 0,
                   .most = 1,
                   .implied = "20%"},
+    PlannerOption{.name = "micro_batches",
+                  .help =
+                      "Of how many micro-batches a step consists, each as large as the graph is "
+                      "or a part of the mini-batch; of several numbers, or of all with auto, "
+                      "the one that is fastest",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
+                  .least = 1,
+                  .most = 4096},
+    PlannerOption{.name = "mini_batch",
+                  .help = "How many samples the micro-batches of a step are together",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
+                  .least = 1,
+                  .most = 1e12},
     PlannerOption{.name = "bounds",
                   .help = "compute lower bounds, and so the gap",
                   .takers = kPlaceTakes,
@@ -168,6 +186,19 @@ struct ValueOf {
   Value operator()(const std::optional<double>* value) const {
     return value->has_value() ? within(**value, number_text(**value)) : Value{};
   }
+  Value operator()(const std::optional<std::int64_t>* value) const {
+    if (!value->has_value()) return {};
+    return within(static_cast<double>(**value), std::to_string(**value));
+  }
+  Value operator()(const Counts* counts) const {
+    if (!counts->has_value()) return {"1"};
+    Value value{(*counts)->empty() ? "auto" : ""};
+    for (const std::uint32_t count : **counts) {
+      value.text += (value.text.empty() ? "" : ",") + std::to_string(count);
+      value.right = value.right && within(count, "").right;
+    }
+    return value;
+  }
   Value operator()(const OneOf& field) const {
     return {field.now, std::ranges::find(field.choices, field.now, &OneOf::Choice::name) !=
                            field.choices.end()};
@@ -196,6 +227,12 @@ struct Expected {
   std::string operator()(const std::optional<double>*) const {
     return "a part" + range_text(option) + ", such as 0.2 or 20%";
   }
+  std::string operator()(const std::optional<std::int64_t>*) const {
+    return "a whole number from 1 up";
+  }
+  std::string operator()(const Counts*) const {
+    return "auto or whole numbers" + range_text(option) + ", such as 8 or 1,2,4,8";
+  }
   std::string operator()(const OneOf& field) const {
     std::vector<std::string> names;
     for (const OneOf::Choice& choice : field.choices) names.emplace_back(choice.name);
@@ -207,6 +244,7 @@ struct Expected {
 // Its own placer's, or any of those that it runs.
 bool takes(std::string_view method, const PlannerOption& option) {
   if (option.taken_by == nullptr) return true;
+  if (places_in_stages(method)) return false;
   return std::ranges::any_of(placers_of(method),
                              [&](const PlacerEntry* placer) { return option.taken_by(*placer); });
 }
@@ -282,6 +320,7 @@ void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
       throw InputError(name, found + "with method " + request.method + ": it is for " +
                                  methods_that_take(option));
   }
+  if (places_in_stages(request.method)) return;
   const std::vector<const PlacerEntry*> placers = placers_of(request.method);
   if (placers.size() == 1 && placers.front()->needs_expert && request.place.expert == nullptr)
     throw InputError(spelled(find_planner_option("expert"), entrance),

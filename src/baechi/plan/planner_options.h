@@ -41,8 +41,11 @@ struct OneOf {
 struct Seconds {
   double* value;
 };
-using OptionField = std::variant<bool*, unsigned*, std::uint64_t*, double*, Seconds,
-                                 std::optional<double>*, OneOf, const Placement**>;
+// Numbers, or "auto": none. Absent: 1.
+using Counts = std::optional<std::vector<std::uint32_t>>;
+using OptionField =
+    std::variant<bool*, unsigned*, std::uint64_t*, double*, Seconds, std::optional<double>*,
+                 std::optional<std::int64_t>*, Counts*, OneOf, const Placement**>;
 
 struct PlannerOption {
   std::string_view name;  // of the keyword in Python; dashes for the command line

@@ -3,6 +3,7 @@
 // run without asking the planner again.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,9 @@ struct Plan {
   ClusterSpec cluster;
   MemoryMode memory_mode = MemoryMode::kDataflow;
   ExecutionOrder order = ExecutionOrder::kPlanned;  // of the executor that the plan is for
+  // Of how many micro-batches the step consists. With more than one, operators and tensors here are
+  // those of the unrolled graph (graph/unroll.h).
+  std::uint32_t micro_batches = 1;
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
   std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed
   Schedule schedule;                   // simulated and verified on the original graph

@@ -25,6 +25,8 @@ class PlanReader {
   void read_devices();
   PlanDevice read_device(DeviceId expected);
   void read_operator();
+  void read_runs();
+  PlanDocument::Run read_run();
   void read_transfer();
   void read_tensor(PlanDocument::Transfer& transfer);
   void read_bound();
@@ -63,19 +65,26 @@ enum : std::size_t {
   kMethods,
   kNotes,
   kPasses,
-  kOrder
+  kOrder,
+  kMicroBatches,
+  kRuns
 };
-constexpr std::array<std::string_view, 18> kNames{
-    "format", "version",  "baechi",  "graph",     "cluster",   "memory_mode",
-    "method", "makespan", "devices", "operators", "transfers", "fallbacks",
-    "gap",    "bounds",   "methods", "notes",     "passes",    "order"};
-constexpr std::size_t kRequired = 11;
+constexpr std::array<std::string_view, 20> kNames{
+    "format",   "version", "baechi",    "graph",     "cluster",       "memory_mode", "method",
+    "makespan", "devices", "operators", "transfers", "fallbacks",     "gap",         "bounds",
+    "methods",  "notes",   "passes",    "order",     "micro_batches", "runs"};
+constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
+constexpr std::int64_t kMostMicroBatches = 4096;
 
 PlanDocument PlanReader::read() {
   json_.peek();
   const std::uint64_t seen =
       json_.read_fields(kNames, [&](std::size_t field) { read_field(field); });
-  json_.require_fields(kNames, seen, kRequired);
+  json_.require_fields(kNames, seen, kRequired + (plan_.micro_batches == 1 ? 1 : 0));
+  if (plan_.micro_batches > 1 && (seen >> kRuns & 1) == 0)
+    json_.fail("the field \"runs\" is missing");
+  if (plan_.micro_batches > 1 && plan_.order != ExecutionOrder::kPlanned)
+    json_.fail("a step of micro-batches runs in its planned order");
   json_.finish();
   check_document(seen);
   return std::move(document_);
@@ -121,6 +130,19 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kTransfers:
       json_.read_array([&] { read_transfer(); });
+      break;
+    case kMicroBatches: {
+      const std::int64_t number = json_.read_non_negative("a number of micro-batches");
+      if (number < 2 || number > kMostMicroBatches)
+        json_.fail("expected 2 to " + std::to_string(kMostMicroBatches) + " micro-batches");
+      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+      plan_.micro_batches = static_cast<std::uint32_t>(number);
+      break;
+    }
+    case kRuns:
+      json_.peek();
+      document_.runs_offset = json_.offset();
+      read_runs();
       break;
     case kFallbacks:
       plan_.fallbacks = read_texts();
@@ -257,9 +279,41 @@ void PlanReader::read_operator() {
         break;
     }
   });
-  json_.require_fields(kOperatorNames, seen, 4);
+  json_.require_fields(kOperatorNames, seen, plan_.micro_batches > 1 ? 2 : 4);
+  if (plan_.micro_batches > 1 && seen >= 4)
+    json_.fail("a step of micro-batches tells the order of its runs, not their times");
   if (op.slot.end < op.slot.start) json_.fail("ends before it starts");
   document_.operators.push_back(op);
+}
+
+// [operator, micro-batch], or [operator] for what runs once per step; a list for every device.
+void PlanReader::read_runs() {
+  if (plan_.micro_batches == 1) json_.fail("needs \"micro_batches\" before it");
+  json_.read_array([&] {
+    document_.runs.emplace_back();
+    json_.read_array([&] { document_.runs.back().push_back(read_run()); });
+  });
+  if (document_.runs.size() != plan_.cluster.devices.size())
+    json_.fail("expected one list for each of the cluster's " +
+               std::to_string(plan_.cluster.devices.size()) + " devices, found " +
+               std::to_string(document_.runs.size()));
+}
+
+PlanDocument::Run PlanReader::read_run() {
+  const auto number = [&](const char* what) {
+    const std::int64_t value = json_.read_non_negative(what);
+    if (value > 0xFFFFFFFE) json_.fail("the number is too large");
+    return static_cast<std::uint32_t>(value);
+  };
+  PlanDocument::Run run;
+  json_.enter_array();
+  if (!json_.next_item()) json_.fail("expected [operator, micro-batch], found an empty array");
+  run.op = number("an operator's index");
+  run.offset = json_.offset();
+  if (!json_.next_item()) return run;
+  run.micro_batch = number("a micro-batch");
+  if (json_.next_item()) json_.fail("expected [operator, micro-batch], found a third item");
+  return run;
 }
 
 void PlanReader::read_transfer() {
@@ -408,10 +462,16 @@ void PlanReader::check_document(std::uint64_t seen) {
     if (!operator_names_.contains(name))
       json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));
   };
-  for (const PlanDocument::Transfer& transfer : document_.transfers)
-    check_name(transfer.producer, transfer.offset, "$.transfers");
-  for (const PlanDocument::PeakOperator& peak : document_.peak_operators)
-    check_name(peak.name, peak.offset, "$.devices");
+  if (plan_.micro_batches > 1) {
+    if ((seen >> kTransfers & 1) != 0)
+      json_.fail_at(document_.runs_offset, "$.transfers",
+                    "a step of micro-batches has no transfers: they follow from the runs");
+  } else {
+    for (const PlanDocument::Transfer& transfer : document_.transfers)
+      check_name(transfer.producer, transfer.offset, "$.transfers");
+    for (const PlanDocument::PeakOperator& peak : document_.peak_operators)
+      check_name(peak.name, peak.offset, "$.devices");
+  }
   // "gap" is for readers of the file; makespan and bounds define it.
   const bool has_gap = (seen >> kGap & 1) != 0;
   if (has_gap && gap_ != plan_.gap())

@@ -28,6 +28,11 @@ struct PlanDocument {
     baechi::Transfer transfer;  // without its tensor
     std::size_t offset = 0;
   };
+  struct Run {  // of an operator, by its place in `operators`
+    std::uint32_t op = 0;
+    std::optional<std::uint32_t> micro_batch;
+    std::size_t offset = 0;
+  };
   struct PeakOperator {
     DeviceId device;
     std::string_view name;
@@ -40,6 +45,8 @@ struct PlanDocument {
   std::vector<Operator> operators;
   std::vector<Transfer> transfers;
   std::vector<PeakOperator> peak_operators;
+  std::vector<std::vector<Run>> runs;  // by device; of a step of micro-batches
+  std::size_t runs_offset = 0;
 };
 
 // Checks all that can be checked without the graph. The text and `json` must outlive the result.

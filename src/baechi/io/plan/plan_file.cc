@@ -14,6 +14,7 @@
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_document.h"
 #include "baechi/io/text/text_file.h"
+#include "baechi/schedule/step_order.h"
 
 namespace baechi {
 namespace {
@@ -22,8 +23,9 @@ using Layout = JsonWriter::Layout;
 
 class PlanWriter {
  public:
-  PlanWriter(const Plan& plan, const OpGraph& graph, std::string& out)
-      : plan_(plan), graph_(graph), json_(out) {}
+  // `step` where it has more than one micro-batch; `graph` is then its graph.
+  PlanWriter(const Plan& plan, const OpGraph& graph, const Unrolled* step, std::string& out)
+      : plan_(plan), graph_(graph), step_(step), json_(out) {}
 
   void write() {
     json_.begin_object();
@@ -33,8 +35,9 @@ class PlanWriter {
     json_.key("graph");
     json_.begin_object(Layout::kInline);
     json_.field("name", plan_.graph_name);
-    json_.field("operators", graph_.num_ops());
+    json_.field("operators", step_ != nullptr ? step_->rank.size() : graph_.num_ops());
     json_.end_object();
+    if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
     json_.key("cluster");
     write_cluster_object(json_, plan_.cluster, false);
     json_.field("memory_mode", memory_mode_name(plan_.memory_mode));
@@ -49,8 +52,13 @@ class PlanWriter {
     write_passes();
     write_methods();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
-    write_operators();
-    write_transfers();
+    if (step_ != nullptr) {
+      write_placement();
+      write_runs();
+    } else {
+      write_operators();
+      write_transfers();
+    }
     json_.end_object();
     json_.finish();
   }
@@ -155,6 +163,36 @@ class PlanWriter {
     json_.end_array();
   }
 
+  void write_placement() {
+    json_.key("operators");
+    json_.begin_array();
+    for (const OpId op : step_->rank.keys()) {
+      json_.begin_object(Layout::kInline);
+      json_.field("name", step_->name(op));
+      json_.field("device", device_name(plan_.schedule.slots[op].device));
+      json_.end_object();
+    }
+    json_.end_array();
+  }
+
+  void write_runs() {
+    const DeviceOrder order = order_of(plan_.schedule, graph_, plan_.cluster.devices.size());
+    json_.key("runs");
+    json_.begin_array();
+    for (const std::vector<OpId>& runs : order) {
+      json_.begin_array(Layout::kCompact);
+      for (const OpId op : runs) {
+        if (step_->is_sum(op)) continue;
+        json_.begin_array(Layout::kCompact);
+        json_.value(step_->original[op].value());
+        if (step_->micro_batch[op].has_value()) json_.value(*step_->micro_batch[op]);
+        json_.end_array();
+      }
+      json_.end_array();
+    }
+    json_.end_array();
+  }
+
   void write_transfers() {
     json_.key("transfers");
     json_.begin_array();
@@ -188,6 +226,7 @@ class PlanWriter {
 
   const Plan& plan_;
   const OpGraph& graph_;
+  const Unrolled* step_;
   JsonWriter json_;
 };
 
@@ -198,6 +237,10 @@ class PlanBinder {
 
   Plan bind(PlanDocument document) {
     check_same_graph(document);
+    if (document.plan.micro_batches > 1)
+      json_.fail_at(document.runs_offset, "$.micro_batches",
+                    "the plan is for a step of " + std::to_string(document.plan.micro_batches) +
+                        " micro-batches, which cannot be used here");
     Plan plan = std::move(document.plan);
     if (document.operators.size() != graph_.num_ops()) fail_missing(document);
     plan.schedule.slots.resize(graph_.num_ops());
@@ -217,7 +260,66 @@ class PlanBinder {
     return plan;
   }
 
+  // Of more than one micro-batch. The graph is that of one.
+  StepFile bind_step(PlanDocument document) {
+    check_same_graph(document);
+    if (document.operators.size() != graph_.num_ops()) fail_missing(document);
+    std::vector<OpId> ops;
+    for (const PlanDocument::Operator& op : document.operators)
+      ops.push_back(find(op.name, op.offset, "$.operators"));
+    StepFile file{unroll(graph_, document.plan.micro_batches), {}, {}};
+    file.placed.emplace();
+    file.placed->device.assign(file.step.graph.num_ops(), DeviceId(0));
+    IdVector<OpId, DeviceId> device(graph_.num_ops(), DeviceId(0));
+    for (std::size_t i = 0; i < ops.size(); ++i) device[ops[i]] = document.operators[i].slot.device;
+    for (const OpId op : file.step.graph.ops())
+      file.placed->device[op] = device[file.step.original[op]];
+    file.placed->order = read_order(document, ops, file.step, file.placed->device);
+    file.plan = std::move(document.plan);
+    for (const PlanDocument::PeakOperator& peak : document.peak_operators) {
+      const std::optional<OpId> op = file.step.graph.find(peak.name);
+      if (!op.has_value())
+        json_.fail_at(peak.offset, "$.devices", "the step has no operator " + in_quotes(peak.name));
+      file.plan.devices[peak.device].peak_op = op;
+    }
+    return file;
+  }
+
  private:
+  DeviceOrder read_order(const PlanDocument& document, const std::vector<OpId>& ops,
+                         const Unrolled& step, const Placement& placement) const {
+    IdVector<OpId, bool> runs(step.graph.num_ops());
+    DeviceOrder order(document.runs.size());
+    std::size_t count = 0;
+    for (const DeviceId device : order.keys())
+      for (const PlanDocument::Run& run : document.runs[device.index()]) {
+        const auto fail = [&](const std::string& reason) {
+          json_.fail_at(run.offset, "$.runs[" + std::to_string(device.value()) + "]", reason);
+        };
+        if (run.op >= ops.size()) fail("there is no operator number " + std::to_string(run.op));
+        const OpId op = ops[run.op];
+        const std::string name = in_quotes(graph_[op].name);
+        if (run.micro_batch.has_value() != step.rank[op].has_value())
+          fail("operator " + name +
+               (step.rank[op].has_value() ? " runs once per micro-batch: say of which"
+                                          : " runs once per step, not once per micro-batch"));
+        if (run.micro_batch.value_or(0) >= step.micro_batches)
+          fail("there is no micro-batch " + std::to_string(*run.micro_batch));
+        const OpId copy = step.copy(op, run.micro_batch.value_or(0));
+        if (runs[copy]) fail("operator " + name + " runs twice for one micro-batch");
+        if (placement[copy] != device) fail("operator " + name + " is on another device");
+        runs[copy] = true;
+        ++count;
+        order[device].push_back(copy);
+      }
+    if (count != step.first_sum)
+      json_.fail_at(document.runs_offset, "$.runs",
+                    "expected " + std::to_string(step.first_sum) +
+                        " runs, one of every operator and micro-batch, found " +
+                        std::to_string(count));
+    return with_sums_behind(step, order);
+  }
+
   void check_same_graph(const PlanDocument& document) const {
     const Plan& plan = document.plan;
     const bool named = !plan.graph_name.empty() && !graph_.name().empty();
@@ -269,8 +371,23 @@ class PlanBinder {
 
 std::string plan_to_json(const Plan& plan, const OpGraph& graph) {
   std::string text;
-  PlanWriter(plan, graph, text).write();
+  PlanWriter(plan, graph, nullptr, text).write();
   return text;
+}
+
+std::string plan_to_json(const Plan& plan, const Unrolled& step) {
+  std::string text;
+  PlanWriter(plan, step.graph, step.micro_batches > 1 ? &step : nullptr, text).write();
+  return text;
+}
+
+StepFile parse_step_plan(std::string_view text, const std::string& place, OpGraph graph) {
+  JsonReader json(text, place);
+  PlanDocument document = read_plan_document(json);
+  PlanBinder binder(json, graph);
+  if (document.plan.micro_batches > 1) return binder.bind_step(std::move(document));
+  Plan plan = binder.bind(std::move(document));
+  return {as_step(std::move(graph)), std::move(plan), std::nullopt};
 }
 
 Plan parse_plan(std::string_view text, const std::string& place, const OpGraph& graph) {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who places a step of several micro-batches. Beyond the paper.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/plan/planner.h"
+
+namespace baechi {
+
+// A step of more than one micro-batch; all that it refers to outlives it.
+struct StepProblem {
+  const CostModel& micro_batch;  // of the graph of one micro-batch
+  const Unrolled& step;
+  const CostModel& costs;  // of step.graph
+  const PlanRequest& request;
+};
+
+// What one of them found, the best first looked at by its simulated step time.
+struct StepAnswer {
+  std::string method;                 // whose placement it is, as a row of `methods` names it
+  std::optional<PlacedGraph> placed;  // of step.graph, with orders; it fits, by simulation
+  Time makespan;                      // of `placed`
+  std::vector<std::string> fallbacks;
+  std::vector<MethodOutcome> methods;
+  std::vector<OptimizerPass> passes;
+  std::vector<NamedBound> bounds;
+  std::vector<std::string> notes;
+  std::optional<Unplaceable> unplaceable;  // where it is sure of the reason
+};
+
+struct StepMethod {
+  std::string_view name;
+  // Whether a request for `method` asks for it.
+  bool (*asked)(std::string_view method);
+  StepAnswer (*run)(const StepProblem& problem);
+};
+std::span<const StepMethod> step_methods();
+
+// The methods of a step of one micro-batch on the unrolled graph.
+StepAnswer place_unrolled(const StepProblem& problem);
+
+// Stages, and an order of all micro-batches through them: `pipeline`, and named schedules beside it
+// where they are asked for.
+StepAnswer place_in_stages(const StepProblem& problem);
+
+// Whether it is the name of one of step_placers(), which place no step of one micro-batch.
+bool places_in_stages(std::string_view method);
+
+// Placements of one micro-batch, each under a few orders of the step: micro-batches one after the
+// other, backward or forward first, and at most so many at a time.
+StepAnswer replay_micro_batch(const StepProblem& problem);
+
+}  // namespace baechi

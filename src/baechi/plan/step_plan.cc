@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/step_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "baechi/base/assert.h"
+#include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/base/short_text.h"
+#include "baechi/graph/interpolated.h"
+#include "baechi/graph/recosted.h"
+#include "baechi/plan/planner_options.h"
+#include "baechi/plan/step_methods.h"
+#include "baechi/schedule/step_order.h"
+#include "baechi/simulate/settle.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::int64_t kMostOfAuto = 64;
+
+// The numbers that the request asks to choose from, smallest first.
+std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
+                                         const PlanRequest& request) {
+  std::vector<std::uint32_t> numbers =
+      request.micro_batches.value_or(std::vector<std::uint32_t>{1});
+  if (!request.mini_batch.has_value()) {
+    if (numbers.size() != 1)
+      throw InputError("micro-batches",
+                       "numbers of micro-batches are compared by the step of one mini-batch: say "
+                       "how large a mini-batch is");
+    if (sizes.size() > 1)
+      throw InputError("mini-batch", "graphs at several batch sizes need a mini-batch to divide");
+    return numbers;
+  }
+  const std::int64_t batch = *request.mini_batch;
+  for (const std::uint32_t number : numbers)
+    if (batch % number != 0)
+      throw InputError("micro-batches", std::to_string(number) +
+                                            " does not divide the mini-batch of " +
+                                            std::to_string(batch) + " samples");
+  if (!numbers.empty()) {
+    std::ranges::sort(numbers);
+    return numbers;
+  }
+  if (sizes.size() == 1)
+    throw InputError("micro-batches",
+                     "auto compares micro-batches of several sizes, and there are costs for one "
+                     "only: give the graph at two or more batch sizes, or the numbers to compare");
+  check_sizes_of_one(sizes);
+  std::int64_t least = *sizes.front().batch_size(), most = least;
+  for (const OpGraph& graph : sizes) {
+    least = std::min(least, *graph.batch_size());
+    most = std::max(most, *graph.batch_size());
+  }
+  for (std::int64_t number = 1; number <= std::min(batch, kMostOfAuto); ++number)
+    if (batch % number == 0 && batch / number >= least && batch / number <= most)
+      numbers.push_back(static_cast<std::uint32_t>(number));
+  if (numbers.empty())
+    throw InputError("mini-batch", "no micro-batch of " + std::to_string(batch) +
+                                       " samples is within the batch sizes that there are costs "
+                                       "for, " +
+                                       std::to_string(least) + " to " + std::to_string(most));
+  return numbers;
+}
+
+OpGraph micro_batch_of(std::vector<OpGraph>& sizes, std::int64_t samples) {
+  if (sizes.size() > 1) return at_batch_size(sizes, samples);
+  return sizes.front().batch_size() == samples ? recosted(sizes.front(), {})
+                                               : with_batch_size(sizes.front(), samples);
+}
+
+template <class T>
+void append(std::vector<T>& to, std::vector<T> more) {
+  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+Plan plan_of_answer(const CostModel& costs, const Unrolled& step, StepAnswer& answer,
+                    std::vector<NamedBound> bounds, bool want_bounds) {
+  const Trace trace = simulate_settled(costs, step, *answer.placed);
+  answer.placed->order =
+      with_sums_behind(step, order_of(trace.schedule, step.graph, costs.cluster().num_devices()));
+  Plan plan = plan_of(costs, *answer.placed, answer.method, want_bounds && bounds.empty());
+  if (plan.bounds.empty()) plan.bounds = std::move(bounds);
+  plan.micro_batches = step.micro_batches;
+  plan.fallbacks = std::move(answer.fallbacks);
+  return plan;
+}
+
+PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
+                     const PlanRequest& request) {
+  const CostModel micro_batch(graph, cluster), costs(step.graph, cluster);
+  const StepProblem problem{micro_batch, step, costs, request};
+  std::optional<StepAnswer> best;
+  std::optional<Unplaceable> unplaceable;
+  std::vector<MethodOutcome> methods;
+  std::vector<OptimizerPass> passes;
+  std::vector<NamedBound> bounds;
+  std::vector<std::string> notes;
+  for (const StepMethod& method : step_methods()) {
+    if (!method.asked(request.method)) continue;
+    StepAnswer answer = method.run(problem);
+    append(methods, answer.methods);
+    append(passes, answer.passes);
+    append(notes, answer.notes);
+    if (bounds.empty()) bounds = answer.bounds;
+    if (answer.unplaceable.has_value() && !unplaceable.has_value())
+      unplaceable = std::move(answer.unplaceable);
+    if (answer.placed.has_value() && (!best.has_value() || answer.makespan < best->makespan))
+      best = std::move(answer);
+    if (unplaceable.has_value() && unplaceable->proved) break;
+  }
+  if (!best.has_value()) {
+    BAECHI_ASSERT(unplaceable.has_value(), "the methods of a graph say why nothing fits");
+    unplaceable->methods = std::move(methods);
+    return *std::move(unplaceable);
+  }
+  Plan plan = plan_of_answer(costs, step, *best, std::move(bounds), request.bounds);
+  plan.methods = std::move(methods);
+  plan.passes = std::move(passes);
+  plan.notes = std::move(notes);
+  return plan;
+}
+
+// Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
+StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
+                     const PlanRequest& asked, PlanTimes* times) {
+  PlanRequest request = asked;
+  if (number == 1) {
+    if (places_in_stages(request.method)) request.method = "auto";
+    StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
+    plan.result = make_plan(CostModel(plan.step.graph, cluster), request, times);
+    return plan;
+  }
+  Unrolled step = unroll(graph, number);
+  StepPlan plan{std::move(graph), std::move(step), Plan{}};
+  plan.result = plan_step(*plan.micro_batch, plan.step, cluster, request);
+  return plan;
+}
+
+std::string words(std::uint32_t number) {
+  return std::to_string(number) + (number == 1 ? " micro-batch" : " micro-batches");
+}
+
+// "1 micro-batch takes 40 ms; 8 micro-batches do not fit: ...".
+std::string told(std::uint32_t number, const PlanResult& result) {
+  const std::string verb = number == 1 ? " takes " : " take ";
+  if (const Plan* plan = std::get_if<Plan>(&result))
+    return words(number) + verb + short_text(plan->makespan());
+  return words(number) + (number == 1 ? " does" : " do") +
+         " not fit: " + std::get<Unplaceable>(result).reason;
+}
+
+bool better(const PlanResult& result, const std::optional<StepPlan>& best) {
+  if (!best.has_value()) return true;
+  const Plan *mine = std::get_if<Plan>(&result), *other = std::get_if<Plan>(&best->result);
+  if (mine == nullptr) return other == nullptr;  // the smallest micro-batches are nearest to fit
+  return other == nullptr || mine->makespan() < other->makespan();
+}
+
+}  // namespace
+
+StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
+                        const PlanRequest& request, PlanTimes* times) {
+  BAECHI_ASSERT(!sizes.empty(), "there is a graph");
+  check_ranges(request);
+  const std::vector<std::uint32_t> numbers = numbers_asked(sizes, request);
+  if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
+    throw InputError("order", "a step of micro-batches runs in its planned order");
+  if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
+    throw InputError("method",
+                     in_quotes(request.method) +
+                         " places steps of several micro-batches: say how many there are");
+  const bool marks = sizes.front().marks_steps();
+  const std::optional<std::int64_t> size = sizes.front().batch_size();
+  if (!request.mini_batch.has_value()) {
+    StepPlan plan = plan_number(std::move(sizes.front()), numbers.front(), cluster, request, times);
+    Plan* made = std::get_if<Plan>(&plan.result);
+    if (made != nullptr && numbers.front() > 1 && !marks)
+      made->notes.push_back("no operator is marked as running once per step: " +
+                            std::to_string(plan.step.rank.size() - plan.step.per_micro_batch) +
+                            " are taken to be variables or updates");
+    return plan;
+  }
+  std::optional<StepPlan> best;
+  std::vector<std::string> others;
+  std::uint32_t chosen = 0;
+  for (const std::uint32_t number : numbers) {
+    const std::int64_t samples = *request.mini_batch / number;
+    OpGraph graph = micro_batch_of(sizes, samples);
+    StepPlan plan = plan_number(std::move(graph), number, cluster, request, times);
+    others.push_back(told(number, plan.result));
+    if (!better(plan.result, best)) continue;
+    chosen = number;
+    best = std::move(plan);
+  }
+  if (Plan* plan = std::get_if<Plan>(&best->result)) {
+    const std::int64_t samples = *request.mini_batch / chosen;
+    if (sizes.size() == 1 && size != samples)
+      plan->notes.push_back("costs were scaled from a batch of " + std::to_string(*size) + " to " +
+                            std::to_string(samples) +
+                            " samples as if all of them grew in proportion: give the graph at two "
+                            "batch sizes to know better");
+    for (std::string& other : others)
+      if (numbers.size() > 1) plan->notes.push_back(std::move(other));
+  }
+  return *std::move(best);
+}
+
+}  // namespace baechi

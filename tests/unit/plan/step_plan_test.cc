@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/step_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/recosted.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/io/step/open_plan.h"
+#include "baechi/verify/check_plan.h"
+#include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
+
+namespace baechi::testing {
+namespace {
+
+// Four equal layers forward and backward, each with a weight of 10 bytes and an update. The work of
+// a sample is 3 a layer, and every operator takes 1 besides.
+//
+//   f0 -> f1 -> f2 -> f3 -> b3 -> b2 -> b1 -> b0      bi -> ui
+OpGraph training(std::int64_t batch, bool marked = true) {
+  OpGraphBuilder builder("training");
+  builder.set_batch_size(batch);
+  std::vector<OpId> forward, backward;
+  const auto add = [&](const std::string& name, std::int64_t time, OperatorSpec spec) {
+    spec.name = name;
+    const OpId op = builder.add_operator(spec);
+    builder.set_time(op, "gpu", Time(time));
+    return op;
+  };
+  for (int i = 0; i < 4; ++i)
+    forward.push_back(
+        add("f" + std::to_string(i), 1 + batch, {.name = {}, .permanent = Bytes(10)}));
+  for (int i = 4; i-- > 0;)
+    backward.push_back(add("b" + std::to_string(i), 1 + 2 * batch,
+                           {.name = {}, .forward = forward[static_cast<std::size_t>(i)]}));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const TensorId kept = builder.add_output(forward[i], Bytes(batch));
+    builder.connect(kept, i < 3 ? forward[i + 1] : backward[0]);
+    builder.connect(kept, backward[3 - i]);
+    if (i < 3) builder.connect(builder.add_output(backward[i], Bytes(batch)), backward[i + 1]);
+    const OpId update =
+        add("u" + std::to_string(3 - i), 1, {.name = {}, .backward = true, .per_step = marked});
+    builder.connect(builder.add_output(backward[i], Bytes(10)), update);
+    for (const OpId op : {forward[3 - i], backward[i], update})
+      builder.add_to_group(op, "layer" + std::to_string(3 - i));
+  }
+  return std::move(builder).build();
+}
+
+std::vector<OpGraph> sizes(std::initializer_list<std::int64_t> batches) {
+  std::vector<OpGraph> graphs;
+  for (const std::int64_t batch : batches) graphs.push_back(training(batch));
+  return graphs;
+}
+
+PlanRequest request_for(std::vector<std::uint32_t> numbers,
+                        std::optional<std::int64_t> mini_batch = {}) {
+  PlanRequest request{.budget = 0.05};
+  request.micro_batches = std::move(numbers);
+  request.mini_batch = mini_batch;
+  return request;
+}
+
+Cluster four_devices(Bytes capacity = Bytes(1000)) {
+  return byte_per_ns(4, CommunicationMode::kDuplex, Time(0), capacity);
+}
+
+const Plan& plan_in(const StepPlan& made) {
+  REQUIRE(std::holds_alternative<Plan>(made.result));
+  return std::get<Plan>(made.result);
+}
+
+std::string error_of(std::vector<OpGraph> graphs, const PlanRequest& request) {
+  try {
+    make_step_plan(std::move(graphs), four_devices(), request);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("micro-batches: the plan of a step is right, and its file tells it again") {
+  const Cluster cluster = four_devices();
+  for (const std::uint32_t number : {2U, 5U, 8U}) {
+    CAPTURE(number);
+    const StepPlan made = make_step_plan(sizes({4}), cluster, request_for({number}));
+    const Plan& plan = plan_in(made);
+    CHECK(plan.micro_batches == number);
+    CHECK(check_plan(made.step.graph, plan).empty());
+    const std::string text = plan_to_json(plan, made.step);
+    const OpenedPlan back = open_plan_text(text, "plan.json", training(4));
+    CHECK(back.plan == plan);
+    CHECK(plan_to_json(back.plan, back.step) == text);
+    CHECK(check_plan(back.step.graph, back.plan).empty());
+    CHECK(text.find("@") == text.find("@", text.find("peak_operator")));
+    // Not slower than one micro-batch after the other on one device.
+    CHECK(plan.makespan() <= Time(number * 4 * ((1 + 4) + (1 + 8)) + 4));
+  }
+}
+
+TEST_CASE("micro-batches: eight of them keep four devices busier than one does") {
+  const Cluster cluster = four_devices();
+  const Time whole = plan_in(make_step_plan(sizes({32}), cluster, request_for({1}))).makespan();
+  const Time parts = plan_in(make_step_plan(sizes({4}), cluster, request_for({8}))).makespan();
+  CHECK(parts.count() * 2 < whole.count());
+}
+
+TEST_CASE("micro-batches: of several numbers the one with the shortest step is taken and told") {
+  const Cluster cluster = four_devices();
+  const StepPlan made = make_step_plan(sizes({2, 32}), cluster, request_for({1, 2, 4, 8}, 32));
+  const Plan& plan = plan_in(made);
+  Time best = plan.makespan();
+  for (const std::uint32_t number : {1U, 2U, 4U, 8U}) {
+    const StepPlan alone = make_step_plan(sizes({32 / number}), cluster, request_for({number}));
+    if (number == plan.micro_batches)
+      CHECK(plan_in(alone).makespan() == best);
+    else
+      CHECK(plan_in(alone).makespan() >= best);
+  }
+  CHECK(plan.micro_batches > 1);
+  CHECK(std::count_if(plan.notes.begin(), plan.notes.end(),
+                      [](const std::string& note) { return note.find(" micro-batch") == 1; }) == 4);
+  // auto finds it among all divisors that are within the sizes: 16 micro-batches, too.
+  const StepPlan any = make_step_plan(sizes({2, 32}), cluster, request_for({}, 32));
+  CHECK(plan_in(any).makespan() <= best);
+  CHECK(any.graph_of_one().batch_size() == 32 / plan_in(any).micro_batches);
+}
+
+TEST_CASE("micro-batches: costs of one size grow in proportion, and a note says so") {
+  const StepPlan made = make_step_plan(sizes({8}), four_devices(), request_for({4}, 16));
+  const Plan& plan = plan_in(made);
+  CHECK(made.graph_of_one().batch_size() == 4);
+  CHECK(plan.notes.back().starts_with("costs were scaled from a batch of 8 to 4 samples"));
+  std::vector<OpGraph> unmarked;
+  unmarked.push_back(training(4, false));
+  const StepPlan guessed = make_step_plan(std::move(unmarked), four_devices(), request_for({2}));
+  CHECK(plan_in(guessed).notes.back() ==
+        "no operator is marked as running once per step: 4 are taken to be variables or updates");
+  CHECK(plan_in(guessed).makespan() ==
+        plan_in(make_step_plan(sizes({4}), four_devices(), request_for({2}))).makespan());
+}
+
+TEST_CASE("micro-batches: auto tries stages, and its plan is no slower than pipeline's") {
+  const Cluster cluster = four_devices();
+  PlanRequest request = request_for({8});
+  const Plan all = plan_in(make_step_plan(sizes({4}), cluster, request));
+  request.method = "pipeline";
+  const StepPlan made = make_step_plan(sizes({4}), cluster, request);
+  CHECK(plan_in(made).method == "pipeline");
+  CHECK(check_plan(made.step.graph, plan_in(made)).empty());
+  CHECK(open_plan_text(plan_to_json(plan_in(made), made.step), "p", training(4)).plan ==
+        plan_in(made));
+  CHECK(all.makespan() <= plan_in(made).makespan());
+  CHECK(error_of(sizes({4}), PlanRequest{.method = "pipeline"}) ==
+        "method: 'pipeline' places steps of several micro-batches: say how many there are");
+}
+
+TEST_CASE("micro-batches: what does not fit says why") {
+  const StepPlan made = make_step_plan(sizes({4}), four_devices(Bytes(15)), request_for({4}));
+  REQUIRE(std::holds_alternative<Unplaceable>(made.result));
+  CHECK_FALSE(std::get<Unplaceable>(made.result).reason.empty());
+}
+
+TEST_CASE("micro-batches: requests that cannot be right are refused in one sentence") {
+  CHECK(error_of(sizes({4}), request_for({3}, 16)) ==
+        "micro-batches: 3 does not divide the mini-batch of 16 samples");
+  CHECK(error_of(sizes({4}), request_for({1, 2})) ==
+        "micro-batches: numbers of micro-batches are compared by the step of one mini-batch: say "
+        "how large a mini-batch is");
+  CHECK(error_of(sizes({4}), request_for({}, 16)) ==
+        "micro-batches: auto compares micro-batches of several sizes, and there are costs for one "
+        "only: give the graph at two or more batch sizes, or the numbers to compare");
+  CHECK(error_of(sizes({4, 8}), request_for({1}, 16)) ==
+        "a micro-batch of 16 samples is outside of the batch sizes that there are costs for, 4 to "
+        "8");
+  CHECK(error_of(sizes({4, 8}), request_for({2})) ==
+        "mini-batch: graphs at several batch sizes need a mini-batch to divide");
+  CHECK(error_of(sizes({4, 8}), request_for({}, 3)) ==
+        "mini-batch: no micro-batch of 3 samples is within the batch sizes that there are costs "
+        "for, 4 to 8");
+}
+
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+TEST_CASE("micro-batches: plans whose runs are not those of the step are refused") {
+  PlanRequest request = request_for({2});
+  request.bounds = false;
+  const StepPlan made =
+      make_step_plan(sizes({4}), byte_per_ns(1, CommunicationMode::kDuplex), request);
+  const std::string text = plan_to_json(plan_in(made), made.step);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    try {
+      open_plan_text(changed(text, from, to), "p.json", training(4));
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(refused("[0,1]", "[0,0]").find("operator 'f0' runs twice for one micro-batch") !=
+        std::string::npos);
+  CHECK(refused("[0,1]", "[0,2]").find("there is no micro-batch 2") != std::string::npos);
+  CHECK(refused("[0,1]", "[0]").find("'f0' runs once per micro-batch: say of which") !=
+        std::string::npos);
+  CHECK(refused(",[0,1]", "")
+            .find("expected 20 runs, one of every operator and micro-batch, found "
+                  "19") != std::string::npos);
+  CHECK(refused("\"micro_batches\": 2", "\"micro_batches\": 3").find("expected 28 runs") !=
+        std::string::npos);
+  CHECK(refused("\"micro_batches\": 2", "\"micro_batches\": 1").find("expected 2 to 4096") !=
+        std::string::npos);
+  CHECK(refused("\"makespan\": ", "\"makespan\": 1").find("the plan claims a step of") !=
+        std::string::npos);
+  // Another graph's costs are noticed, too.
+  CHECK_THROWS_WITH_AS(open_plan_text(text, "p.json", training(5)),
+                       doctest::Contains("its runs take"), InputError);
+}
+
+}  // namespace
+}  // namespace baechi::testing
