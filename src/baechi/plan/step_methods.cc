@@ -23,7 +23,7 @@ bool for_several(std::string_view method) {
   return method == "auto" || method == "all" || places_in_stages(method);
 }
 
-constexpr StepMethod kMethods[] = {
+constexpr StepMethod kStepMethods[] = {
     {.name = "unrolled", .asked = for_any_step, .run = place_unrolled},
     {.name = "replayed", .asked = for_any_step, .run = replay_micro_batch},
     {.name = "in stages", .asked = for_several, .run = place_in_stages},
@@ -164,7 +164,7 @@ class Replays {
 
 }  // namespace
 
-std::span<const StepMethod> step_methods() { return kMethods; }
+std::span<const StepMethod> step_methods() { return kStepMethods; }
 
 StepAnswer place_unrolled(const StepProblem& problem) {
   PlanRequest request = problem.request;

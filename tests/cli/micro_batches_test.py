@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of micro-batches: plans, their files, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run
+
+DEVICES = ("--cluster", "4x24GiB", "--link", "10us,200GB/s")
+
+
+@pytest.fixture(scope="module")
+def llama(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The same small model at two batch sizes."""
+    folder = tmp_path_factory.mktemp("llama")
+    files = {}
+    for batch in (1, 8):
+        files[batch] = folder / f"batch_{batch}.json"
+        options = ("--layers", "4", "--batch", str(batch), "--training")
+        done = run("generate", "llama", *options, "-o", files[batch])
+        assert done.returncode == 0, done.stderr
+    return files
+
+
+@pytest.fixture(scope="module")
+def plan(run: Run, llama: dict[int, Path]) -> Path:
+    """Its plan for eight micro-batches."""
+    file = llama[1].with_name("plan.json")
+    options = (*DEVICES, "--micro-batches", "8", "--budget", "50ms")
+    done = run("place", llama[1], *options, "-o", file)
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+def test_the_plan_keeps_one_micro_batch_and_the_runs_of_every_device(plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    assert document["micro_batches"] == 8
+    names = [operator["name"] for operator in document["operators"]]
+    assert len(names) == len(set(names)) == document["graph"]["operators"]
+    runs = [tuple(run) for row in document["runs"] for run in row]
+    assert len(runs) == len(set(runs))
+    per_batch = {run[0] for run in runs if len(run) == 2}
+    assert {run for run in runs if len(run) == 2} == {(op, m) for op in per_batch for m in range(8)}
+    assert per_batch | {run[0] for run in runs if len(run) == 1} == set(range(len(names)))
+    devices = {device["name"]: i for i, device in enumerate(document["cluster"]["devices"])}
+    for i, row in enumerate(document["runs"]):
+        assert all(devices[document["operators"][run[0]]["device"]] == i for run in row)
+
+
+def test_verify_simulate_and_the_plan_say_the_same(
+    run: Run, llama: dict[int, Path], plan: Path
+) -> None:
+    assert run("verify", llama[1], plan).returncode == 0
+    simulated = run("simulate", llama[1], plan, "--json")
+    assert simulated.returncode == 0, simulated.stderr
+    assert json.loads(simulated.stdout)["makespan"] == json.loads(plan.read_text())["makespan"]
+
+
+@pytest.mark.parametrize("subcommand", ["explain", "report", "trace", "show"])
+def test_plans_of_micro_batches_can_be_looked_at(
+    run: Run, llama: dict[int, Path], plan: Path, subcommand: str, tmp_path: Path
+) -> None:
+    output = () if subcommand in ("explain", "show") else ("-o", tmp_path / "output")
+    done = run(subcommand, llama[1], plan, *output)
+    assert done.returncode == 0, done.stderr
+
+
+def test_eight_micro_batches_are_faster_than_one_device(run: Run, llama: dict[int, Path]) -> None:
+    def step(cluster: str, micro_batches: str) -> int:
+        options = ("--cluster", cluster, *DEVICES[2:], "--micro-batches", micro_batches)
+        done = run("place", llama[1], *options, "--budget", "50ms", "-o", "-")
+        assert done.returncode == 0, done.stderr
+        return int(json.loads(done.stdout)["makespan"])
+
+    assert 2 * step("4x24GiB", "8") < step("1x96GiB", "8")
+
+
+def test_auto_compares_the_numbers_that_divide_a_mini_batch(
+    run: Run, llama: dict[int, Path], tmp_path: Path
+) -> None:
+    options = (*DEVICES, "--mini-batch", "8", "--sizes", llama[8], "--micro-batches", "auto")
+    graph, file = tmp_path / "micro_batch.json", tmp_path / "plan.json"
+    files = ("--micro-batch-graph", graph, "-o", file)
+    done = run("place", llama[1], *options, "--budget", "20ms", *files)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(file.read_text())
+    told = " ".join(document["notes"])
+    assert all(f"{m} micro-batch" in told for m in (1, 2, 4, 8)), told
+    assert run("verify", graph, file).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8"),
+        (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
+        (("--micro-batches", "2,4"), "say how large a mini-batch is"),
+        (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
+        (("--micro-batches", "many"), "auto or whole numbers from 1 to 4096"),
+        (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
+        (("--method", "pipeline"), "places steps of several micro-batches"),
+    ],
+)
+def test_bad_numbers_get_one_line(
+    run: Run, llama: dict[int, Path], options: tuple[str, ...], said: str
+) -> None:
+    done = run("place", llama[1], *DEVICES, *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def twice(document: dict[str, Any]) -> None:
+    document["runs"][0].append(document["runs"][0][0])
+
+
+def missing(document: dict[str, Any]) -> None:
+    next(row for row in document["runs"] if row).pop()
+
+
+def elsewhere(document: dict[str, Any]) -> None:
+    rows = [row for row in document["runs"] if row]
+    rows[1].append(rows[0].pop())
+
+
+def beyond(document: dict[str, Any]) -> None:
+    next(row for row in document["runs"] if row)[0][0] = 10**6
+
+
+def shorter(document: dict[str, Any]) -> None:
+    document["makespan"] -= 1
+
+
+@pytest.mark.parametrize("spoil", [twice, missing, elsewhere, beyond, shorter])
+def test_a_file_whose_runs_are_wrong_is_refused(
+    run: Run, llama: dict[int, Path], plan: Path, spoil: Any, tmp_path: Path
+) -> None:
+    document = json.loads(plan.read_text())
+    spoil(document)
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(document))
+    done = run("verify", llama[1], bad)
+    assert done.returncode != 0
+    assert "bad.json" in done.stderr or "bad.json" in done.stdout
