@@ -178,7 +178,7 @@ def place(
         options: More for `baechi.place_graph`.
 
     Raises:
-        DoesNotFit: No plan fits the cluster.
+        DoesNotFit: No plan fits the cluster, or the one that was given does not.
 
     """
     asked = Request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,7 @@ from baechi.torch.memory.fit import (
     GRADIENTS,
     GraphStep,
     Memory,
+    given_for_gradients,
     peaks_by_tier,
     planned_for_gradients,
 )
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
 
 LEVELS = ("module", "operator")
+INTERNAL = ("search", "to_run", "exported")  # what of a Request is no argument of `place`
 
 
 def check_how(mode: str, tier: str | int) -> None:
@@ -110,7 +112,8 @@ class Request:
         self.model = _private.uncompiled(self.model)
         if self.to_run:
             check_values(self.model)
-        check_search(self.search, [*(f.name for f in fields(self)), "verbose"], self.costs)
+        known = [f.name for f in fields(self) if f.name not in INTERNAL]
+        check_search(self.search, [*known, "verbose"], self.costs)
         if "order" in self.search:
             raise InputError(
                 f"order follows from the mode: {ORDER!r} runs operators in the order of the plan, "
@@ -154,7 +157,7 @@ class Planned:
             self.captured,
             list(self.physical_of),
             tiers=(asked.tier,) if isinstance(asked.tier, int) else (1, 2),
-            around=_around(asked.example_inputs, self.physical_of, asked.optimizer),
+            around=_around(asked, self.cluster, self.physical_of),
         )
         self.early: ExampleGraph | None = None
         self.exported = list(asked.exported)
@@ -196,9 +199,9 @@ class Planned:
                 f"{type(asked.model).__name__}; give the example inputs and the units that it was "
                 "made with"
             )
-        held = asked.gradients != "freed" and self.captured.training
-        memory.around = replace(memory.around, held_gradients=held)
-        self.peaks, self.gradients = peaks_by_tier(memory, plan), "held" if held else "freed"
+        self.peaks, self.gradients = given_for_gradients(plan, memory, asked.gradients)
+        if self.early is None and asked.tier != 1:
+            self._trace_if_worth_it(plan)
         return plan
 
     def _find_plan(self) -> Plan:
@@ -290,11 +293,18 @@ def _cluster_on(asked: Request) -> tuple[Cluster, dict[str, torch.device]]:
 
 
 def _around(
-    example_inputs: Any, physical_of: Mapping[str, torch.device], optimizer: str
+    asked: Request, cluster: Cluster, physical_of: Mapping[str, torch.device]
 ) -> StepContext:
-    """Return what the caller holds; arguments on several devices count where the first one is."""
-    given = list(tensors_in(call_arguments(example_inputs)))
+    """Return what the caller holds; arguments on several devices count where the first one is.
+
+    Where the devices are not there, those of kind "cpu" are the CPU.
+    """
+    given = list(tensors_in(call_arguments(asked.example_inputs)))
     called = given[0].device if given else None
-    home = next((name for name, device in physical_of.items() if device == called), None)
-    host = tuple(n for n, d in physical_of.items() if d.type == "cpu")
-    return StepContext(optimizer, home, held_bytes(given), host)
+    if asked.to_run or asked.devices or asked.cluster == "auto":
+        host = tuple(n for n, d in physical_of.items() if d.type == "cpu")
+        home = next((name for name, device in physical_of.items() if device == called), None)
+    else:
+        host = tuple(d.name for d in cluster.devices if d.kind == "cpu")
+        home = next(iter(host), None) if called is not None and called.type == "cpu" else None
+    return StepContext(asked.optimizer, home, held_bytes(given), host)

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch import planning
 from torch import nn
 
 import baechi
@@ -112,3 +113,66 @@ def test_measuring_needs_no_recorded_step() -> None:
     assert costs.ops.keys() <= {op.key for op in captured.ops}
     plan = baechi.torch.plan(layers(), X, "2x1GiB", costs=costs)
     assert plan.graph["0"].times == costs.ops["0"].forward
+
+
+def tight(peaks: dict[str, int]) -> str:
+    return "+".join(f"1x{peak}B" for peak in peaks.values())
+
+
+def test_a_plan_made_before_must_leave_room_for_gradients_or_says_so() -> None:
+    how: dict[str, Any] = {"devices": ["cpu"] * 2, "tier": 1, "optimizer": "sgd"}
+    x = torch.ones(256, 8)
+    ample = baechi.torch.plan(layers(64), x, "2x1GiB", method="random", seed=3, **how)
+    assert len(set(ample.device_of.values())) == 2
+
+    def peaks(gradients: str) -> dict[str, int]:
+        placed = baechi.torch.place(layers(64), x, plan=ample, gradients=gradients, **how)
+        placed.restore()
+        return placed.peaks
+
+    held, freed = peaks("held"), peaks("freed")
+    between = {d: (held[d] + freed[d]) // 2 for d in held}
+    assert any(held[d] > between[d] > freed[d] for d in held)
+    cluster = baechi.Cluster(tight(between))
+    plan = baechi.simulate(ample.graph, cluster, ample.device_of, ample.order)
+    with pytest.warns(UserWarning, match=r"call zero_grad\(\) before each forward") as said:
+        placed = baechi.torch.place(layers(64), x, plan=plan, **how)
+    assert [warning.filename for warning in said] == [__file__]
+    assert (placed.gradients, placed.peaks) == ("freed", freed)
+    placed.restore()
+    with pytest.raises(baechi.DoesNotFit, match=r"bytes short in the plan that was given") as held_:
+        baechi.torch.place(layers(64), x, plan=plan, gradients="held", **how)
+    assert held_.value.short_by == max(held[d] - between[d] for d in held)
+    small = baechi.Cluster(tight({d: size - 512 for d, size in freed.items()}))
+    plan = baechi.simulate(ample.graph, small, ample.device_of, ample.order)
+    for gradients in ("auto", "freed"):
+        with pytest.raises(baechi.DoesNotFit, match="512 bytes short in the plan"):
+            baechi.torch.place(layers(64), x, plan=plan, gradients=gradients, **how)
+
+
+def test_a_graph_has_the_peaks_of_its_tier_under_a_plan_made_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    how: dict[str, Any] = {"devices": ["cpu"] * 2}
+    placed = baechi.torch.place(layers(), X, "2x1GiB", method="random", seed=3, **how)
+    again = baechi.torch.place(layers(), X, plan=placed.plan, **how)
+    assert set(again.tier_peaks) == {1, 2}
+    assert again.tier_peaks == placed.tier_peaks
+    monkeypatch.setattr(planning, "_too_large", lambda *_: "its graph has no room")
+    model = layers()
+    without = baechi.torch.place(model, X, plan=placed.plan, **how)
+    model(X)
+    assert (without.tier, without.graphs, set(without.tier_peaks)) == (1, 0, {1})
+    assert without.tier_note == "its graph has no room"
+
+
+@pytest.mark.usefixtures("sim")
+@pytest.mark.parametrize("cluster", ["2x1GiB", "1x1GiB+1xcpu:1GiB"])
+def test_memory_is_that_of_the_cluster_where_its_devices_are_not_there(cluster: str) -> None:
+    devices = ["sim:0", "cpu" if "cpu" in cluster else "sim:1"]
+    how: dict[str, Any] = {"method": "random", "seed": 3, "optimizer": "adam", "tier": 1}
+    there = baechi.torch.plan(layers(64), X, cluster, devices=devices, **how)
+    absent = baechi.torch.plan(layers(64), X, cluster, **how)
+    assert absent.device_of == there.device_of
+    assert len(set(there.device_of.values())) == 2
+    assert absent.run_peaks == there.run_peaks

@@ -39,6 +39,9 @@ class Unrecorded(nn.Module):
     ("options", "sentence"),
     [
         ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
+        ({"exported": []}, r"has no option 'exported'(?!; did you mean 'exported')"),
+        ({"search": {}}, r"has no option 'search'(?!; did you mean 'search')"),
+        ({"to_run": False}, r"has no option 'to_run'(?!; did you mean 'to_run')"),
         ({"method": "foo"}, "method: expected one of auto, .*, found 'foo'"),
         ({"optimizer": "Lion"}, "unknown optimizer 'Lion': one of none, sgd"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS is unknown: name the one of"),

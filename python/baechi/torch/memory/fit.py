@@ -140,12 +140,38 @@ def planned_for_gradients(
     memory.around = replace(memory.around, held_gradients=held)
     plan, peaks = planned_within(graph(held), cluster, memory, options)
     if len(turns) > 1:
-        warn(
-            "no plan is found that leaves room for gradients while a forward runs: with this one, "
-            "call zero_grad() before each forward and do not accumulate gradients "
-            "(gradients='freed' says that you do so)"
-        )
+        _warn_of_freed("no plan is found that leaves room")
     return plan, peaks, "held" if held else "freed"
+
+
+def given_for_gradients(
+    plan: Plan, memory: Memory, gradients: str
+) -> tuple[dict[int, dict[str, int]], str]:
+    """Return the peaks of a plan that was made before, and whether gradients are "held" or "freed".
+
+    Args:
+        plan: What is to run.
+        memory: What else decides the memory.
+        gradients: One of GRADIENTS; "auto" has them held if the plan has room for them.
+
+    """
+    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
+    for held in turns:
+        memory.around = replace(memory.around, held_gradients=held)
+        by_tier = _peaks_of(memory, plan)
+        over = _over(by_tier, plan.cluster)
+        if not over:
+            if held != turns[0]:
+                _warn_of_freed("the plan leaves no room")
+            return _in_bytes(by_tier), "held" if held else "freed"
+    raise DoesNotFit(_run_order(memory, by_tier, over, "the plan that was given"))
+
+
+def _warn_of_freed(why: str) -> None:
+    warn(
+        f"{why} for gradients while a forward runs: with this one, call zero_grad() before each "
+        "forward and do not accumulate gradients (gradients='freed' says that you do so)"
+    )
 
 
 def planned_within(
@@ -167,18 +193,10 @@ def planned_within(
                 raise
             break
         by_tier = _peaks_of(memory, plan)
-        peaks = {d: max((each[d] for each in by_tier.values()), key=_size) for d in capacity}
-        over = {d: p.bytes - capacity[d] for d, p in peaks.items() if p.bytes > capacity[d]}
+        over = _over(by_tier, cluster)
         if not over:
             return plan if allowed == capacity else plan.with_cluster(cluster), _in_bytes(by_tier)
-        worst = max(over, key=lambda device: over[device])
-        found = _RunOrder(
-            worst,
-            peaks[worst],
-            over[worst],
-            max(p.bytes for p in peaks.values()),
-            order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
-        )
+        found = _run_order(memory, by_tier, over, "the best plan found")
         if nearest is None or found.short_by < nearest.short_by:
             nearest = found
         for device, excess in over.items():
@@ -187,6 +205,31 @@ def planned_within(
             break
     assert nearest is not None  # the last plan was over
     raise DoesNotFit(nearest)
+
+
+def _highest(by_tier: Mapping[int, Peaks], device: str) -> Peak:
+    return max((each[device] for each in by_tier.values()), key=_size)
+
+
+def _over(by_tier: Mapping[int, Peaks], cluster: Cluster) -> dict[str, int]:
+    """Return by how many bytes the devices are over their capacities, those that are."""
+    excess = {d.name: _highest(by_tier, d.name).bytes - d.capacity for d in cluster.devices}
+    return {device: size for device, size in excess.items() if size > 0}
+
+
+def _run_order(
+    memory: Memory, by_tier: Mapping[int, Peaks], over: Mapping[str, int], which: str
+) -> _RunOrder:
+    """Say why a plan does not fit, at the device that is over by most."""
+    worst = max(over, key=lambda device: over[device])
+    return _RunOrder(
+        worst,
+        _highest(by_tier, worst),
+        over[worst],
+        max(_highest(by_tier, device).bytes for device in memory.devices),
+        order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
+        plan=which,
+    )
 
 
 def peaks_by_tier(memory: Memory, plan: Plan) -> dict[int, dict[str, int]]:
@@ -209,7 +252,7 @@ def _size(peak: Peak) -> int:
 
 @dataclass(frozen=True)
 class _RunOrder:
-    """The plan that came nearest to fitting in the order that runs."""
+    """A plan that does not fit in the order that runs: the nearest one found, or the given one."""
 
     device: str
     peak: Peak
@@ -218,6 +261,7 @@ class _RunOrder:
     smallest_device_count: None = None
     proved: bool = False
     order: str = "program"
+    plan: str = "the best plan found"
 
     @property
     def operator(self) -> str:
@@ -227,7 +271,7 @@ class _RunOrder:
     def reason(self) -> str:
         return (
             f"in the order of the {self.order} {self.device!r} holds {self.peak.bytes:,} bytes at "
-            f"{self.operator!r}: {self.short_by:,} bytes short in the best plan found, which fits "
+            f"{self.operator!r}: {self.short_by:,} bytes short in {self.plan}, which fits "
             f"when every device has {self.smallest_capacity:,} bytes"
         )
 
