@@ -335,21 +335,27 @@ def usual_builds(requirements: str) -> str:
 
 
 def install_framework(ctx: Context, module: str) -> None:
-    """Install what tools/requirements-MODULE.txt names, unless pip finds it nowhere."""
+    """Install what tools/requirements-MODULE.txt names, or take what is there if pip finds none."""
     requirements = f"tools/requirements-{module}.txt"
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    for each in (requirements, usual_builds(requirements)):
+    lists = [ROOT / requirements, Path(usual_builds(requirements))]
+    if lists[0].read_text() == lists[1].read_text():
+        del lists[1]
+    installed = False
+    for each in lists:
         with contextlib.suppress(Failed):
             ctx.run(*pip, "-r", each)
-        found = subprocess.run(
-            [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
-            capture_output=True,
-            text=True,
-        )
-        if found.returncode == 0:  # installed now, or before in another version
+            installed = True
             break
+    found = subprocess.run(
+        [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
+        capture_output=True,
+        text=True,
+    )
+    if found.returncode != 0 and installed:
+        raise Failed(f"{module} is installed and cannot be imported:\n{found.stderr}")
     if found.returncode != 0:
-        wanted = (ROOT / requirements).read_text().split()[-1]
+        wanted = lists[0].read_text().split()[-1]
         raise Skipped(f"{module} is not installed, and pip finds no {wanted} in its indexes")
     ctx.notes.append(f"{module} {found.stdout.strip()}")
 

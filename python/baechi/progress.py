@@ -21,6 +21,22 @@ R = TypeVar("R")
 PATIENCE = 1.0  # seconds that a stage may take without a word
 
 
+def _write(text: str) -> None:
+    """Write to stderr where there is one; what it makes of that is no concern of the caller."""
+    if sys.stderr is None:  # as in a process of Windows without a console
+        return
+    with contextlib.suppress(Exception):  # a broken pipe, a closed file, letters it does not have
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _in_words(result: object) -> str:
+    try:
+        return str(result)
+    except Exception as error:
+        return f"baechi: no summary of the result: {error!r}"
+
+
 class Progress:
     """Tells of stages that last. Those inside another are part of it."""
 
@@ -29,11 +45,6 @@ class Progress:
         self._patience = patience
         self._inside = False
         self._lock = threading.Lock()
-
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -48,7 +59,7 @@ class Progress:
             nonlocal said
             with self._lock:
                 if not ended:
-                    self._write(f"baechi: {name} ...")
+                    _write(f"baechi: {name} ...")
                     said = True
 
         timer = threading.Timer(self._patience, say)
@@ -67,11 +78,11 @@ class Progress:
             with self._lock:
                 ended = True
             if said:
-                self._write(f" {time.monotonic() - start:.1f} s\n")
+                _write(f" {time.monotonic() - start:.1f} s\n")
 
     def remark(self, text: str) -> None:
         """Say something on a line of its own."""
-        self._write(f"baechi: {text}\n")
+        _write(f"baechi: {text}\n")
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
@@ -121,14 +132,16 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         verbose: Any = kwargs.get("verbose")
-        if not (sys.stderr.isatty() if verbose is None else verbose):
+        if verbose is None:
+            verbose = getattr(sys.stderr, "isatty", bool)()
+        if not verbose:
             return function(*args, **kwargs)
         token = _CURRENT.set(Progress(PATIENCE))
         try:
             result = function(*args, **kwargs)
         finally:
             _CURRENT.reset(token)
-        sys.stderr.write(f"{result}\n")
+        _write(f"{_in_words(result)}\n")
         return result
 
     return run

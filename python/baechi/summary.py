@@ -39,13 +39,16 @@ def in_bytes(count: int) -> str:
 
 def on_one_device(plan: _core.Plan) -> str:
     """Say what the step takes on the best single device of the cluster."""
-    single = next((each for each in plan.methods if each.method == "single"), None)
-    if single is not None and single.makespan_ns is not None:
-        return in_time(single.makespan_ns)
+    row = next((each for each in plan.methods if each.method == "single"), None)
+    if row is not None:
+        return "does not fit" if row.makespan_ns is None else in_time(row.makespan_ns)
     try:
-        return in_time(place_graph(plan.graph, plan.cluster, "single").makespan_ns)
+        single = place_graph(
+            plan.graph, plan.cluster, "single", order=plan.order, bounds=False, suggest=False
+        )
     except DoesNotFit:
         return "does not fit"
+    return in_time(single.makespan_ns)
 
 
 def limited_by(plan: _core.Plan) -> str:
@@ -89,7 +92,11 @@ class Summary:
 
 
 def summary(
-    name: str, plan: _core.Plan | None, runs_on: Mapping[str, str], peaks: Mapping[str, int]
+    name: str,
+    plan: _core.Plan | None,
+    runs_on: Mapping[str, str],
+    peaks: Mapping[str, int],
+    alone: str = "",
 ) -> Summary:
     """Describe a placed model.
 
@@ -99,6 +106,7 @@ def summary(
         runs_on: The framework's device for each of the cluster's.
         peaks: The most bytes that each device holds, as whoever runs the plan foresees it; where
             it foresees nothing, the plan's own.
+        alone: What `on_one_device` says, where that is known.
 
     """
     if plan is None:
@@ -124,6 +132,6 @@ def summary(
     gap = "" if plan.gap is None else f", at most {plan.gap:.0%} above the best possible"
     above = (
         f"{name} on {used} of {len(counts)} devices: a step is predicted to take "
-        f"{in_time(plan.makespan_ns)}{gap}; on one device: {on_one_device(plan)}"
+        f"{in_time(plan.makespan_ns)}{gap}; on one device: {alone or on_one_device(plan)}"
     )
     return Summary([above], rows, [f"limited by {limited_by(plan)}"])

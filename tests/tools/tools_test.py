@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,43 @@ def test_the_usual_build_of_pytorch_is_of_the_same_version(root: Path) -> None:
     assert version is not None
     assert re.search(rf"^torch=={re.escape(version[1])}$", usual, re.MULTILINE)
     assert usual.count("\n") == asked.count("\n")
+
+
+@pytest.fixture
+def installing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """Return what installs a module that is there, or not, of lists that pip finds, or not."""
+
+    def installed(module: str, listed: str, found: str) -> list[str]:
+        (tmp_path / "tools").mkdir(exist_ok=True)
+        (tmp_path / f"tools/requirements-{module}.txt").write_text(listed)
+        monkeypatch.setattr(run_checks, "ROOT", tmp_path)
+        monkeypatch.setattr(run_checks, "BUILD", tmp_path / "build")
+        tried: list[str] = []
+
+        class Pip(run_checks.Context):
+            """A context whose pip knows only one list."""
+
+            def run(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+                del env
+                tried.append((tmp_path / str(command[-1])).read_text())
+                if tried[-1] != found:
+                    raise run_checks.Failed("exit code 1 from pip")
+                return ""
+
+        run_checks.install_framework(Pip(tmp_path / "log"), module)
+        return tried
+
+    return installed
+
+
+def test_a_framework_is_installed_as_listed_also_where_another_version_is_there(
+    installing: Callable[..., list[str]],
+) -> None:
+    listed, usual = "pytest==9+cpu\n", "pytest==9\n"
+    assert installing("pytest", listed, listed) == [listed]
+    assert installing("pytest", listed, usual) == [listed, usual]
+    assert installing("pytest", usual, "none") == [usual]
+    with pytest.raises(run_checks.Skipped, match=r"missing is not installed, .* no missing==9"):
+        installing("missing", "missing==9\n", "none")
+    with pytest.raises(run_checks.Failed, match="missing is installed and cannot be imported"):
+        installing("missing", "missing==9\n", "missing==9\n")

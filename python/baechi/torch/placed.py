@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 
 from baechi._core import InputError, Plan
 from baechi.reports import report
-from baechi.summary import Summary, summary
+from baechi.summary import Summary, on_one_device, summary
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
@@ -183,9 +184,15 @@ class Placed:
         """The physical device of each device of the cluster."""
         return {device.name: str(device.torch_device) for device in self._assigner.devices}
 
+    @functools.cached_property
+    def _alone(self) -> str:
+        """What the step takes on one device, which may have to be planned."""
+        return "" if self.plan is None else on_one_device(self.plan)
+
     def _summary(self) -> Summary:
         peaks = self.peaks if self.tier_peaks else {}
-        said = summary(type(self.model).__name__, self.plan, self.runs_on, peaks)
+        name = type(self.model).__name__
+        said = summary(name, self.plan, self.runs_on, peaks, self._alone)
         note = f": {self.tier_note}" if self.tier_note else ""
         said.below.append(f"mode {self._assigner.mode!r}, tier {self.tier}{note}")
         if self.gradients == "held":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from baechi.torch.cost.profiler import estimate
 from baechi.torch.placing import assign
 from torch import nn
 
-from baechi import InputError, progress
+from baechi import InputError, Plan, place_graph, progress, summary
 
 
 @pytest.fixture
@@ -50,6 +51,25 @@ def test_a_placed_model_says_where_it_runs_and_what_limits_it(
     assert placed.report(tmp_path / "plan.html") == tmp_path / "plan.html"
     assert "Sequential" in (tmp_path / "plan.html").read_text()
     assert repr(placed) == "<Placed Sequential on 2 devices>"
+    placed.restore()
+
+
+def test_the_figure_of_one_device_is_found_once(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def counted(*args: Any, **options: Any) -> Plan:
+        asked.append(args[2])
+        return place_graph(*args, **options)
+
+    monkeypatch.setattr(summary, "place_graph", counted)
+    placed = baechi.torch.place(
+        model, torch.randn(8, 256), "2x20MiB", devices=DEVICES, method="m-etf", verbose=True
+    )
+    assert str(placed) == str(placed)
+    assert placed._repr_html_()
+    assert asked == ["single"]
     placed.restore()
 
 
