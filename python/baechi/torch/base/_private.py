@@ -49,18 +49,66 @@ def compiled_in_place(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def eager() -> Any:
-    """Return a context in which what torch.compile returned runs its own code."""
+class _OwnCode(threading.local):
+    runs = False  # what torch.compile returned runs its own code in this thread
+
+
+_own_code = _OwnCode()
+
+
+class _StanceOfThread:
+    """The stance of torch.compile that was set last, but where a thread wants its own code run.
+
+    PyTorch has one stance for all threads, and reads it when something compiled is called.
+    """
+
+    def __init__(self, set_last: Any) -> None:
+        self._set_last = set_last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._set_last, name)
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if _own_code.runs else str(self._set_last.stance)
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Let what torch.compile returned run its own code, in this thread."""
     if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()  # nothing was compiled
-    return torch.compiler.set_stance("force_eager")
+        yield  # nothing was compiled
+        return
+    from torch._dynamo import eval_frame  # only here: importing it takes a second
+
+    if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
+        raise RuntimeError(
+            "torch.compile cannot look into a part of a placed model that it sees called: compile "
+            "the placed model, or call the part in a function that torch.compiler.disable returned"
+        )
+    if not isinstance(eval_frame._stance, _StanceOfThread):
+        eval_frame._stance = _StanceOfThread(eval_frame._stance)
+    before, _own_code.runs = _own_code.runs, True
+    try:
+        yield
+    finally:
+        _own_code.runs = before
 
 
-def compiling(module: nn.Module) -> Any:
-    """Return a context in which a module that was compiled runs so, whatever is around it."""
-    if is_compiled(module) or compiled_in_place(module):
-        return torch.compiler.set_stance("default")
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Let what torch.compile returned run as compiled, whatever is around it."""
+    before, _own_code.runs = _own_code.runs, False
+    try:
+        yield
+    finally:
+        _own_code.runs = before
+
+
+def seen_by(package: str) -> bool:
+    """Whether function modes of a package see the calls of this thread."""
+    modes = _get_current_function_mode_stack()
+    return any(type(mode).__module__.partition(".")[0] == package for mode in modes)
 
 
 def follower() -> str | None:

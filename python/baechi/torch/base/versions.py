@@ -147,6 +147,23 @@ def _wrong_in_autograd_calls() -> list[str]:
     return [] if who.seen == 12 else ["functions of autograd are not seen"]
 
 
+def _wrong_in_compiling() -> list[str]:
+    graphs: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        graphs.append(module)
+        return module
+
+    function = torch.compile(lambda x: x + 1, backend=backend)
+    with _private.eager():
+        function(torch.ones(2))
+    if graphs:
+        return ["what torch.compile returned cannot run its own code"]
+    with _private.eager(), _private.compiling():
+        function(torch.ones(2))
+    return [] if graphs else ["what torch.compile returned cannot run compiled"]
+
+
 def self_test() -> list[str]:
     """Return what is not as expected in the PyTorch that is installed; empty when all is."""
     wrong = []
@@ -213,6 +230,7 @@ def self_test() -> list[str]:
     wrong += _wrong_in_tracing()
     wrong += _wrong_in_autograd_calls()
     wrong += _wrong_in_backwards()
+    wrong += _wrong_in_compiling()
     if not _private.moves_in_place(weight, torch.device("cpu")):
         wrong.append("parameters cannot be moved in place")
     return wrong

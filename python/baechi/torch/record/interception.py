@@ -48,6 +48,16 @@ def _is_own(weight: torch.Tensor | None) -> bool:
     return weight is None or isinstance(weight, nn.Parameter)
 
 
+def as_compiled(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a module that torch.compile returned runs so, if it may.
+
+    PyTorch's compiler takes our waiting for nothing, so it must not see what intercepts calls.
+    """
+    if not _private.is_compiled(module) or _private.seen_by(__package__.partition(".")[0]):
+        return contextlib.nullcontext()
+    return _private.compiling()
+
+
 class _Resumed:
     """A function that is run again in the backward, as it was run in the forward."""
 
@@ -111,12 +121,17 @@ class Interceptor(TorchFunctionMode):
         self.check_free()
         _private.autograd_calls.begin(self)
         unit: tuple[str, nn.Module] | None = None  # the last one: what is inside comes behind it
+        compiles = any(map(_private.is_compiled, self.model.modules()))
+        closed = ""  # the last part that torch.compile returned: it is not to find wrappers
         for path, module in self.model.named_modules():
             if unit is not None and unit[0] and not path.startswith(unit[0] + "."):
                 unit = None
             inside = unit is not None
             if unit is not None and not (self.sees_parts and _runs_its_parts(unit[1])):
                 continue
+            if closed and path.startswith(closed + "."):
+                continue
+            closed = path if inside and _private.is_compiled(module) else ""
             if getattr(module.forward, "__func__", None) is nn.Module.forward:
                 continue  # a container that is never called
             wrap = self._wrap_part if inside else self._wrap_interior
@@ -127,7 +142,7 @@ class Interceptor(TorchFunctionMode):
             before = module.__dict__.get("forward")
             forward = module.forward
             call = wrap(path, module, forward)
-            if not path or _private.compiled_in_place(module):
+            if not path or compiles or _private.compiled_in_place(module):
                 call = _private.not_compiled(call)
             wrapper = functools.update_wrapper(WrappedForward(call), forward)
             module.__dict__["forward"] = wrapper
@@ -244,13 +259,17 @@ class Interceptor(TorchFunctionMode):
     def _wrap_part(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Any:
         """Wrap a module inside a unit: it is one itself where it is called alone."""
         state = self._state
+        compiled = _private.is_compiled(module)
 
         def alone(*args: Any, **kwargs: Any) -> Any:
             return self._as_unit(path, module, forward, args, kwargs)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if state.scope is not None or _private.current_autograd_node() is not None:
-                return forward(*args, **kwargs)
+                if not compiled:
+                    return forward(*args, **kwargs)
+                with as_compiled(module):
+                    return forward(*args, **kwargs)
             return self._outside(path, alone, args, kwargs)
 
         return wrapped

@@ -230,10 +230,10 @@ class Assigner:
 
     def _run_part(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module while the model as a whole does not run."""
-        if _private.current_autograd_node() is not None:  # what is computed again stays there
-            return self._behind_caller(run, args, kwargs)
-        home = next((t.device for t in tensors_in((args, kwargs))), None)
         with _private.eager():
+            if _private.current_autograd_node() is not None:  # what is computed again stays there
+                return self._behind_caller(run, args, kwargs)
+            home = next((t.device for t in tensors_in((args, kwargs))), None)
             return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)
 
     def _sent_home(self, run: Callable[[], Any], given: Any, home: torch.device | None) -> Any:

@@ -34,7 +34,7 @@ from baechi.torch.base.function_rules import (
     with_host_arguments,
 )
 from baechi.torch.base.nested import Lent, held_by, map_tensors, tensors_in
-from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.interception import Interceptor, as_compiled
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.record.scopes import Scope
 from baechi.torch.run.planned_pieces import (
@@ -156,7 +156,7 @@ class EagerRunner(Interceptor):
                 forward = self._sent.attributes_at(module, attributes, device)(forward)
             if scope.key in self._reaching and device is not None:
                 forward = Together(self._sent, device).around(forward)
-            with _private.compiling(module):
+            with as_compiled(module):
                 out = self._computed(forward, args, kwargs, device)
             self._sent.mark(out, device)
         finally:
