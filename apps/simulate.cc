@@ -25,6 +25,23 @@ struct Options {
   std::optional<ExecutionOrder> order;
 };
 
+// A step of micro-batches in the order that its file tells.
+Plan replay(const Options& options, const Unrolled& step, const Plan& plan, const CostModel& costs,
+            const RunContext& context) {
+  if (step.micro_batches == 1)
+    return replayed(plan, costs, options.order.value_or(plan.order), context.cancel);
+  std::optional<Trace> trace =
+      simulate_settled(costs, step,
+                       {placement_of(plan.schedule),
+                        order_of(plan.schedule, step.graph, costs.cluster().num_devices())},
+                       {.cancel = context.cancel});
+  if (!trace.has_value())
+    throw InputError(options.plan,
+                     "on this cluster the plan's order is none that a file can tell: operators "
+                     "that take no time change places with every replay");
+  return retold(plan, costs, *std::move(trace), plan.order);
+}
+
 ExitCode simulate_plan(const Options& options, const RunContext& context) {
   const auto [step, plan] = load_plan(options.plan, options.graph, context);
   const OpGraph& graph = step.graph;
@@ -36,14 +53,7 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
                          " devices, the cluster has " + std::to_string(cluster.num_devices()));
   const CostModel costs(graph, cluster);
   refuse_order(plan, options.order);
-  Plan given = plan;
-  if (step.micro_batches > 1)
-    given.schedule = simulate_settled(costs, step,
-                                      {placement_of(plan.schedule),
-                                       order_of(plan.schedule, graph, cluster.num_devices())},
-                                      {.cancel = context.cancel})
-                         .schedule;
-  const Plan result = replayed(given, costs, options.order.value_or(plan.order), context.cancel);
+  const Plan result = replay(options, step, plan, costs, context);
   const std::optional<DeviceId> full = first_over(result);
 
   if (!options.output.empty() && !full.has_value())

@@ -147,3 +147,105 @@ def test_a_file_whose_runs_are_wrong_is_refused(
     done = run("verify", llama[1], bad)
     assert done.returncode != 0
     assert "bad.json" in done.stderr or "bad.json" in done.stdout
+
+
+def place_and_verify(run: Run, graph: Path, *options: str) -> tuple[int, str]:
+    """Place a step and, if it fits, verify the file that comes of it."""
+    file = graph.with_suffix(".plan.json")
+    done = run("place", graph, *options, "--budget", "20ms", "-o", file)
+    if done.returncode == 0:
+        checked = run("verify", graph, file)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        told = run("simulate", graph, file, "--json")
+        assert json.loads(told.stdout)["makespan"] == json.loads(file.read_text())["makespan"]
+    return done.returncode, done.stderr
+
+
+def write(path: Path, *operators: dict[str, Any], mode: str = "dataflow") -> Path:
+    head = {"format": "baechi-graph", "version": 1, "name": "f", "memory_mode": mode}
+    path.write_text(json.dumps({**head, "operators": operators}))
+    return path
+
+
+def test_operators_that_take_no_time_change_no_plan_behind_its_back(
+    run: Run, tmp_path: Path
+) -> None:
+    graph = write(
+        tmp_path / "a.json",
+        {"name": "o0", "time": 0, "outputs": [1000, 1000], "colocate": ["g"]},
+        {"name": "o2", "time": 5000, "colocate": ["g"]},
+        {"name": "o3", "time": 0, "outputs": [1000, 10], "inputs": ["o0"]},
+        {
+            "name": "o4",
+            "time": 5000,
+            "memory": {"permanent": 500, "temporary": 300},
+            "inputs": ["o3"],
+            "after": ["o3"],
+        },
+        mode="retain",
+    )
+    link = ("--link", "1us,1GB/s", "--micro-batches")
+    cluster = ("-c", "3x1000000B", "--comm", "sequential", *link, "3")
+    assert place_and_verify(run, graph, *cluster)[0] == 0
+    graph = write(
+        tmp_path / "b.json",
+        {"name": "o0", "time": 0, "outputs": [1000, 0]},
+        {
+            "name": "o2",
+            "time": 0,
+            "outputs": [10, 10],
+            "memory": {"permanent": 500, "temporary": 0},
+        },
+        {
+            "name": "o3",
+            "time": 1000,
+            "memory": {"permanent": 0, "temporary": 300},
+            "inputs": ["o0"],
+            "per": "step",
+        },
+        {
+            "name": "o5",
+            "time": 1000,
+            "outputs": [1000, 0],
+            "memory": {"permanent": 500, "temporary": 0},
+            "inputs": ["o2"],
+            "per": "step",
+        },
+        {"name": "o7", "time": 1},
+    )
+    cluster = ("-c", "1x3000B", "--comm", "duplex", *link, "2")
+    for method in ("refine", "auto"):
+        code, said = place_and_verify(run, graph, *cluster, "-m", method)
+        assert code in (0, 3), said
+
+
+def test_a_sink_that_takes_no_time_reads_every_micro_batch(run: Run, tmp_path: Path) -> None:
+    """What it reads is as large with a sink of 0 ns as with one of 1 ns."""
+    peaks = []
+    for time in (0, 1):
+        graph = write(
+            tmp_path / f"sink_{time}.json",
+            {"name": "logits", "time": 1000, "outputs": [1_000_000]},
+            {"name": "sink", "time": time, "inputs": ["logits"]},
+            mode="retain",
+        )
+        plan = tmp_path / f"plan_{time}.json"
+        done = run("place", graph, "-c", "1x1GiB", "--micro-batches", "4", "-o", plan)
+        assert done.returncode == 0, done.stderr
+        peaks.append(json.loads(plan.read_text())["devices"][0]["peak"])
+    assert peaks[0] == peaks[1] >= 4_000_000
+
+
+def test_operators_may_have_any_name(run: Run, tmp_path: Path) -> None:
+    graph = write(
+        tmp_path / "names.json",
+        {"name": "gate 1", "time": 1000, "outputs": [1000]},
+        {"name": "window 1", "per": "step", "time": 1000, "inputs": ["gate 1"]},
+    )
+    assert place_and_verify(run, graph, "-c", "2x1GiB", "--micro-batches", "3")[0] == 0
+
+
+def test_robust_is_refused(run: Run, llama: dict[int, Path]) -> None:
+    done = run("place", llama[1], *DEVICES, "--micro-batches", "2", "--robust", "20%")
+    assert done.returncode == 2
+    assert "compared by their steps alone" in done.stderr

@@ -40,10 +40,12 @@ void find_updates(const OpGraph& graph, IdVector<OpId, bool>& once) {
   const auto order = graph.topological_order();
   for (std::size_t i = order.size(); i-- > 0;) {
     const OpId op = order[i];
-    const auto edges = graph.out_edges(op);
+    const auto edges = graph.out_edges(op), inputs = graph.in_edges(op);
+    const bool reads = std::any_of(inputs.begin(), inputs.end(),
+                                   [](const Edge& edge) { return edge.tensor.has_value(); });
     const bool changes = gradients_named && graph[op].backward && !graph[op].forward.has_value();
     const bool waits = graph.outputs(op).empty() && graph[op].permanent == Bytes(0) &&
-                       !graph.in_edges(op).empty() && takes_no_time(graph, op);
+                       !inputs.empty() && !reads && takes_no_time(graph, op);
     update[op] = (changes || waits) && std::all_of(edges.begin(), edges.end(),
                                                    [&](const Edge& e) { return update[e.to]; });
     if (update[op]) once[op] = true;

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "baechi/base/cancel.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/portfolio.h"
@@ -121,7 +122,8 @@ class Window {
     return std::move(builder).build();
   }
 
-  // Of each device the window has the part that it has of all that must be held.
+  // Of each device the window has the part that it has of all that must be held, and room for any
+  // of its operators.
   Cluster room() const {
     double window = 0, all = 0;
     for (const OpId op : whole_.graph().ops()) all += held(whole_.graph(), op);
@@ -130,11 +132,26 @@ class Window {
         static_cast<double>(graph_.num_ops()) / static_cast<double>(whole_.graph().num_ops());
     const double part = all > 0 ? std::max(window / all, of_ops) : 1;
     ClusterSpec spec = whole_.cluster().spec();
+    if (part >= 1) return Cluster(std::move(spec));
+    const Bytes most = largest_need();
     for (Device& device : spec.devices) {
-      const double room = static_cast<double>(device.capacity.count()) * part;
-      device.capacity = std::max(Bytes(1), Bytes(static_cast<std::int64_t>(room)));
+      const double share = static_cast<double>(device.capacity.count()) * part;
+      device.capacity =
+          std::min(device.capacity, std::max(most, Bytes(static_cast<std::int64_t>(share))));
     }
     return Cluster(std::move(spec));
+  }
+
+  // Of an operator while it runs.
+  Bytes largest_need() const {
+    Bytes most(1);
+    for (const OpId op : graph_.ops()) {
+      Bytes need = graph_[op].permanent + graph_[op].temporary + graph_.output_bytes(op);
+      for (const Edge& edge : graph_.in_edges(op))
+        if (edge.tensor.has_value()) need += graph_.size(*edge.tensor);
+      most = std::max(most, need);
+    }
+    return most;
   }
 
   static double held(const OpGraph& graph, OpId op) {
@@ -218,13 +235,18 @@ std::optional<Placement> plan_window(const CostModel& costs, const PlanRequest& 
   of_window.budget = budget;
   of_window.place.expert = nullptr;
   const Units units(costs);
-  const PortfolioResult found = run_portfolio(costs, units, of_window);
-  const Attempt* best = nullptr;
-  for (const Attempt& attempt : found.attempts)
-    if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
-      best = &attempt;
-  if (best == nullptr) return std::nullopt;
-  return best->placed->device;
+  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
+  try {
+    const PortfolioResult found = run_portfolio(costs, units, of_window);
+    const Attempt* best = nullptr;
+    for (const Attempt& attempt : found.attempts)
+      if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
+        best = &attempt;
+    if (best == nullptr) return std::nullopt;
+    return best->placed->device;
+  } catch (const Cancelled&) {  // anytime: the plan that there is outlives the search
+    return std::nullopt;
+  }
 }
 
 struct Replayed {
@@ -302,7 +324,8 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   for (const Repetition& repetition : repetitions) {
     std::optional<Replayed> best, shortest;  // of those that fit, and of all
     for (const Try& attempt : kTries) {
-      if (attempt.count * repetition.slots > kMostOps || attempt.count >= repetition.whole.size() ||
+      if (options.must_stop() || attempt.count * repetition.slots > kMostOps ||
+          attempt.count >= repetition.whole.size() ||
           (shortest.has_value() && static_cast<double>(shortest->makespan.count()) > limit))
         break;
       const double share = options.budget * attempt.part / static_cast<double>(repetitions.size());
@@ -313,6 +336,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
         if (laid.fits) keep_shorter(laid, best);
         keep_shorter(laid, shortest);
       }
+      if (!shortest.has_value()) break;  // the first window found no room: no other will
     }
     if (shortest.has_value() && !shortest->fits)
       if (auto placed = repaired(costs, units, shortest->placed, options.request.place.order))

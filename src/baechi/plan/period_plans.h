@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
@@ -20,6 +21,7 @@ inline constexpr std::size_t kLeastPeriods = 6;
 struct PeriodOptions {
   double budget = 0;           // for planning periods, in seconds as PlanRequest has them
   const PlanRequest& request;  // what is placed and how
+  std::function<bool()> must_stop;
 };
 
 struct PeriodPlans {

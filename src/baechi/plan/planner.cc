@@ -183,16 +183,7 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   return plan;
 }
 
-Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
-              const CancelFlag* cancel) {
-  const OpGraph& graph = costs.graph();
-  BAECHI_ASSERT(costs.cluster().num_devices() == plan.cluster.devices.size(),
-                "a plan is replayed on as many devices");
-  const std::size_t num_devices = costs.cluster().num_devices();
-  const PlacedGraph placed =
-      as_executed({placement_of(plan.schedule), order_of(plan.schedule, graph, num_devices)}, order,
-                  graph, num_devices);
-  Trace trace = simulate(costs, placed, {.cancel = cancel});
+Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrder order) {
   Plan result = plan;
   result.cluster = costs.cluster().spec();
   result.order = order;
@@ -202,6 +193,18 @@ Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
   result.methods.clear();
   result.passes.clear();
   return result;
+}
+
+Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
+              const CancelFlag* cancel) {
+  const OpGraph& graph = costs.graph();
+  BAECHI_ASSERT(costs.cluster().num_devices() == plan.cluster.devices.size(),
+                "a plan is replayed on as many devices");
+  const std::size_t num_devices = costs.cluster().num_devices();
+  const PlacedGraph placed =
+      as_executed({placement_of(plan.schedule), order_of(plan.schedule, graph, num_devices)}, order,
+                  graph, num_devices);
+  return retold(plan, costs, simulate(costs, placed, {.cancel = cancel}), order);
 }
 
 Plan plan_with_capacities(Plan plan, const CostModel& costs) {

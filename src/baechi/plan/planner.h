@@ -96,6 +96,8 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
 
 // The plan as an executor of that order runs it on the cluster of `costs`, which has as many
 // devices. It need not fit; bounds, methods and passes are not about it and are gone.
+// The same plan with what this trace of it tells.
+Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrder order);
 Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
               const CancelFlag* cancel = nullptr);
 

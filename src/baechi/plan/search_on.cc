@@ -47,9 +47,9 @@ class SearchOn {
     if (repetitions.empty()) return;
     images_.emplace(problem_.costs.graph(), repetitions);
     const double budget = budget_.seconds(Share::kPeriods);
-    const PeriodPlans found =
-        plans_by_period(problem_.costs, problem_.units, repetitions, *best_.placed,
-                        {.budget = budget, .request = request_});
+    const PeriodPlans found = plans_by_period(
+        problem_.costs, problem_.units, repetitions, *best_.placed,
+        {.budget = budget, .request = request_, .must_stop = [this] { return budget_.is_over(); }});
     others_ -= Share::kPeriods * found.spent / budget;
     for (const PlacedGraph& placed : found.plans) offer_placement(problem_, placed, best_);
   }

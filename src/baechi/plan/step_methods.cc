@@ -39,7 +39,7 @@ OpGraph with_window(const Unrolled& step, std::uint32_t window) {
   OpGraphBuilder builder(graph.name());
   builder.reserve(graph.num_ops(), graph.num_edges());
   for (const OpId op : graph.ops()) {
-    builder.add_operator({.name = graph[op].name, .backward = graph[op].backward});
+    builder.add_operator({.name = std::to_string(op.value()), .backward = graph[op].backward});
     for (const KindId kind : graph.kinds())
       if (const auto time = graph.times(kind)[op]; time.has_value())
         builder.set_time(op, graph.kind_name(kind), *time);
@@ -62,7 +62,7 @@ OpGraph with_window(const Unrolled& step, std::uint32_t window) {
   }
   // An operator in between, so that there are no more edges than ends.
   for (std::uint32_t m = window; m < step.micro_batches; ++m) {
-    const OpId gate = builder.add_operator({.name = "window " + std::to_string(m)});
+    const OpId gate = builder.add_operator({.name = "gate " + std::to_string(m)});
     builder.set_time(gate, kAnyKind, Time(0));
     for (const OpId op : last) builder.add_control_edge(step.copy(op, m - window), gate);
     for (const OpId op : first) builder.add_control_edge(gate, step.copy(op, m));

@@ -81,11 +81,33 @@ void append(std::vector<T>& to, std::vector<T> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+// In the order that a file tells, which may be another step where operators take no time: that one
+// counts, in the row of the method, too. Without one that fits there is no placement any more.
+void settle(const StepProblem& problem, StepAnswer& answer) {
+  if (!answer.placed.has_value()) return;
+  const Cluster& cluster = problem.costs.cluster();
+  const std::optional<Trace> trace = simulate_settled(problem.costs, problem.step, *answer.placed);
+  const bool fits = trace.has_value() && !find_overflow(*trace, cluster).has_value();
+  const auto row = std::ranges::find(answer.methods, answer.method, &MethodOutcome::method);
+  BAECHI_ASSERT(row != answer.methods.end(), "the method of a placement is in the table");
+  if (!fits) {
+    answer.placed.reset();
+    row->makespan.reset();
+    row->peaks.clear();
+    row->devices_used = 0;
+    row->reason = "its plan fits in no order that a file can tell";
+    return;
+  }
+  answer.placed->order = with_sums_behind(
+      problem.step, order_of(trace->schedule, problem.step.graph, cluster.num_devices()));
+  answer.makespan = trace->schedule.makespan;
+  row->makespan = answer.makespan;
+  row->peaks.clear();
+  for (const DeviceTrace& device : trace->devices) row->peaks.push_back(device.peak);
+}
+
 Plan plan_of_answer(const CostModel& costs, const Unrolled& step, StepAnswer& answer,
                     std::vector<NamedBound> bounds, bool want_bounds) {
-  const Trace trace = simulate_settled(costs, step, *answer.placed);
-  answer.placed->order =
-      with_sums_behind(step, order_of(trace.schedule, step.graph, costs.cluster().num_devices()));
   Plan plan = plan_of(costs, *answer.placed, answer.method, want_bounds && bounds.empty());
   if (plan.bounds.empty()) plan.bounds = std::move(bounds);
   plan.micro_batches = step.micro_batches;
@@ -106,6 +128,7 @@ PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& 
   for (const StepMethod& method : step_methods()) {
     if (!method.asked(request.method)) continue;
     StepAnswer answer = method.run(problem);
+    settle(problem, answer);
     append(methods, answer.methods);
     append(passes, answer.passes);
     append(notes, answer.notes);
@@ -117,7 +140,10 @@ PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& 
     if (unplaceable.has_value() && unplaceable->proved) break;
   }
   if (!best.has_value()) {
-    BAECHI_ASSERT(unplaceable.has_value(), "the methods of a graph say why nothing fits");
+    if (!unplaceable.has_value()) {
+      unplaceable.emplace();
+      unplaceable->reason = "what fits does so in no order that a file can tell";
+    }
     unplaceable->methods = std::move(methods);
     return *std::move(unplaceable);
   }
@@ -171,6 +197,8 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   BAECHI_ASSERT(!sizes.empty(), "there is a graph");
   check_ranges(request);
   const std::vector<std::uint32_t> numbers = numbers_asked(sizes, request);
+  if (numbers.back() > 1 && request.robust.has_value())
+    throw InputError("robust", "plans of several micro-batches are compared by their steps alone");
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw InputError("order", "a step of micro-batches runs in its planned order");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})

@@ -2,6 +2,8 @@
 // A step of micro-batches with the order that its file would tell. Beyond the paper.
 #pragma once
 
+#include <optional>
+
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/schedule/schedule.h"
@@ -10,9 +12,11 @@
 namespace baechi {
 
 // Replays `placed` until the order that can be read off the schedule, with every sum right behind
-// its last copy, gives the schedule that it was read off: sums take no time, so once or twice.
+// its last copy, gives the schedule that it was read off. Operators that take no time can run in an
+// order that a schedule does not show, so this may be another step than that of `placed`, and there
+// may be none.
 // `costs` are of step.graph. Throws InputError as simulate() does.
-Trace simulate_settled(const CostModel& costs, const Unrolled& step, PlacedGraph placed,
-                       const SimulateOptions& options = {});
+std::optional<Trace> simulate_settled(const CostModel& costs, const Unrolled& step,
+                                      PlacedGraph placed, const SimulateOptions& options = {});
 
 }  // namespace baechi

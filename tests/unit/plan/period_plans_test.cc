@@ -43,7 +43,8 @@ TEST_CASE("periods: what is planned for a few layers is laid out over all, and s
   const std::optional<PlacedGraph> base = on_one_device(costs);
   const PlanRequest request;
   const PeriodPlans found =
-      plans_by_period(costs, units, layers, *base, {.budget = 0.1, .request = request});
+      plans_by_period(costs, units, layers, *base,
+                      {.budget = 0.1, .request = request, .must_stop = [] { return false; }});
   REQUIRE(!found.plans.empty());
   CHECK(found.spent <= 0.1 * 1.0001);
   const Trace trace = simulate(costs, found.plans.front());
@@ -91,12 +92,31 @@ TEST_CASE("periods: pins and colocation groups hold in every layout") {
     if (const auto pin = costs.pin(op)) base.device[op] = *pin;
   const PlanRequest request;
   const PeriodPlans found =
-      plans_by_period(costs, units, layers, base, {.budget = 0.02, .request = request});
+      plans_by_period(costs, units, layers, base,
+                      {.budget = 0.02, .request = request, .must_stop = [] { return false; }});
   REQUIRE(!found.plans.empty());
   for (const PlacedGraph& placed : found.plans) {
     CHECK(check_schedule(graph, cluster, simulate(costs, placed).schedule).empty());
     CHECK(placed.device != base.device);
   }
+}
+
+TEST_CASE("periods: who is told to stop plans nothing, and a cancelled window costs no plan") {
+  const OpGraph graph = layers_of_experts();
+  const Cluster cluster = four_devices(kRoom);
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
+  PlanRequest request;
+  CHECK(plans_by_period(costs, units, layers, *on_one_device(costs),
+                        {.budget = 0.1, .request = request, .must_stop = [] { return true; }})
+            .plans.empty());
+  CancelFlag cancel;
+  cancel.request();
+  request.place.cancel = &cancel;
+  CHECK(plans_by_period(costs, units, layers, *on_one_device(costs),
+                        {.budget = 0.1, .request = request, .must_stop = [] { return false; }})
+            .plans.empty());
 }
 
 TEST_CASE("periods: a base that is far better than any layout keeps its budget") {
@@ -109,8 +129,9 @@ TEST_CASE("periods: a base that is far better than any layout keeps its budget")
   const std::vector<Repetition> links = find_repetitions(graph, kLeastPeriods);
   REQUIRE(!links.empty());
   const PlanRequest request;
-  const PeriodPlans found = plans_by_period(costs, units, links, *on_one_device(costs),
-                                            {.budget = 0.01, .request = request});
+  const PeriodPlans found =
+      plans_by_period(costs, units, links, *on_one_device(costs),
+                      {.budget = 0.01, .request = request, .must_stop = [] { return false; }});
   for (const PlacedGraph& placed : found.plans)
     CHECK(simulate(costs, placed).schedule.makespan >= Time(400));
 }
