@@ -203,9 +203,11 @@ void Blocks::sum_memory() {
       for (const TensorId output : graph.outputs(op))
         if (readers[output] > 0) now += graph.size(output);
       most = std::max(most, now + graph[op].temporary);
-      for (const Edge& edge : graph.in_edges(op))
-        if (edge.tensor.has_value() && readers[*edge.tensor] > 0 && --readers[*edge.tensor] == 0)
-          now -= graph.size(*edge.tensor);
+      for (const Edge& edge : graph.in_edges(op)) {
+        if (!edge.tensor.has_value() || readers[*edge.tensor] == 0) continue;
+        readers[*edge.tensor] -= 1;
+        if (readers[*edge.tensor] == 0) now -= graph.size(*edge.tensor);
+      }
     }
   }
 }
