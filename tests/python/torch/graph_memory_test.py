@@ -18,6 +18,7 @@ from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.run import graphs
 from baechi.torch.run.communication import Links
 from baechi.torch.trace import surroundings
+from baechi.torch.trace.exported import export
 from memory_test import check, check_close, machine, placed_on
 from torch import nn
 from torch_models import ALL, CASES, built, deep, exported
@@ -156,12 +157,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list of what is exported from now on."""
     made: list[Any] = []
 
-    def export(*args: Any, **kwargs: Any) -> Any:
+    def counting(*args: Any, **kwargs: Any) -> Any:
         made.append(args)
         return export(*args, **kwargs)
 
     for module in (surroundings, graphs):
-        monkeypatch.setattr(module, "export", export)
+        monkeypatch.setattr(module, "export", counting)
     return made
 
 

@@ -20,7 +20,7 @@ import torch
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory.eager import peak_memory
-from baechi.torch.placing import assign
+from baechi.torch.placing import assign, place_with
 from baechi.torch.record.capture import capture_on
 from random_placement import simulated
 from torch import nn
@@ -60,7 +60,9 @@ def placed_on(count: int, model: Any, inputs: Any, capacity: int | str = "1GiB",
         "tier": 1,
         **how,
     }
-    return baechi.torch.place(model, inputs, f"{count}x{size}", devices=simulated(count), **options)
+    known = options.pop("exported", ())
+    where = {"cluster": f"{count}x{size}", "devices": simulated(count)}
+    return place_with(known, model, inputs, **where, **options)
 
 
 def measured_peaks(
