@@ -295,7 +295,7 @@ def test_class_weights(as_dataset: bool) -> None:
     batch = (ROWS[:8], LABELS[:8])
     fit["batch_size"] = 8
     trains_the_same(mlp, lambda: (ROWS, LABELS), *batch, fit=fit, class_weight=weights)
-    with pytest.raises(baechi.InputError, match="for a Keras model"):
+    with pytest.raises(baechi.InputError, match="what fit of a Keras model takes"):
         baechi.tensorflow.place(lambda x: x, ROWS, class_weight=weights)
 
 

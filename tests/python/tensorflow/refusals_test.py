@@ -79,7 +79,7 @@ def test_too_few_devices_are_told() -> None:
     one_sentence(error, "set_logical_device_configuration")
     with pytest.raises(baechi.InputError) as error:
         baechi.tensorflow.place(Linear().step, SPEC, cluster="2x1GiB", devices=["CPU:0"], batch=2)
-    one_sentence(error, "cluster of 2")
+    one_sentence(error, "the cluster has 2")
 
 
 def test_an_unknown_version_is_used_if_its_self_test_passes(
