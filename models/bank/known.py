@@ -23,6 +23,7 @@ class Known:
 
 _FORCES = [
     Known("", "PEAK", "what a gradient of a gradient keeps is not foreseen", always=False),
+    Known("", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False),
 ]
 _HELD = [
     Known(
@@ -63,6 +64,7 @@ KNOWN: dict[str, list[Known]] = {
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
     "heat-equation": _FORCES,
+    "wgan-gp": _FORCES,
     "vq-vae": _HELD,
     "moco": _HELD,
     "checkpointed": [
