@@ -12,7 +12,7 @@ from torch import nn
 
 from baechi._core import InputError, Plan
 from baechi.progress import stage, told
-from baechi.torch.base import _private
+from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.profiler import Costs
 from baechi.torch.placed import Placed
@@ -61,7 +61,7 @@ def assign(
         early: The one of `exported` that nobody gave, and what the model was like then.
 
     """
-    model = _private.uncompiled(model)
+    model = _private_compile.uncompiled(model)
     check_how(mode, tier)
     names = list(devices)
     index = {name: i for i, name in enumerate(names)}

@@ -13,7 +13,7 @@ from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.progress import warn
-from baechi.torch.base import _private
+from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import default_devices, detected_cluster, usable
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.request import (
@@ -109,7 +109,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_model(self.model)
-        self.model = _private.uncompiled(self.model)
+        self.model = _private_compile.uncompiled(self.model)
         if self.to_run:
             check_values(self.model)
         known = [f.name for f in fields(self) if f.name not in INTERNAL]

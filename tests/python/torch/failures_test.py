@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.base import _private
+from baechi.torch.base import _private_autograd
 from baechi.torch.placing import assign
 from random_placement import placed_at_random
 from torch import nn
@@ -126,7 +126,7 @@ def test_what_cannot_follow_a_placed_model_says_so_at_once(by: str, tier: Any) -
 def several_threads() -> None:
     """Give this thread what a model of an earlier test, collected in another thread, could not."""
     gc.collect()
-    if not _private.one_backward_thread._who:
+    if not _private_autograd.one_backward_thread._who:
         torch._C._set_multithreading_enabled(True)
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from baechi.torch.base import _private, moving
+from baechi.torch.base import _private_autograd, moving
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.profiler import estimate
@@ -225,7 +225,7 @@ def test_gradients_go_back_before_all_else(
     copy = links.send(x, here, there).wait()
     assert copy.device == there.torch_device
     assert copy.grad_fn is not None
-    assert _private.sequence_number(copy.grad_fn) == 2**64 - 1
+    assert _private_autograd.sequence_number(copy.grad_fn) == 2**64 - 1
 
 
 class Twofold(nn.Module):

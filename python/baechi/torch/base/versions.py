@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.progress import warn
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd, _private_compile, _private_export
 
 FIRST_TESTED = (2, 9)
 LAST_TESTED = (2, 15)
@@ -29,7 +29,10 @@ def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[boo
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func is torch.ops.aten.add.Tensor and _private.current_autograd_node() is not None:
+            if (
+                func is torch.ops.aten.add.Tensor
+                and _private_autograd.current_autograd_node() is not None
+            ):
                 seen.append(any(map(_private.only_autograd_holds, args)))
             return func(*args, **(kwargs or {}))
 
@@ -42,9 +45,9 @@ def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[boo
 class _Annotated(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add a number that is computed while tracing."""
-        with _private.no_tracing():
+        with _private_export.no_tracing():
             number = torch.ones(()).item()
-        with _private.annotate("baechi", "here"):
+        with _private_export.annotate("baechi", "here"):
             return x + number
 
 
@@ -59,7 +62,7 @@ def _followers() -> list[str | None]:
 
     model, x = Asking(), torch.ones(3)
     torch.func.vjp(model, x)
-    _private.export_program(model, (x,), None)
+    _private_export.export_program(model, (x,), None)
     model(x)
     return found
 
@@ -67,21 +70,21 @@ def _followers() -> list[str | None]:
 def _wrong_in_tracing() -> list[str]:
     wrong = []
     auto = torch.export.Dim.AUTO
-    program = _private.export_program(_Annotated(), (torch.ones(3),), {"x": {0: auto}})
+    program = _private_export.export_program(_Annotated(), (torch.ones(3),), {"x": {0: auto}})
     call = next(n for n in program.graph.nodes if n.op == "call_function" and "add" in n.name)
     if call.meta.get("custom", {}).get("baechi") != "here" or call.args[1] != 1.0:
         wrong.append("traced calls cannot be annotated")
     if _followers() != ["a transform of torch.func", "torch.export", None]:
         wrong.append("what follows a call is unknown")
     size = next(n for n in program.graph.nodes if n.op == "placeholder").meta["val"].shape[0]
-    if _private.range_of(program, size)[1] < 1 << 40:
+    if _private_export.range_of(program, size)[1] < 1 << 40:
         wrong.append("the range of a traced size is unknown")
 
     class Twice(torch.autograd.Function):
         """A function with a backward of its own."""
 
     try:
-        with _private.nothing_hidden(KeyError):
+        with _private_export.nothing_hidden(KeyError):
             Twice.apply(torch.ones(1))
     except KeyError:
         return wrong
@@ -99,14 +102,16 @@ def _wrong_in_backwards() -> list[str]:
 
         @staticmethod
         def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            found.append(_private.current_backward() >= 0)
-            _private.call_after_backward(lambda: found.append(_private.references(kept[0])))
+            found.append(_private_autograd.current_backward() >= 0)
+            _private_autograd.call_after_backward(
+                lambda: found.append(_private.references(kept[0]))
+            )
             kept.append(gradients[0])
             return gradients[0] * 2
 
     x = torch.ones(2, requires_grad=True)
     (Seeing.apply(x * 1) * 3).sum().backward()
-    found += [_private.current_backward() >= 0, _private.references(kept[0].detach())]
+    found += [_private_autograd.current_backward() >= 0, _private.references(kept[0].detach())]
     if found != [True, (1, 1), False, (1, 2)]:
         return ["gradients that nobody else holds are not known as such"]
     return []
@@ -137,13 +142,13 @@ def _wrong_in_autograd_calls() -> list[str]:
         """A function with a backward of its own."""
 
     who = Who()
-    _private.autograd_calls.begin(who)
+    _private_autograd.autograd_calls.begin(who)
     with who:
         for reentrant in (False, True):
             x = torch.ones(2, requires_grad=True)
             checkpointing.checkpoint(torch.sin, x, use_reentrant=reentrant)
         Own.apply(x)
-    _private.autograd_calls.end(who)
+    _private_autograd.autograd_calls.end(who)
     return [] if who.seen == 12 else ["functions of autograd are not seen"]
 
 
@@ -155,11 +160,11 @@ def _wrong_in_compiling() -> list[str]:
         return module
 
     function = torch.compile(lambda x: x + 1, backend=backend)
-    with _private.eager():
+    with _private_compile.eager():
         function(torch.ones(2))
     if graphs:
         return ["what torch.compile returned cannot run its own code"]
-    with _private.eager(), _private.compiling():
+    with _private_compile.eager(), _private_compile.compiling():
         function(torch.ones(2))
     return [] if graphs else ["what torch.compile returned cannot run compiled"]
 
@@ -185,14 +190,14 @@ def self_test() -> list[str]:
         _private.push_function_mode(mode)
         if mode is not counter or counter.calls != 0:
             wrong.append("a function mode taken off the stack still sees calls")
-        before = _private.next_sequence_number()
+        before = _private_autograd.next_sequence_number()
         product = weight.mul(2)
         if counter.calls != 1:
             wrong.append("a function mode put back on the stack sees no calls")
-    if _private.sequence_number(product.grad_fn) != before:
+    if _private_autograd.sequence_number(product.grad_fn) != before:
         wrong.append("autograd nodes are numbered otherwise")
     seen: list[Any] = []
-    product.register_hook(lambda _: seen.append(_private.current_autograd_node()))
+    product.register_hook(lambda _: seen.append(_private_autograd.current_autograd_node()))
     product.sum().backward()
     if not seen or not hasattr(seen[0], "_sequence_nr"):
         wrong.append("the running autograd node is unknown")
@@ -207,14 +212,14 @@ def self_test() -> list[str]:
     late = weight * 3
     early.register_hook(lambda _: order.append("early"))
     late.register_hook(lambda _: order.append("late"))
-    _private.run_first(early.grad_fn)
+    _private_autograd.run_first(early.grad_fn)
     (early + late).sum().backward()
     if order != ["early", "late"]:
         wrong.append("an autograd node cannot be made to run first")
-    _private.one_backward_thread.begin(counter)
+    _private_autograd.one_backward_thread.begin(counter)
     if torch._C._is_multithreading_enabled():
         wrong.append("the backward cannot be kept in one thread")
-    _private.one_backward_thread.end(counter)
+    _private_autograd.one_backward_thread.end(counter)
     version = _private.version_of(weight.detach())
     with torch.no_grad():
         weight.add_(1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base import _private
+from baechi.torch.base import _private_autograd
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class NodeRecorder:
         variable = getattr(node, "variable", None)
         if variable is not None:  # all leaves have the same number
             return ("leaf", id(variable))
-        return _private.sequence_number(node)
+        return _private_autograd.sequence_number(node)
 
     def _add(self, index: int, node: Any, edges: list[tuple[int, int] | None]) -> None:
         variable = getattr(node, "variable", None)
         weight = None if variable is None else self._weight_of(variable)
-        op = self._op_of(_private.sequence_number(node)) if variable is None else None
+        op = self._op_of(_private_autograd.sequence_number(node)) if variable is None else None
         while len(self._found) <= index:
             self._found.append(AutogradNode(None))
             self._edges.append([])

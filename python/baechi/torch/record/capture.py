@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.progress import stage, warn
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.versions import check_version
@@ -128,7 +128,7 @@ def _captured(
 ) -> Capture:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-    model = _private.uncompiled(model)
+    model = _private_compile.uncompiled(model)
     check_version()
     on_meta = any(p.is_meta for p in model.parameters())
     if training is None:
@@ -138,7 +138,7 @@ def _captured(
     args, kwargs = map(own_leaves, call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))
-        stack.enter_context(_private.eager())
+        stack.enter_context(_private_compile.eager())
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:
             args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)
@@ -237,11 +237,11 @@ def record_step(
         recorder.number_end()
         recorder.autograd.watch(value)
         recorder.forwarded()
-        _private.one_backward_thread.begin(recorder)  # this thread is watched
+        _private_autograd.one_backward_thread.begin(recorder)  # this thread is watched
         try:
             value.backward()
         finally:
-            _private.one_backward_thread.end(recorder)
+            _private_autograd.one_backward_thread.end(recorder)
     recorder.finished()
     places, keepers = recorder.autograd.places, recorder.autograd.keepers
     for op in recorder.ops:

@@ -21,7 +21,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.function_rules import OBSERVERS
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
@@ -39,7 +39,7 @@ class _State(threading.local):
 
 def _runs_its_parts(unit: nn.Module) -> bool:
     """Whether a unit calls the modules inside it as Python does: compiled ones do not."""
-    compiled = _private.is_compiled(unit) or _private.compiled_in_place(unit)
+    compiled = _private_compile.is_compiled(unit) or _private_compile.compiled_in_place(unit)
     return not compiled and not isinstance(unit, torch.jit.ScriptModule)
 
 
@@ -53,9 +53,9 @@ def as_compiled(module: nn.Module) -> contextlib.AbstractContextManager[None]:
 
     PyTorch's compiler takes our waiting for nothing, so it must not see what intercepts calls.
     """
-    if not _private.is_compiled(module) or _private.seen_by(__package__.partition(".")[0]):
+    if not _private_compile.is_compiled(module) or _private.seen_by(__package__.partition(".")[0]):
         return contextlib.nullcontext()
-    return _private.compiling()
+    return _private_compile.compiling()
 
 
 class _Resumed:
@@ -119,9 +119,9 @@ class Interceptor(TorchFunctionMode):
     def install(self) -> None:
         """Put the wrappers in place."""
         self.check_free()
-        _private.autograd_calls.begin(self)
+        _private_autograd.autograd_calls.begin(self)
         unit: tuple[str, nn.Module] | None = None  # the last one: what is inside comes behind it
-        compiles = any(map(_private.is_compiled, self.model.modules()))
+        compiles = any(map(_private_compile.is_compiled, self.model.modules()))
         closed = ""  # the last part that torch.compile returned: it is not to find wrappers
         for path, module in self.model.named_modules():
             if unit is not None and unit[0] and not path.startswith(unit[0] + "."):
@@ -131,7 +131,7 @@ class Interceptor(TorchFunctionMode):
                 continue
             if closed and path.startswith(closed + "."):
                 continue
-            closed = path if inside and _private.is_compiled(module) else ""
+            closed = path if inside and _private_compile.is_compiled(module) else ""
             if getattr(module.forward, "__func__", None) is nn.Module.forward:
                 continue  # a container that is never called
             wrap = self._wrap_part if inside else self._wrap_interior
@@ -142,15 +142,15 @@ class Interceptor(TorchFunctionMode):
             before = module.__dict__.get("forward")
             forward = module.forward
             call = wrap(path, module, forward)
-            if not path or compiles or _private.compiled_in_place(module):
-                call = _private.not_compiled(call)
+            if not path or compiles or _private_compile.compiled_in_place(module):
+                call = _private_compile.not_compiled(call)
             wrapper = functools.update_wrapper(WrappedForward(call), forward)
             module.__dict__["forward"] = wrapper
             self._wrapped.append((module, before, forward))
 
     def remove(self) -> None:
         """Take the wrappers away; the modules are as before `install`."""
-        _private.autograd_calls.end(self)
+        _private_autograd.autograd_calls.end(self)
         for module, before, _ in reversed(self._wrapped):
             if before is None:
                 module.__dict__.pop("forward", None)
@@ -168,7 +168,7 @@ class Interceptor(TorchFunctionMode):
 
         """
         wrappers = [module.__dict__["forward"] for module, _, _ in self._wrapped]  # or the user's
-        _private.autograd_calls.end(self)
+        _private_autograd.autograd_calls.end(self)
         for module, _, forward in self._wrapped:
             module.__dict__["forward"] = of_own_thread(module, forward, running)
         try:
@@ -176,7 +176,7 @@ class Interceptor(TorchFunctionMode):
         finally:
             for (module, _, _), wrapper in zip(self._wrapped, wrappers, strict=True):
                 module.__dict__["forward"] = wrapper
-            _private.autograd_calls.begin(self)
+            _private_autograd.autograd_calls.begin(self)
 
     # What subclasses decide. In all but run_function the mode is on unless said otherwise.
 
@@ -259,13 +259,13 @@ class Interceptor(TorchFunctionMode):
     def _wrap_part(self, path: str, module: nn.Module, forward: Callable[..., Any]) -> Any:
         """Wrap a module inside a unit: it is one itself where it is called alone."""
         state = self._state
-        compiled = _private.is_compiled(module)
+        compiled = _private_compile.is_compiled(module)
 
         def alone(*args: Any, **kwargs: Any) -> Any:
             return self._as_unit(path, module, forward, args, kwargs)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if state.scope is not None or _private.current_autograd_node() is not None:
+            if state.scope is not None or _private_autograd.current_autograd_node() is not None:
                 if not compiled:
                     return forward(*args, **kwargs)
                 with as_compiled(module):
@@ -409,7 +409,7 @@ class Interceptor(TorchFunctionMode):
             if name == "register_hook" and scope is not None and len(args) == 2:
                 args = (args[0], self.hooked(*args))
             return func(*args, **(kwargs or {}))
-        if state.resumed and name == "detach" and _private.called_by_checkpoint():
+        if state.resumed and name == "detach" and _private_autograd.called_by_checkpoint():
             return func(*args, **(kwargs or {}))  # of what is kept: not so in the forward
         index = scope.functions
         scope.functions = index + 1

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd
 from baechi.torch.base.function_rules import (
     TRANSFORMS,
     changed_arguments,
@@ -170,7 +170,7 @@ class Recorder(Interceptor):
         args = _placed_arguments(name, args)
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
-                stack.enter_context(_private.without_saved_hooks(self.pack))
+                stack.enter_context(_private_autograd.without_saved_hooks(self.pack))
             return self._finish(call(*args, **kwargs), args, kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -222,7 +222,7 @@ class Recorder(Interceptor):
             return
         index = len(self.ops)
         self.ops.append(op)
-        self._first_numbers.append(_private.next_sequence_number())
+        self._first_numbers.append(_private_autograd.next_sequence_number())
         self._op = index
         op.arrives = self._storages.bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
@@ -265,7 +265,7 @@ class Recorder(Interceptor):
         number = len(self.seen)
         seen = TensorObject(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
         if tensor.grad_fn is not None:
-            seen.node = _private.sequence_number(tensor.grad_fn), tensor.output_nr
+            seen.node = _private_autograd.sequence_number(tensor.grad_fn), tensor.output_nr
         self.seen.append(seen)
 
         def gone(_: Any) -> None:
@@ -317,8 +317,8 @@ class Recorder(Interceptor):
         self._storages.finished()
 
     def _backward_op(self) -> int | None:
-        node = _private.current_autograd_node()
-        return None if node is None else self._op_of_number(_private.sequence_number(node))
+        node = _private_autograd.current_autograd_node()
+        return None if node is None else self._op_of_number(_private_autograd.sequence_number(node))
 
     def _weight_name(self, tensor: torch.Tensor) -> str | None:
         return self._weight_of.get(_private.storage_address(tensor))
@@ -334,7 +334,7 @@ class Recorder(Interceptor):
 
     def number_end(self) -> None:
         """Take note of where the autograd nodes of the forward end."""
-        self._end_number = _private.next_sequence_number()
+        self._end_number = _private_autograd.next_sequence_number()
 
     # The dispatcher
 
@@ -431,7 +431,9 @@ class Recorder(Interceptor):
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
-                op.keepers.setdefault(number, []).append(_private.next_sequence_number() - 1)
+                op.keepers.setdefault(number, []).append(
+                    _private_autograd.next_sequence_number() - 1
+                )
                 for held in (tensor, tensor._base):
                     known = self._seen.get(id(held))
                     if known is not None and known[0]() is held:

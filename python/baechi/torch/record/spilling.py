@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_export
 from baechi.torch.base.function_rules import changed_arguments
 from baechi.torch.base.moving import check_moves
 from baechi.torch.base.nested import dense_in
@@ -202,7 +202,7 @@ class Spilling(TorchDispatchMode):
 
     def _fetch(self, address: int, page: _Page, read: set[int]) -> None:
         storage = page.storage()
-        with _private.no_tracing():
+        with _private_export.no_tracing():
             self._with_room(functools.partial(storage.resize_, page.bytes), read)
             there = _bytes_in(storage)
             if page.host is None:
@@ -218,7 +218,7 @@ def _bytes_in(storage: Any) -> torch.Tensor:
 
 
 def _on_host(storage: Any) -> torch.Tensor:
-    with _private.no_tracing():
+    with _private_export.no_tracing():
         return _bytes_in(storage).cpu()
 
 

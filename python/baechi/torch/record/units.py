@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.torch.base import _private
+from baechi.torch.base import _private_compile
 
 
 def is_unit_by_default(module: nn.Module) -> bool:
@@ -18,7 +18,7 @@ def is_unit_by_default(module: nn.Module) -> bool:
         next(module.children(), None) is None
         or isinstance(module, (nn.MultiheadAttention, torch.jit.ScriptModule))
         or hasattr(module, "parametrizations")
-        or _private.is_compiled(module)
+        or _private_compile.is_compiled(module)
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.nested import dense_in, held_tensors, tensors_in
 from baechi.torch.record.recorded_step import Capture
@@ -124,7 +124,7 @@ class Assigner:
             raise
 
     def _put_in_place(self) -> None:
-        _private.one_backward_thread.begin(self)
+        _private_autograd.one_backward_thread.begin(self)
         goes = homes_of_weights(self.model, self.captured, self._device_of)
         self.sent.weight_ids.update(id(tensor) for tensor, _ in goes)
         self._weights.move(goes)
@@ -139,7 +139,7 @@ class Assigner:
     def remove(self) -> None:
         """Take the wrappers away and move the weights back."""
         self.eager.remove()
-        _private.one_backward_thread.end(self)
+        _private_autograd.one_backward_thread.end(self)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -177,7 +177,7 @@ class Assigner:
         follower = _private.follower()
         if follower is not None:
             raise InputError(f"{follower} cannot follow a placed model: restore() it first")
-        _private.one_backward_thread.here()  # also where another thread calls the model
+        _private_autograd.one_backward_thread.here()  # also where another thread calls the model
         with self._running:
             try:
                 return (self._run_part if path else self._run_model)(run, args, kwargs)
@@ -189,7 +189,9 @@ class Assigner:
         """Run a function again, in the backward."""
         with self._running:
             try:
-                with _private.eager():  # what dynamo made of our own code would wait for nothing
+                with (
+                    _private_compile.eager()
+                ):  # what dynamo made of our own code would wait for nothing
                     return self._behind_caller(run, args, kwargs)
             finally:
                 if not self.eager.is_running:  # a forward that goes on would forget them
@@ -205,7 +207,7 @@ class Assigner:
             outputs = functools.partial(graph.run, tensors, self.sent)
             return graph.exported.rebuild(self._sent_home(outputs, tensors, home))
         try:
-            with _private.eager():
+            with _private_compile.eager():
                 whole = functools.partial(run, *args, **kwargs)
                 return self._sent_home(whole, (args, kwargs), home)
         finally:
@@ -230,8 +232,10 @@ class Assigner:
 
     def _run_part(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module while the model as a whole does not run."""
-        with _private.eager():
-            if _private.current_autograd_node() is not None:  # what is computed again stays there
+        with _private_compile.eager():
+            if (
+                _private_autograd.current_autograd_node() is not None
+            ):  # what is computed again stays there
                 return self._behind_caller(run, args, kwargs)
             home = next((t.device for t in tensors_in((args, kwargs))), None)
             return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)

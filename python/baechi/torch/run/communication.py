@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base import _private, native_build
+from baechi.torch.base import _private, _private_autograd, native_build
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.repeats import without_repeats
 from baechi.torch.run.reads import Reads
@@ -91,7 +91,7 @@ def _transfer(tensor: torch.Tensor, route: Any) -> Any:
         return _hop(tensor, behind, send, receive, consumer)
     with _private.on_stream(route[3]):
         copy = _Transfer.apply(tensor, route)
-    _private.run_first(copy.grad_fn)
+    _private_autograd.run_first(copy.grad_fn)
     return copy
 
 
@@ -186,7 +186,7 @@ class Links:
         streams = mode == "streams" and any(device.has_streams for device in devices)
         self._native = native_transfer() if streams else None
         if streams:
-            _private.expect_gradients_of_other_streams()
+            _private_autograd.expect_gradients_of_other_streams()
         self._collecting: dict[int, Any] = {}  # streams, by device
         self._collected: dict[int, tuple[Any, int, torch.Tensor]] = {}  # by tensor
         self.reads = Reads()
@@ -266,7 +266,7 @@ class Links:
         if self._mode != "streams" or not streams:
             copy = self._copied(tensor, source, target)
             if copy.grad_fn is not None:
-                _private.run_first(copy.grad_fn)
+                _private_autograd.run_first(copy.grad_fn)
             within = source.torch_device == target.torch_device
             sent = target.own_stream.record_event() if within and target.own_stream else None
             return Arrival(copy, None, None, sent)

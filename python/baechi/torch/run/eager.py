@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from baechi.torch.base import _private
+from baechi.torch.base import _private_autograd
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
@@ -170,7 +170,7 @@ class EagerRunner(Interceptor):
 
     def _new(self, key: str) -> None:
         """Say once that the model took a turn that the recorded step did not."""
-        if _private.current_autograd_node() is not None:
+        if _private_autograd.current_autograd_node() is not None:
             return  # what a backward calls was not looked for
         if not self.unplanned:
             warnings.warn(

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base import _private
+from baechi.torch.base import _private, _private_autograd
 
 
 def _order_others_behind(read: Any, maker: Any) -> None:
@@ -58,14 +58,14 @@ class SentGradients:
             maker: The stream that the gradient's device computes on.
 
         """
-        read, backward = reads.record_event(), _private.current_backward()
+        read, backward = reads.record_event(), _private_autograd.current_backward()
         if backward < 0:  # the node was called by hand: there is no end of a backward
             _order_others_behind(read, maker)
             return
         mine = _all.get(backward)
         if mine is None:
             mine = _all[backward] = cls()
-            _private.call_after_backward(mine._settle)
+            _private_autograd.call_after_backward(mine._settle)
         mine._drop_unheld()
         known = mine._sent.setdefault(_private.storage_address(gradient), _Sent())
         known.gradients[id(gradient)] = gradient

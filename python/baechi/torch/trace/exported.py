@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from baechi.torch.base import _private
+from baechi.torch.base import _private_compile, _private_export
 from baechi.torch.base.nested import PLAIN, map_tensors, renewed, tensors_in
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import of_library
@@ -152,7 +152,7 @@ class _Tracer(Interceptor):
         inside: Any = self._reads.functions
         if of_library(type(module).__module__):
             inside = self._reads.unwatched()
-        with self._named(key), _private.annotate(ANNOTATION, key), inside:
+        with self._named(key), _private_export.annotate(ANNOTATION, key), inside:
             return forward(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -177,9 +177,9 @@ class _Tracer(Interceptor):
         traced = list(tensors_in((args, tuple(kwargs.values()))))
         constant = all(self._known(t) for t in traced)
         if constant and name in _VALUES and traced:
-            with self._named(key), _private.no_tracing():
+            with self._named(key), _private_export.no_tracing():
                 return call(*self._real(args), **self._real(kwargs))
-        with self._named(key), _private.annotate(ANNOTATION, key):
+        with self._named(key), _private_export.annotate(ANNOTATION, key):
             out = call(*args, **kwargs)
         if constant:
             self._compute(name, call, args, kwargs, out)
@@ -200,7 +200,7 @@ class _Tracer(Interceptor):
         if sum(t.numel() for t in outs) > _LARGEST_CONSTANT:
             return
         try:
-            with _private.no_tracing():
+            with _private_export.no_tracing():
                 before = torch.get_rng_state()
                 found = list(tensors_in(call(*self._real(args), **self._real(kwargs))))
                 if not torch.equal(before, torch.get_rng_state()):
@@ -285,7 +285,7 @@ def _shapes(program: Any) -> tuple[list[tuple[Any, ...]], dict[str, tuple[int, i
             if isinstance(size, int):
                 shape.append(size)
                 continue
-            low, high = _private.range_of(program, size)
+            low, high = _private_export.range_of(program, size)
             ranges[str(size)] = (low, high)
             shape.append(str(size))
         shapes.append(tuple(shape))
@@ -302,7 +302,7 @@ def _check_settled(
     """
     first = NotExportedError(f"its forward {changes[-1]}")
     try:
-        again = graph_of_export(_private.export_program(flat, *arguments), _PREFIX)
+        again = graph_of_export(_private_export.export_program(flat, *arguments), _PREFIX)
     except Exception:  # it met what the first trace left, which has no values
         raise first from None
     if changes[-1] is not None or not again.computes_as(graph):
@@ -328,7 +328,7 @@ def export(
         NotExportedError: With what stands in the way.
 
     """
-    model = _private.uncompiled(model)
+    model = _private_compile.uncompiled(model)
     call = example_inputs
     if not isinstance(call, Call):
         call = Call(*call_arguments(example_inputs))
@@ -344,18 +344,18 @@ def export(
     tracer = _Tracer(model, unit_test(units), reads)
     with contextlib.ExitStack() as stack:
         stack.callback(PythonState(model).put_back)  # it would be without values
-        stack.enter_context(_private.eager())
+        stack.enter_context(_private_compile.eager())
         stack.enter_context(weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         tracer.install()
         stack.callback(tracer.remove)
-        stack.enter_context(_private.nothing_hidden(NotExportedError))
+        stack.enter_context(_private_export.nothing_hidden(NotExportedError))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         twins = [_host_twin(t) for t in given]
         try:
             dynamic = _dynamic(given, earlier)
-            program = _private.export_program(flat, tuple(twins), dynamic)
+            program = _private_export.export_program(flat, tuple(twins), dynamic)
             check_constants(program.constants, model, parameters)
             shapes, ranges = _shapes(program)
             graph = graph_of_export(program, _PREFIX)
@@ -368,7 +368,7 @@ def export(
     calls = [node for node in graph.nodes if node.kind == "call"]
     if calls and all(node.owner is None for node in calls):
         raise NotExportedError("this PyTorch does not keep the names of traced calls")
-    guards = _private.shape_guards(program, "tensors")
+    guards = _private_export.shape_guards(program, "tensors")
     modes = modes_of(list(model.modules()))
     example = [tuple(t.shape) for t in given]
     return Exported(graph, structure, shapes, ranges, guards, returned[-1], modes, example)

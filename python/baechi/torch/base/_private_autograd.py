@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What baechi.torch uses of the private names of autograd and of its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._functorch import apis as transforms
+from torch._functorch import eager_transforms
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import checkpoint as checkpointing
+
+current_autograd_node = torch._C._current_autograd_node
+
+
+def next_sequence_number() -> int:
+    """Return the number that the next autograd node of this thread gets."""
+    return int(torch.autograd._get_sequence_nr())
+
+
+def sequence_number(node: Any) -> int:
+    """Return when an autograd node was made: they count up, but for the accumulation of leaves."""
+    return int(node._sequence_nr())
+
+
+def run_first(node: Any) -> None:
+    """Let an autograd node run as soon as its gradient is there, before all that waits already."""
+    node._set_sequence_nr(2**64 - 1)
+
+
+class OneBackwardThread:
+    """While anybody wants it: the backward calls of a thread run in it, for all devices.
+
+    Which a thread takes over when it calls `here`. What held before is put back in the thread that
+    calls the last `end`, or that collects the last one who wanted it.
+    """
+
+    def __init__(self) -> None:
+        self._who: dict[int, weakref.finalize[..., Any]] = {}
+        self._taken = threading.local()
+
+    def begin(self, who: Any) -> None:
+        """Want it, until `end` or the end of `who`."""
+        if id(who) not in self._who:
+            gone = weakref.finalize(who, self._end, id(who))
+            gone.atexit = False
+            self._who[id(who)] = gone
+        self.here()
+
+    def here(self) -> None:
+        """Let it hold in this thread."""
+        if torch._C._is_multithreading_enabled():
+            torch._C._set_multithreading_enabled(False)
+            self._taken.here = True
+
+    def end(self, who: Any) -> None:
+        """Want it no more."""
+        gone = self._who.get(id(who))
+        if gone is not None:
+            gone()
+
+    def _end(self, who: int) -> None:
+        self._who.pop(who, None)
+        if not self._who and getattr(self._taken, "here", False):
+            torch._C._set_multithreading_enabled(True)
+            self._taken.here = False
+
+
+one_backward_thread = OneBackwardThread()
+
+
+_CHECKPOINT = "_checkpoint_without_reentrant_generator"
+if hasattr(checkpointing, f"{_CHECKPOINT}_impl"):  # 2.14 and 2.15 have it, 2.13 does not
+    _CHECKPOINT += "_impl"
+
+
+# What the functions of `torch.func` call, whoever has imported these, and where it is looked up.
+_TRANSFORMS = {
+    "vmap_impl": transforms,
+    "grad_and_value_impl": eager_transforms,
+    "_vjp_with_argnums": eager_transforms,
+}
+
+
+@contextlib.contextmanager
+def without_saved_hooks(pack: Any) -> Iterator[None]:
+    """Take hooks on saved tensors off, with which derivatives of `torch.func` do not run."""
+    top = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if top is None or top[0] != pack:
+        yield
+        return
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        torch._C._autograd._push_saved_tensors_default_hooks(*top)
+
+
+class AutogradCalls:
+    """While anybody wants it: sees what autograd does with functions of Python.
+
+    `torch.utils.checkpoint` keeps a function for the backward; what `resumed_later` returns is kept
+    in its place, and is told by `begins` when the function is about to run in the forward. The call
+    of an autograd function, which no function mode sees, is handed to `applied`, what a function of
+    `torch.func` calls to `transformed`.
+    """
+
+    def __init__(self) -> None:
+        self._who: dict[int, weakref.ref[Any]] = {}
+        self._before: tuple[Any, Any, Any, dict[str, Any]] | None = None
+
+    def begin(self, who: Any) -> None:
+        """Let `who`, a function mode, see them until `end` or the end of `who`."""
+        key = id(who)
+        self._who[key] = weakref.ref(who, lambda _: self._forget(key))
+        if self._before is not None:
+            return
+        module, function = checkpointing, checkpointing.CheckpointFunction
+        generator, forward = getattr(module, _CHECKPOINT), function.forward
+        apply = torch.autograd.Function.__dict__["apply"]
+        impls = {name: getattr(of, name) for name, of in _TRANSFORMS.items()}
+        self._before = generator, forward, apply, impls
+
+        def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+            resumed = self._resumed(kept, runs_now=False)
+            inner = generator(resumed, *args, **kwargs)
+            next(inner)
+            if resumed is not kept:
+                resumed.begins()  # behind what the checkpoint itself calls
+            try:
+                yield
+            except BaseException as error:
+                inner.throw(error)
+                raise
+            next(inner, None)
+
+        def with_forward(ctx: Any, kept: Any, *args: Any) -> Any:
+            return forward(ctx, self._resumed(kept, runs_now=True), *args)
+
+        def with_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            call = apply.__get__(None, cls)
+            who = None if cls.__module__.startswith("torch.") else self._seeing()
+            return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
+
+        setattr(module, _CHECKPOINT, with_generator)
+        function.forward = staticmethod(with_forward)
+        for name, run in impls.items():
+            setattr(_TRANSFORMS[name], name, functools.partial(self._transform, run))
+        torch.autograd.Function.apply = classmethod(with_apply)
+
+    def _transform(self, run: Any, *args: Any, **kwargs: Any) -> Any:
+        who = self._seeing()
+        if who is None:
+            return run(*args, **kwargs)
+        out = who.transformed(run, args, kwargs)
+        if run.__name__ != "_vjp_with_argnums":
+            return out
+        values, pull, *more = out
+        pull.__name__ = "vjp_fn"
+        return (values, functools.partial(self._transform, pull), *more)
+
+    def _seeing(self) -> Any:
+        """Return who sees what runs in this thread now."""
+        modes = _get_current_function_mode_stack()
+        return modes[-1] if modes and id(modes[-1]) in self._who else None
+
+    def _resumed(self, function: Any, *, runs_now: bool) -> Any:
+        who = self._seeing()
+        return function if who is None else who.resumed_later(function, runs_now=runs_now)
+
+    def end(self, who: Any) -> None:
+        """Let `who` see no more."""
+        self._forget(id(who))
+
+    def _forget(self, key: int) -> None:
+        self._who.pop(key, None)
+        if self._before is not None and not self._who:
+            generator, forward, apply, impls = self._before
+            for name, run in impls.items():
+                setattr(_TRANSFORMS[name], name, run)
+            setattr(checkpointing, _CHECKPOINT, generator)
+            checkpointing.CheckpointFunction.forward = staticmethod(forward)
+            torch.autograd.Function.apply = apply
+            self._before = None
+
+
+autograd_calls = AutogradCalls()
+
+
+def called_by_checkpoint() -> bool:
+    """Whether the torch function that a mode is handed was called by a checkpoint itself."""
+    return sys._getframe(2).f_globals is vars(checkpointing)
+
+
+current_backward = torch._C._current_graph_task_id  # its number; negative where none runs
+
+
+def call_after_backward(call: Callable[[], None]) -> None:
+    """Have `call` run when the backward that runs is over, if it does not fail."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def expect_gradients_of_other_streams() -> None:
+    """Keep PyTorch from warning that a weight's gradient comes from a stream not its own.
+
+    That is meant where a weight is read on other devices; the engine orders the two streams.
+    """
+    change = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if change is not None:  # PyTorch 2.10 and newer
+        change(False)
