@@ -6,7 +6,7 @@
 # ./do bank [NAME...] places every model of models/bank in all ways (docs/lab/results/bank.md)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
-# ./do stub           regenerates what is made of the sources: _core.pyi, options.py, docs/lab/paper_map.md
+# ./do stub           regenerates what is made of the sources: _core.pyi, options.py, pages
 # ./do clean          removes .venv and build
 #
 # Needs Python >= 3.10 with pip, and a C++20 compiler. Everything else comes from PyPI into .venv.
@@ -233,6 +233,7 @@ case $command in
     setup_checks stub
     quietly "$python" -m nanobind.stubgen -q -m baechi._core -o python/baechi/_core.pyi
     "$python" tools/write_options.py >python/baechi/options.py
+    "$python" tools/write_command.py >docs/reference/command.md
     exec "$python" tools/check_paper_map.py --fix
     ;;
   clean) rm -rf .venv build ;;

@@ -64,3 +64,11 @@ def test_options_are_the_ones_that_the_core_lists(root: Path) -> None:
     fresh = subprocess.run(writer, check=True, capture_output=True, text=True).stdout
     committed = root / "python" / "baechi" / "options.py"
     assert committed.read_text() == fresh, "run ./do stub"
+
+
+def test_the_page_of_the_command_is_what_it_says_of_itself(root: Path) -> None:
+    writer = [sys.executable, str(root / "tools" / "write_command.py")]
+    fresh = subprocess.run(writer, check=True, capture_output=True, text=True).stdout
+    assert fresh.count("\n## ") > 20
+    page = root / "docs" / "reference" / "command.md"
+    assert page.read_text() == fresh, "run ./do stub"
