@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# What a shell starts in the background ignores Ctrl-C, and what it starts inherits that: tests that
+# press it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
