@@ -24,14 +24,14 @@ bool for_several(std::string_view method) {
 }
 
 constexpr StepMethod kStepMethods[] = {
-    {.name = "unrolled", .asked = for_any_step, .run = place_unrolled},
+    {.name = "unrolled", .asked = for_any_step, .run = place_unrolled, .whole_step = true},
     {.name = "replayed", .asked = for_any_step, .run = replay_micro_batch},
     {.name = "in stages", .asked = for_several, .run = place_in_stages},
 };
 
-// Operators that a replay may simulate in all, so that a step of hundreds of thousands is replayed
-// a few times and a small one under every order.
-constexpr std::int64_t kReplayed = 20'000'000;
+// Operators that replays may simulate in all, so that a step of hundreds of thousands is replayed a
+// few times and a small one under every order.
+constexpr std::int64_t kReplayed = 7'000'000;
 
 // The step with edges of control so that micro-batch m starts when m - window has ended.
 OpGraph with_window(const Unrolled& step, std::uint32_t window) {
@@ -105,18 +105,26 @@ class Replays {
     Placement placement;
     for (const OpId op : step_.graph.ops())
       placement.push_back(attempt.placed->device[step_.original[op]]);
-    if (std::ranges::find(seen_, placement) != seen_.end()) return;
-    MethodOutcome row = row_of("replayed " + attempt.method);
-    for (const std::uint32_t window : windows())
-      for (const bool backward_first : {true, false})
-        if (seen_.empty() || replayed_ < kReplayed)
-          try_order(placement, window, backward_first, row);
-    if (!row.makespan.has_value()) row.reason = "no order of the micro-batches that was tried fits";
-    seen_.push_back(std::move(placement));
-    answer_.methods.push_back(std::move(row));
+    if (std::ranges::find(placements_, placement) != placements_.end()) return;
+    placements_.push_back(std::move(placement));
+    answer_.methods.push_back(row_of("replayed " + attempt.method));
   }
 
-  StepAnswer take() && { return std::move(answer_); }
+  StepAnswer run() && {
+    for (const std::uint32_t window : windows()) {
+      if (placements_.empty() || (window != windows().front() && replayed_ >= kReplayed)) break;
+      const OpGraph limited = with_window(step_, window);
+      const CostModel costs(limited, problem_.costs.cluster());
+      for (std::size_t i = 0; i < placements_.size(); ++i)
+        for (const bool backward_first : {true, false})
+          if (is_near(answer_.methods[i]) && (replayed_ == 0 || replayed_ < kReplayed))
+            try_order(costs, placements_[i], backward_first, answer_.methods[i]);
+    }
+    for (MethodOutcome& row : answer_.methods)
+      if (!row.makespan.has_value())
+        row.reason = "no order of the micro-batches that was tried fits";
+    return std::move(answer_);
+  }
 
  private:
   std::vector<std::uint32_t> windows() const {
@@ -129,13 +137,16 @@ class Replays {
     return unique;
   }
 
-  void try_order(const Placement& placement, std::uint32_t window, bool backward_first,
+  // Other orders hardly make a step shorter by half.
+  bool is_near(const MethodOutcome& row) const {
+    return !row.makespan.has_value() || row.makespan->count() / 3 * 2 <= answer_.makespan.count();
+  }
+
+  void try_order(const CostModel& costs, const Placement& placement, bool backward_first,
                  MethodOutcome& row) {
     throw_if_cancelled(problem_.request.place.cancel);
-    const OpGraph limited = with_window(step_, window);
-    const CostModel costs(limited, problem_.costs.cluster());
     Placement with_gates = placement;
-    while (with_gates.size() < limited.num_ops()) with_gates.push_back(DeviceId(0));
+    while (with_gates.size() < costs.graph().num_ops()) with_gates.push_back(DeviceId(0));
     IdVector<OpId, Time> priority = critical_times(costs, with_gates);
     if (backward_first)
       for (Time& time : priority) time = Time(0) - time;
@@ -157,7 +168,7 @@ class Replays {
   const StepProblem& problem_;
   const Unrolled& step_;
   Simulator simulator_;
-  std::vector<Placement> seen_;
+  std::vector<Placement> placements_;  // by row
   std::int64_t replayed_ = 0;
   StepAnswer answer_;
 };
@@ -247,7 +258,7 @@ StepAnswer replay_micro_batch(const StepProblem& problem) {
   if (!prove_cannot_fit(costs, units).has_value())
     for (const Attempt& attempt : run_portfolio(costs, units, request).attempts)
       if (attempt.placed.has_value()) replays.add(attempt);
-  return std::move(replays).take();
+  return std::move(replays).run();
 }
 
 }  // namespace baechi

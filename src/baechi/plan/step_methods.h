@@ -40,6 +40,7 @@ struct StepMethod {
   // Whether a request for `method` asks for it.
   bool (*asked)(std::string_view method);
   StepAnswer (*run)(const StepProblem& problem);
+  bool whole_step = false;  // it looks at every operator of every micro-batch on its own
 };
 std::span<const StepMethod> step_methods();
 

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -104,6 +105,24 @@ TEST_CASE("micro-batches: the plan of a step is right, and its file tells it aga
     // Not slower than one micro-batch after the other on one device.
     CHECK(plan.makespan() <= Time(number * 4 * ((1 + 4) + (1 + 8)) + 4));
   }
+}
+
+TEST_CASE("micro-batches: a long step is searched as a whole only if nothing else fits") {
+  const auto rows = [](std::uint32_t number) {
+    std::vector<std::string> names;
+    const StepPlan made = make_step_plan(sizes({4}), four_devices(), request_for({number}));
+    for (const MethodOutcome& row : plan_in(made).methods) names.push_back(row.method);
+    return names;
+  };
+  const std::vector<std::string> few = rows(8), many = rows(600);
+  CHECK(std::ranges::count(few, "m-etf") == 1);
+  CHECK(std::ranges::count(many, "m-etf") == 0);
+  CHECK(std::ranges::count(many, "replayed m-etf") == 1);
+  CHECK(std::ranges::count(many, "pipeline") == 1);
+
+  const StepPlan none = make_step_plan(sizes({4}), four_devices(Bytes(15)), request_for({600}));
+  REQUIRE(std::holds_alternative<Unplaceable>(none.result));
+  CHECK(std::get<Unplaceable>(none.result).proved);
 }
 
 TEST_CASE("micro-batches: eight of them keep four devices busier than one does") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <span>
 #include <utility>
@@ -90,28 +91,52 @@ void find_circles(const PassGraph& graph, Circle&& circle) {
   }
 }
 
-// Operators whose place nothing says yet: of the backward pass without a forward operator, per
-// step. They go with what reads their output, else with what they read.
+// Sets whose place in the forward pass nothing says yet: of operators of the backward pass or per
+// step alone (a variable, its updates and the sum of its gradients, say). Sums of gradients go with
+// the last that they read, since that is less to send; the others with what reads their output, else
+// with what they read.
 void adopt(const CostModel& costs, const IdVector<OpId, bool>& once,
            const IdVector<OpId, bool>& backward, UnionFind& sets) {
   const OpGraph& graph = costs.graph();
-  const auto homeless = [&](OpId op) {
-    return (once[op] || backward[op]) && !graph[op].group.has_value() &&
-           !graph[op].forward.has_value();
-  };
-  std::vector<bool> settled(graph.num_ops(), false);
-  for (const OpId op : graph.ops()) settled[op.index()] = !homeless(op);
+  std::vector<bool> settled(graph.num_ops(), false);  // by representatives
+  std::vector<std::optional<DeviceId>> pin(graph.num_ops());
+  for (const OpId op : graph.ops()) {
+    const std::uint32_t set = sets.find(op.value());
+    if (!once[op] && !backward[op]) settled[set] = true;
+    if (costs.pin(op).has_value()) pin[set] = costs.pin(op);
+  }
+  bool joined = false;
   const auto join = [&](OpId op, OpId other) {
-    if (settled[op.index()] || !settled[other.index()] || costs.pin(op) != costs.pin(other)) return;
-    settled[op.index()] = true;
-    sets.unite(op.value(), other.value());
+    const std::uint32_t a = sets.find(op.value()), b = sets.find(other.value());
+    if (settled[a] || !settled[b] || pin[a] != pin[b]) return;
+    joined = true;
+    sets.unite(a, b);
+    settled[sets.find(a)] = true;
+    pin[sets.find(a)] = pin[b];
   };
   const auto order = graph.topological_order();
-  for (std::size_t i = order.size(); i-- > 0;)
-    for (const Edge& edge : graph.out_edges(order[i]))
-      if (once[edge.to] == once[order[i]] || once[order[i]]) join(order[i], edge.to);
-  for (const OpId op : order)
-    for (const Edge& edge : graph.in_edges(op)) join(op, edge.from);
+  std::vector<std::uint32_t> rank(graph.num_ops(), 0);
+  for (std::uint32_t i = 0; i < order.size(); ++i) {
+    rank[order[i].value()] = i;
+    if (once[order[i]]) continue;
+    std::optional<OpId> last;
+    Bytes read;
+    for (const Edge& edge : graph.in_edges(order[i])) {
+      if (!edge.tensor.has_value() || once[edge.from]) continue;
+      read += graph.size(*edge.tensor);
+      if (!last.has_value() || rank[edge.from.value()] > rank[last->value()]) last = edge.from;
+    }
+    if (last.has_value() && read > graph.output_bytes(order[i])) join(order[i], *last);
+  }
+  do {
+    joined = false;
+    for (std::size_t i = order.size(); i-- > 0;)
+      for (const Edge& edge : graph.out_edges(order[i]))
+        if (once[edge.to] == once[order[i]] || once[order[i]]) join(order[i], edge.to);
+    if (joined) continue;
+    for (const OpId op : order)
+      for (const Edge& edge : graph.in_edges(op)) join(op, edge.from);
+  } while (joined);
 }
 
 }  // namespace
@@ -182,6 +207,42 @@ std::vector<std::uint32_t> item_order(const OpGraph& graph, const IdVector<OpId,
       if (--waits_for[next] == 0) free.emplace(place[next], next);
   }
   return order;
+}
+
+TopologicalSequence variables_together(const CostModel& costs,
+                                       const TopologicalSequence& sequence) {
+  const OpGraph& graph = costs.graph();
+  const IdVector<OpId, bool> once = once_per_step(graph), backward = backward_ops(graph);
+  UnionFind sets = items(costs, backward);
+  Bytes sent;
+  std::int64_t tensors = 1;
+  for (const TensorId tensor : graph.tensors()) {
+    const OpId producer = graph.producer(tensor);
+    if (once[producer] || backward[producer]) continue;
+    sent += graph.size(tensor);
+    ++tensors;
+  }
+  const Bytes mean(sent.count() / tensors);
+  bool united = false;
+  for (const TensorId tensor : graph.tensors()) {
+    if (!once[graph.producer(tensor)] || graph.size(tensor) <= mean) continue;
+    std::optional<OpId> first;
+    for (const Edge& edge : graph.consumers(tensor)) {
+      if (once[edge.to] || backward[edge.to]) continue;
+      if (first.has_value()) united = sets.unite(first->value(), edge.to.value()) || united;
+      first = edge.to;
+    }
+  }
+  if (!united) return sequence;
+  unite_circles(graph, backward, sets);
+  std::vector<std::uint32_t> place(graph.num_ops(), 0);
+  std::uint32_t next = 0;
+  for (const std::uint32_t set : item_order(graph, backward, sets, sequence)) place[set] = next++;
+  TopologicalSequence result = sequence;
+  std::stable_sort(result.begin(), result.end(), [&](OpId a, OpId b) {
+    return place[sets.find(a.value())] < place[sets.find(b.value())];
+  });
+  return result;
 }
 
 }  // namespace baechi::pipeline

@@ -27,4 +27,10 @@ void unite_circles(const OpGraph& graph, const IdVector<OpId, bool>& backward, U
 std::vector<std::uint32_t> item_order(const OpGraph& graph, const IdVector<OpId, bool>& backward,
                                       UnionFind& sets, const TopologicalSequence& sequence);
 
+// The sequence with what reads one variable side by side, as the time steps of a recurrent layer
+// do: elsewhere the variable, and worse, its gradient of every reader would be sent. Variables that
+// are smaller than what operators send each other do not count, nor do readers that others wait for
+// in between.
+TopologicalSequence variables_together(const CostModel& costs, const TopologicalSequence& sequence);
+
 }  // namespace baechi::pipeline

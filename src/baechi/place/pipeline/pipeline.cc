@@ -12,6 +12,7 @@
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/equal_layers.h"
 #include "baechi/place/pipeline/expand.h"
+#include "baechi/place/pipeline/items.h"
 #include "baechi/place/pipeline/search.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/simulator.h"
@@ -32,8 +33,11 @@ class Planner {
   void divide() {
     constexpr std::size_t kMostBlocks = 192;
     const CostModel& costs = step_.micro_batch;
-    for (const TopologicalSequence& sequence :
-         {depth_first_sequence(costs.graph()), critical_path_first_sequence(costs)}) {
+    std::vector<TopologicalSequence> sequences{depth_first_sequence(costs.graph()),
+                                               critical_path_first_sequence(costs)};
+    TopologicalSequence together = variables_together(costs, sequences.front());
+    if (together != sequences.front()) sequences.push_back(std::move(together));
+    for (const TopologicalSequence& sequence : sequences) {
       throw_if_cancelled(options_.cancel);
       rows_.emplace_back(costs, sequence, kMostBlocks);
       search_.divide(rows_.back());
