@@ -87,7 +87,7 @@ Run declare(OptionSet& set) {
 extern const Command kExportCommand{
     .name = "export",
     .summary =
-        "Write a plan for another program: device_map, ONNX, TensorFlow, vLLM, llama.cpp, CSV",
+        "Write a plan for another program: device_map, ONNX, TensorFlow, Megatron, vLLM, llama.cpp",
     .examples =
         "baechi export model.json plan.json --to device-map -o device_map.json\n"
         "baechi export model.json plan.json --to llama-cpp\n"

@@ -649,9 +649,9 @@ def place_for(graph: Graph, cluster: Cluster, objective: str, options: dict) -> 
 def objectives() -> dict[str, str]:
     """The names of all objectives of score and place_for, and what they are."""
 
-def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None) -> Graph:
+def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None) -> Graph:
     """
-    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.
+    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other.
     """
 
 def models() -> dict[str, str]:

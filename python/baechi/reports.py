@@ -50,7 +50,7 @@ def export_plan(plan: _core.Plan, to: str) -> str:
 
     Raises:
         InputError: The format is unknown, or cannot say what the plan says: "vllm" and
-            "llama-cpp" are for plans that cut between layers.
+            "llama-cpp", for example, are for plans that cut between layers.
 
     """
     return _core.export_plan(plan_given(plan), to)

@@ -22,12 +22,13 @@ void bind_generate(nb::module_& m) {
       [](const std::string& model, std::optional<std::int64_t> batch,
          std::optional<std::int64_t> length, std::optional<std::int64_t> layers,
          std::optional<std::int64_t> operators, std::optional<std::uint64_t> seed,
-         const std::optional<std::string>& device) {
+         const std::optional<std::string>& device, std::optional<bool> training) {
         GenerateRequest request{.batch = batch,
                                 .length = length,
                                 .layers = layers,
                                 .operators = operators,
-                                .seed = seed};
+                                .seed = seed,
+                                .training = training};
         if (device.has_value()) request.kinds = parse_costed_kinds(*device);
         return GraphHandle{
             std::make_shared<const OpGraph>(interruptible([&](const CancelFlag* cancel) {
@@ -37,9 +38,10 @@ void bind_generate(nb::module_& m) {
       },
       "model"_a, nb::kw_only(), "batch"_a = nb::none(), "length"_a = nb::none(),
       "layers"_a = nb::none(), "operators"_a = nb::none(), "seed"_a = nb::none(),
-      "device"_a = nb::none(),
+      "device"_a = nb::none(), "training"_a = nb::none(),
       "A synthetic graph: see models(). `device` names the presets that costs are estimated for, "
-      "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'.");
+      "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training "
+      "or one forward pass, where the model's default is the other.");
   m.def(
       "models",
       [] {

@@ -41,11 +41,21 @@ def test_a_report_refuses_what_it_cannot_show(plan: baechi.Plan, tmp_path: Path)
     assert not path.exists()
 
 
+def test_a_generated_step_of_training_is_more_than_a_forward_pass() -> None:
+    forward, step = (baechi.generate("llama", layers=2, training=each) for each in (False, True))
+    assert len(step) > 2 * len(forward)
+    assert len(forward) == len(baechi.generate("llama", layers=2))
+    with pytest.raises(baechi.InputError, match="training"):
+        baechi.generate("layered", training=True)
+
+
 def test_every_export_format_says_something(plan: baechi.Plan) -> None:
     formats = baechi.export_formats()
     assert {"csv", "device-map", "dot", "tensorflow", "vllm", "llama-cpp"} <= set(formats)
     for name in formats:
         assert baechi.export_plan(plan, name)
+    assert baechi.export_plan(plan, "comfyui") == "cuda:0,*\n"
+    assert baechi.export_plan(plan, "megatron").endswith('-layout "Et*4L"\n')
     assert baechi.export_plan(plan, "vllm") == "VLLM_PP_LAYER_PARTITION=4\n"
     assert json.loads(baechi.export_plan(plan, "device-map")) == {"": 0}
     with pytest.raises(baechi.InputError, match="no format 'excel'"):

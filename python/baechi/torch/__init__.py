@@ -11,7 +11,7 @@ The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(.
 from baechi.torch.cost.profiler import Costs, measure
 from baechi.torch.interop.device_map import device_map
 from baechi.torch.interop.pt2 import load_pt2
-from baechi.torch.interop.split_spec import split_spec
+from baechi.torch.interop.split_spec import module_fqns_per_model_part, split_spec
 from baechi.torch.placed import Placed
 from baechi.torch.placing import place, plan
 from baechi.torch.record.capture import capture
@@ -27,6 +27,7 @@ __all__ = [
     "device_map",
     "load_pt2",
     "measure",
+    "module_fqns_per_model_part",
     "place",
     "plan",
     "split_spec",

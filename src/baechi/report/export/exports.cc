@@ -6,13 +6,16 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
 #include "baechi/io/graph_def/write_graph_def.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/onnx/write_onnx.h"
+#include "baechi/report/export/layer_formats.h"
+#include "baechi/report/export/layers.h"
 #include "baechi/report/picture/plan_dot.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/csv_field.h"
@@ -53,16 +56,6 @@ std::string to_tensorflow(const OpGraph& graph, const Plan& plan) {
   return text;
 }
 
-std::vector<std::string_view> parts_of(std::string_view name) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t end = name.find_first_of("/.");
-    parts.push_back(name.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    name.remove_prefix(end + 1);
-  }
-}
-
 // An operator that holds weights, as the module that a device map knows it by.
 struct Module {
   std::string name;  // with "." between the levels
@@ -80,10 +73,7 @@ std::vector<Module> modules_of(const OpGraph& graph, const Plan& plan) {
   std::vector<Module> modules;
   for (const OpId op : graph.ops()) {
     if (graph[op].permanent == Bytes(0)) continue;
-    modules.push_back({std::string(graph[op].name), op, device_of(plan, op)});
-    std::string& name = modules.back().name;
-    std::ranges::replace(name, '/', '.');
-    name.erase(0, std::min(name.find_first_not_of('.'), name.size()));
+    modules.push_back({module_name(graph, op), op, device_of(plan, op)});
   }
   if (modules.empty())
     throw InputError(graph.name(), "no operator holds permanent memory: there is no module to map");
@@ -97,17 +87,6 @@ std::vector<Module> modules_of(const OpGraph& graph, const Plan& plan) {
                            spec_of(plan, a.device).name + " and " + spec_of(plan, b.device).name);
   }
   return modules;
-}
-
-// The length of the shortest prefix of levels of `name` that `other` does not begin with; all of
-// `name` when there is none.
-std::size_t own_prefix(std::string_view name, std::string_view other) {
-  const auto differ = std::ranges::mismatch(name, other);
-  auto at = static_cast<std::size_t>(differ.in1 - name.begin());
-  if (at == name.size()) return at;
-  // `name` goes on within a level, or with a further one.
-  const bool further = name[at] == '.' && at == other.size();
-  return std::min(name.size(), name.find('.', further ? at + 1 : at));
 }
 
 // The numbers of devices as Hugging Face counts them: those of one kind together, on all hosts.
@@ -149,137 +128,45 @@ std::string to_device_map(const OpGraph& graph, const Plan& plan) {
   return text;
 }
 
-struct LayerPlace {  // in a name: whose layer, and which
-  std::string family;
-  std::size_t number = 0;
-  std::string module;  // the layer as a module: "layers.3"
-};
-
-// Absent when it is no number, or a very long one.
-std::optional<std::size_t> number_of(std::string_view digits) {
-  if (digits.empty() || digits.size() > 6) return std::nullopt;
-  std::size_t number = 0;
-  for (const char c : digits) {
-    if (c < '0' || c > '9') return std::nullopt;
-    number = number * 10 + static_cast<std::size_t>(c - '0');
-  }
-  return number;
+// What ComfyUI-MultiGPU calls a device.
+std::string comfyui_name(const OpGraph& graph, const Device& device, std::size_t number) {
+  const std::string_view kind = framework_kind(device);
+  if (kind == "TPU")
+    throw InputError(graph.name(), "ComfyUI has no TPUs, and " + device.name + " is one");
+  return kind == "CPU" ? "cpu" : "cuda:" + std::to_string(number);
 }
 
-// The first numbered part: "layers/3" or "layer_3".
-std::optional<LayerPlace> layer_of(std::string_view name) {
-  std::string before, module;
-  for (const std::string_view part : parts_of(name)) {
-    if (!module.empty()) module += '.';
-    module += part;
-    if (const auto number = number_of(part); number.has_value() && !before.empty())
-      return LayerPlace{before, *number, module};
-    const std::size_t line = part.rfind('_');
-    if (line != std::string_view::npos)
-      if (const auto number = number_of(part.substr(line + 1)); number.has_value())
-        return LayerPlace{before + "/" + std::string(part.substr(0, line)), *number, module};
-    before += "/" + std::string(part);
-  }
-  return std::nullopt;
-}
-
-struct Layer {
-  std::optional<DeviceId> device;
-  OpId example{0};
-};
-struct Family {
-  std::string name;
-  Bytes permanent;
-  std::map<std::size_t, Layer> layers;
-  std::optional<std::pair<OpId, OpId>> split;  // two operators of one layer on two devices
-};
-
-Family largest_family(const OpGraph& graph, const Plan& plan) {
-  std::map<std::string, Family> families;
+// In whole MiB, rounded up, so that what a device holds has room in its amount. The last device
+// that holds something has what is left.
+std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
+  const IdVector<DeviceId, std::size_t> numbers = numbers_in_kind(plan.cluster);
+  std::map<DeviceId, Bytes> weights;
   for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0)) continue;
-    const std::optional<LayerPlace> place = layer_of(graph[op].name);
-    if (!place.has_value()) continue;
-    Family& family = families[place->family];
-    family.name = place->family;
-    family.permanent += graph[op].permanent;
-    Layer& layer = family.layers[place->number];
-    if (!layer.device.has_value())
-      layer = {device_of(plan, op), op};
-    else if (*layer.device != device_of(plan, op) && !family.split.has_value())
-      family.split = std::pair(layer.example, op);
+    if (graph[op].backward)
+      throw InputError(graph.name(),
+                       "ComfyUI only infers, and this is a step of training, whose permanent "
+                       "memory is more than weights: plan the graph of the inference");
+    if (graph[op].permanent > Bytes(0)) weights[device_of(plan, op)] += graph[op].permanent;
   }
-  const Family* largest = nullptr;
-  for (const auto& [name, family] : families)
-    if (largest == nullptr || family.permanent > largest->permanent) largest = &family;
-  if (largest == nullptr)
-    throw InputError(graph.name(),
-                     "no operator with permanent memory has a numbered layer in its "
-                     "name, such as layers/3/mlp");
-  return *largest;
-}
-
-std::string joined_counts(const std::vector<std::size_t>& counts) {
+  if (weights.empty())
+    throw InputError(graph.name(), "no operator holds permanent memory: there is nothing to allot");
+  std::vector<std::pair<std::string, Bytes>> amounts;  // all devices of kind cpu are one
+  for (const auto& [device, held] : weights) {
+    const std::string name = comfyui_name(graph, spec_of(plan, device), numbers[device]);
+    if (const auto known = std::ranges::find(amounts, name, &std::pair<std::string, Bytes>::first);
+        known != amounts.end())
+      known->second += held;
+    else
+      amounts.emplace_back(name, held);
+  }
   std::string text;
-  for (const std::size_t count : counts) text += (text.empty() ? "" : ",") + std::to_string(count);
-  return text;
-}
-
-std::string to_vllm(const OpGraph& graph, const Plan& plan) {
-  std::vector<std::size_t> counts = layers_per_device(graph, plan);
-  std::erase(counts, 0U);  // no pipeline rank without layers
-  return "VLLM_PP_LAYER_PARTITION=" + joined_counts(counts) + "\n";
-}
-
-std::string to_llama_cpp(const OpGraph& graph, const Plan& plan) {
-  return "--split-mode layer --tensor-split " + joined_counts(layers_per_device(graph, plan)) +
-         "\n";
-}
-
-// What runs before the first layer is the first stage's, and what runs after the last is the last
-// one's: a split lies in front of a layer.
-void check_ends(const OpGraph& graph, const Plan& plan, const Family& family) {
-  std::set<OpId> in_layers;
-  const Layer &first = family.layers.begin()->second, &last = family.layers.rbegin()->second;
-  Time begins = plan.schedule.slots[first.example].start;
-  for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0) || graph[op].backward) continue;
-    const std::optional<LayerPlace> place = layer_of(graph[op].name);
-    if (place.has_value() && place->family == family.name) {
-      in_layers.insert(op);
-      begins = std::min(begins, plan.schedule.slots[op].start);
-    }
+  for (const auto& [name, held] : amounts) {
+    constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+    const std::int64_t whole = held.count() / kMebibyte + (held.count() % kMebibyte > 0 ? 1 : 0);
+    const bool last = name == amounts.back().first;
+    text += name + "," + (last ? "*" : std::to_string(whole) + "mb;");
   }
-  for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0) || graph[op].backward || in_layers.contains(op)) continue;
-    const bool before = plan.schedule.slots[op].start < begins;
-    const Layer& end = before ? first : last;
-    if (device_of(plan, op) != *end.device)
-      throw InputError(graph.name(), "the plan is not a pipeline: " + in_quotes(graph[op].name) +
-                                         ", which runs " + (before ? "before" : "after") +
-                                         " the layers, is on " +
-                                         spec_of(plan, device_of(plan, op)).name + ", the " +
-                                         (before ? "first" : "last") + " layer on " +
-                                         spec_of(plan, *end.device).name);
-  }
-}
-
-std::string to_split_spec(const OpGraph& graph, const Plan& plan) {
-  layers_per_device(graph, plan);  // refuses what is not layer-wise
-  const Family family = largest_family(graph, plan);
-  check_ends(graph, plan, family);
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  std::optional<DeviceId> last;
-  for (const auto& [number, layer] : family.layers) {
-    if (last.has_value() && layer.device != last)
-      json.field(layer_of(graph[layer.example].name)->module, "beginning");
-    last = layer.device;
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  return text + "\n";
 }
 
 std::string to_dot(const OpGraph& graph, const Plan& plan) { return plan_dot(graph, plan); }
@@ -290,7 +177,7 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
 }
 
-constexpr std::array<ExportFormat, 9> kFormats{{
+constexpr std::array<ExportFormat, 13> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
     {"svg", "a picture: a lane per device, data flowing down, at most 300 nodes", to_svg},
@@ -301,9 +188,16 @@ constexpr std::array<ExportFormat, 9> kFormats{{
      to_onnx_runtime, true},
     {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec,
      true},
+    {"module-fqns",
+     "module_fqns_per_model_part of torchtitan and NeMo AutoModel: modules with weights per stage",
+     to_module_fqns, true},
+    {"megatron", "Megatron: layout of the pipeline", to_megatron, true},
     {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm, true},
     {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp,
      true},
+    {"llama-cpp-tensors", "llama.cpp: which tensors are on which device", to_llama_cpp_tensors,
+     true},
+    {"comfyui", "ComfyUI-MultiGPU: how much of the weights is on each device", to_comfyui, true},
 }};
 
 }  // namespace
@@ -317,29 +211,6 @@ const ExportFormat& find_export_format(std::string_view name) {
     known += (known.empty() ? "" : ", ") + std::string(format.name);
   }
   throw InputError("export", "there is no format '" + std::string(name) + "', only " + known);
-}
-
-std::vector<std::size_t> layers_per_device(const OpGraph& graph, const Plan& plan) {
-  const Family family = largest_family(graph, plan);
-  if (family.split.has_value()) {
-    const auto [a, b] = *family.split;
-    throw InputError(graph.name(), "the plan is not layer-wise: '" + std::string(graph[a].name) +
-                                       "' is on " + spec_of(plan, device_of(plan, a)).name + ", '" +
-                                       std::string(graph[b].name) + "' of the same layer on " +
-                                       spec_of(plan, device_of(plan, b)).name);
-  }
-  std::vector<std::size_t> counts(plan.cluster.devices.size());
-  std::optional<DeviceId> last;
-  for (const auto& [number, layer] : family.layers) {
-    if (last.has_value() && *layer.device < *last)
-      throw InputError(graph.name(), "the plan is not layer-wise in the order of devices: layer " +
-                                         std::to_string(number) + " is on " +
-                                         spec_of(plan, *layer.device).name +
-                                         ", the one before it on " + spec_of(plan, *last).name);
-    last = layer.device;
-    ++counts[layer.device->index()];
-  }
-  return counts;
 }
 
 }  // namespace baechi

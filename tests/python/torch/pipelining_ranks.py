@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each of two processes does in pipelining_test.py, and the models of it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+VOCABULARY, BATCH, LENGTH, MICRO_BATCHES = 64, 4, 8, 2
+SIZES = {"vocab_size": VOCABULARY, "use_cache": False, "bos_token_id": 0, "eos_token_id": 0}
+
+
+def models() -> dict[str, nn.Module]:
+    """Tiny models of transformers, the same in every process; their weights are not tied."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=32,
+            **SIZES,
+        )
+    )
+    # As docs/how_to/exports.md says: without it the first stage does not run.
+    rotary: Any = llama.model.rotary_emb
+    rotary.forward = types.MethodType(inspect.unwrap(type(rotary).forward), rotary)
+    config = GPT2Config(
+        n_embd=32,
+        n_layer=4,
+        n_head=4,
+        n_positions=32,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+        tie_word_embeddings=False,
+        **SIZES,
+    )
+    return {"llama": llama, "gpt2": GPT2LMHeadModel(config)}
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, and those to predict."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, VOCABULARY, (2, BATCH, LENGTH), generator=generator)
+    return ids[0], ids[1]
+
+
+def loss_of(output: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy of the logits."""
+    logits = output if isinstance(output, torch.Tensor) else output[0]
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def run_rank(rank: int, folder: Path, specs: dict[str, dict[str, Any]]) -> None:
+    """Run one step of every model as one of its two stages; keep losses and gradients."""
+    from torch import distributed
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rendezvous = f"file://{folder / 'rendezvous'}"
+    distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
+    ids, labels = batch()
+    found = {}
+    for (name, model), schedule_class in zip(
+        models().items(), (Schedule1F1B, ScheduleGPipe), strict=True
+    ):
+        part = ids[: BATCH // MICRO_BATCHES]
+        pipe = pipeline(model, mb_args=(part,), split_spec=specs[name])
+        stage = pipe.build_stage(rank, torch.device("cpu"))
+        losses: list[torch.Tensor] = []
+        schedule = schedule_class(stage, MICRO_BATCHES, loss_fn=loss_of)
+        if rank == 0:
+            schedule.step(ids)
+        else:
+            schedule.step(target=labels, losses=losses)
+        gradients = {
+            key: weight.grad
+            for key, weight in pipe.get_stage_module(rank).named_parameters()
+            if weight.grad is not None
+        }
+        found[name] = (torch.stack(losses).detach() if losses else None, gradients)
+    torch.save(found, folder / f"rank{rank}.pt")
+    distributed.destroy_process_group()
