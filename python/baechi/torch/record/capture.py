@@ -168,6 +168,7 @@ def _captured(
         type(model).__name__,
         recorder.values,
         recorder.again.runs,
+        recorder.differentiated_twice,
     )
 
 

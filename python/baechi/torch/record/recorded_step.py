@@ -157,6 +157,8 @@ class Capture:
     values: dict[int, list[tuple[int | None, int]]] = field(default_factory=dict)
     # of a graph: storage (None: a weight's) and bytes of each tensor that a node is
     again: list[Again] = field(default_factory=list)
+    # The first operator whose forward ran a backward that another one goes through later.
+    differentiated_twice: str | None = None
 
 
 PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -113,6 +113,7 @@ class Recorder(Interceptor):
         self._op: int | None = None
         self._first_numbers: list[int] = []  # of the autograd nodes of each op
         self._forwarded = False
+        self.differentiated_twice: str | None = None  # as in Capture
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -355,6 +356,8 @@ class Recorder(Interceptor):
             self._storages.open_segment(index)
         if not backward:
             self._read(op, args, kwargs)
+            if torch.is_grad_enabled() and _private_autograd.current_autograd_node() is not None:
+                self.differentiated_twice = self.differentiated_twice or op.key
         if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
