@@ -91,7 +91,7 @@ void bind_operator_profile(nb::module_& m) {
 
 ModelCosts model_costs_of(const nb::object& costs, std::optional<std::int64_t> batch) {
   if (batch.has_value() && *batch < 1) throw InputError("batch", "expected a positive number");
-  ModelCosts result{.batch = batch};
+  ModelCosts result{.batch = batch, .in_python = true};
   const bool is_one = nb::isinstance<nb::str>(costs) || nb::isinstance<ProfileHandle>(costs) ||
                       nb::hasattr(costs, "__fspath__");
   if (is_one) {

@@ -53,3 +53,24 @@ def test_writing_a_profile_again_changes_nothing(tmp_path: Path) -> None:
     again = profile_models.write(tmp_path, "unet", graph).read_bytes()
     committed = (profile_models.FOLDER / "unet.json.gz").read_bytes()
     assert gzip.decompress(again) == gzip.decompress(committed)
+
+
+@pytest.mark.parametrize(
+    ("file", "given", "words"),
+    [
+        ("onnx/cnn.onnx", {}, 'as in costs="gpu=rtx3090", or the file of a profile'),
+        (
+            "onnx/cnn.onnx",
+            {"costs": "gpu=rtx3090"},
+            'give it with batch=N, or dimensions={"batch": N}',
+        ),
+        ("tensorflow/cnn_step.pb", {}, 'as in costs="gpu=rtx3090", or the file of a profile'),
+    ],
+)
+def test_python_is_asked_in_its_own_words(
+    data: Path, file: str, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(baechi.InputError) as caught:
+        baechi.Graph.load(data / file, **given)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert "--" not in str(caught.value)

@@ -162,7 +162,8 @@ GraphDefSizes GraphDefReader::known(const GraphDefShape& shape) const {
   for (std::int64_t& size : sizes) {
     if (size >= 0) continue;
     if (!batch_.has_value())
-      throw InputError("the shape of an output has an open dimension: give it with --batch");
+      throw InputError("the shape of an output has an open dimension: give it with " +
+                       batch_to_give(costs_.in_python));
     size = *batch_;
   }
   return sizes;
@@ -307,8 +308,8 @@ OpGraph parse_graph_def(std::string_view bytes, const std::string& place,
                         std::string_view graph_name, const ModelCosts& costs) {
   if (costs.empty())
     throw InputError(place,
-                     "a TensorFlow graph has no costs: name devices to estimate them for, as in "
-                     "--costs gpu=rtx3090, or a profile, as in --costs profile.json");
+                     "a TensorFlow graph has no costs: name devices to estimate them for, as in " +
+                         costs_to_give(costs.in_python) + ", or the file of a profile");
   const GraphDefLoops loops = loops_of_graph_def(bytes, place);
   if (loops.empty()) return GraphDefReader(bytes, place, graph_name, costs).read();
   const std::string folded = fold_loops(bytes, place, loops);

@@ -50,7 +50,7 @@ class OnnxReader {
         builder_(graph_name.empty() ? graph_.name : graph_name),
         names_(onnx_operator_names(graph_)),
         batch_(batch_of(costs)),
-        dimensions_(graph_, place, costs.dimensions, batch_),
+        dimensions_(graph_, place, costs),
         unestimated_(unestimated_kinds(costs)),
         stored_(graph_.nodes.size(), false) {}
 
@@ -382,8 +382,8 @@ OpGraph parse_onnx(std::string_view bytes, const std::string& place, std::string
                    const ModelCosts& costs) {
   if (costs.empty())
     throw InputError(place,
-                     "an ONNX model has no costs: name devices to estimate them for, as in "
-                     "--costs gpu=rtx3090, or a profile, as in --costs profile.json");
+                     "an ONNX model has no costs: name devices to estimate them for, as in " +
+                         costs_to_give(costs.in_python) + ", or the file of a profile");
   const std::optional<WireReader> message = find_onnx_graph(bytes, place);
   if (!message.has_value()) throw InputError(place, "the model has no graph");
   OnnxGraph graph = read_onnx_graph(*message);

@@ -19,24 +19,22 @@ NameSet names_in(const std::vector<OnnxValueType>& values) {
   return names;
 }
 
-std::string option_for(std::string_view name) { return "--dim " + printable(name, 60) + "=N"; }
-
 }  // namespace
 
-OnnxDimensions::OnnxDimensions(const OnnxGraph& graph, const std::string& place, const Sizes& sizes,
-                               std::optional<std::int64_t> batch)
-    : sizes_(sizes), batch_(batch), of_inputs_(names_in(graph.inputs)) {
+OnnxDimensions::OnnxDimensions(const OnnxGraph& graph, const std::string& place,
+                               const ModelCosts& costs)
+    : costs_(costs), batch_(batch_of(costs)), of_inputs_(names_in(graph.inputs)) {
   NameSet inside = names_in(graph.values);
   inside.merge(names_in(graph.outputs));
-  for (const auto& [name, size] : sizes)
+  for (const auto& [name, size] : costs.dimensions)
     if (!of_inputs_.contains(name) && !inside.contains(name))
       throw InputError(place, "the model has no open dimension " + in_quotes(printable(name, 120)));
 }
 
 std::optional<std::int64_t> OnnxDimensions::given(const OnnxDimension& dimension) const {
   if (dimension.size.has_value()) return dimension.size;
-  const auto named = sizes_.find(dimension.name);
-  return named != sizes_.end() ? std::optional(named->second) : std::nullopt;
+  const auto named = costs_.dimensions.find(dimension.name);
+  return named != costs_.dimensions.end() ? std::optional(named->second) : std::nullopt;
 }
 
 OnnxShape OnnxDimensions::of_input(const std::vector<OnnxDimension>& dimensions) const {
@@ -44,11 +42,12 @@ OnnxShape OnnxDimensions::of_input(const std::vector<OnnxDimension>& dimensions)
   for (const OnnxDimension& dimension : dimensions) {
     const std::optional<std::int64_t> size = given(dimension);
     if (!size.has_value() && !batch_.has_value())
-      throw InputError(dimension.name.empty()
-                           ? "it has an open dimension: give it with --batch"
-                           : "it has the open dimension " +
-                                 in_quotes(printable(dimension.name, 120)) +
-                                 ": give it with --batch N, or " + option_for(dimension.name));
+      throw InputError(
+          dimension.name.empty()
+              ? "it has an open dimension: give it with " + batch_to_give(costs_.in_python)
+              : "it has the open dimension " + in_quotes(printable(dimension.name, 120)) +
+                    ": give it with " + batch_to_give(costs_.in_python) + ", or " +
+                    dimension_to_give(dimension.name, costs_.in_python));
     shape.push_back(size.has_value() ? *size : *batch_);
   }
   return shape;
@@ -67,7 +66,7 @@ OnnxShape OnnxDimensions::of_value(const std::vector<OnnxDimension>& dimensions)
                 "onnx.shape_inference on the model first"
               : "an output has the open dimension " + in_quotes(printable(dimension.name, 120)) +
                     ", which does not follow from its inputs: give it with " +
-                    option_for(dimension.name));
+                    dimension_to_give(dimension.name, costs_.in_python));
     shape.push_back(size.has_value() ? *size : *batch_);
   }
   return shape;

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,17 +10,15 @@
 #include <vector>
 
 #include "baechi/io/onnx/onnx_model.h"
+#include "baechi/io/profile/model_costs.h"
 
 namespace baechi {
 
 class OnnxDimensions {
  public:
-  using Sizes = std::map<std::string, std::int64_t, std::less<>>;
-
-  // `batch` is for what `sizes` does not name. Throws InputError when `graph` has none of a name in
-  // `sizes`: "file: reason". Graph and sizes must outlive this.
-  OnnxDimensions(const OnnxGraph& graph, const std::string& place, const Sizes& sizes,
-                 std::optional<std::int64_t> batch);
+  // The batch is for what the costs' dimensions do not name. Throws InputError when `graph` has none
+  // of such a name: "file: reason". Graph and costs must outlive this.
+  OnnxDimensions(const OnnxGraph& graph, const std::string& place, const ModelCosts& costs);
 
   OnnxShape of_input(const std::vector<OnnxDimension>& dimensions) const;
 
@@ -34,7 +30,7 @@ class OnnxDimensions {
  private:
   std::optional<std::int64_t> given(const OnnxDimension& dimension) const;
 
-  const Sizes& sizes_;
+  const ModelCosts& costs_;
   const std::optional<std::int64_t> batch_;
   std::unordered_set<std::string_view> of_inputs_;
 };

@@ -68,6 +68,17 @@ std::vector<std::string> unestimated_kinds(const ModelCosts& costs) {
   return kinds;
 }
 
+std::string costs_to_give(bool in_python) {
+  return in_python ? "costs=\"gpu=rtx3090\"" : "--costs gpu=rtx3090";
+}
+
+std::string batch_to_give(bool in_python) { return in_python ? "batch=N" : "--batch N"; }
+
+std::string dimension_to_give(std::string_view name, bool in_python) {
+  const std::string shown = printable(name, 60);
+  return in_python ? "dimensions={\"" + shown + "\": N}" : "--dim " + shown + "=N";
+}
+
 void check_coverage(const std::vector<std::string_view>& operators, const std::string& place,
                     const ModelCosts& costs) {
   if (!costs.kinds.empty()) return;
@@ -79,8 +90,8 @@ void check_coverage(const std::vector<std::string_view>& operators, const std::s
   if (2 * known < operators.size())
     throw InputError(place, "only " + std::to_string(known) + " of " +
                                 std::to_string(operators.size()) + " operators are in " +
-                                costs.profiles.front().place +
-                                ": estimate the others, as with --costs gpu=rtx3090");
+                                costs.profiles.front().place + ": estimate the others, as with " +
+                                costs_to_give(costs.in_python));
 }
 
 namespace {

@@ -26,6 +26,7 @@ struct ModelCosts {
   std::optional<std::int64_t> batch = {};  // what stands for a dimension that the model leaves open
   std::map<std::string, std::int64_t, std::less<>> dimensions = {};  // for some of them, by name
   std::vector<ProfileSource> profiles = {};  // the last one that has a cost says it
+  bool in_python = false;  // errors name Python's arguments, where else the command's options
 
   // Neither an estimate nor a measurement: models without costs are refused.
   bool empty() const { return kinds.empty() && profiles.empty(); }
@@ -34,6 +35,11 @@ struct ModelCosts {
 // `text` is KIND=PRESET,... or names a profile file: a text without '=', or with '/'. Throws
 // InputError for what is neither.
 void add_model_costs(const std::string& text, ModelCosts& costs);
+
+// What to say to the one who gave too little, in the words of the command or of Python.
+std::string costs_to_give(bool in_python);                             // --costs gpu=rtx3090
+std::string batch_to_give(bool in_python);                             // --batch N
+std::string dimension_to_give(std::string_view name, bool in_python);  // --dim NAME=N
 
 // with_profile() for all of them, errors beginning with the file's name.
 OpGraph with_profiles(OpGraph graph, const ModelCosts& costs);
