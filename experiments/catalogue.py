@@ -66,6 +66,11 @@ OF_OTHERS = {
         "planner_results",
         ("paper", "pipedream", "dnn-partitioning"),
     ),
+    "orders": OnGraphsOfOthers(
+        "auto made for the order of the executor against auto made for another",
+        "orders",
+        ("paper", "pipedream", "dnn-partitioning"),
+    ),
     "dnn_partitioning": OnGraphsOfOthers(
         "another research's instances and objectives",
         "dnn_partitioning",

@@ -18,6 +18,7 @@ from experiments import (
     catalogue,
     insufficient_memory,
     optimizations,
+    orders,
     peer_placers,
     peers,
     placement_time,
@@ -442,6 +443,31 @@ def test_without_its_framework_an_experiment_is_skipped(
     monkeypatch.setitem(catalogue.MODULE_OF_NEED, "torch", "a_module_that_nobody_has")
     assert command.main(["truth", "--output", str(tmp_path)]) == several.SKIPPED
     assert "skipped: a_module_that_nobody_has is not installed" in capsys.readouterr().out
+
+
+def test_plans_for_orders_are_those_of_direct_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "BUDGET", 0.01)
+    graph, cluster = baechi.generate("layered", operators=40, seed=3), baechi.Cluster("2x8GiB")
+    row = orders.Row("layered", "two")
+    orders.measure(graph, cluster, row)
+    plan = baechi.place_graph(graph, cluster, budget=0.01, order="none", bounds=False)
+    assert row.own("none") == plan.makespan_ns
+    assert row.steps["none", "program"] == plan.with_order("program").makespan_ns
+    assert row.steps.keys() == {(a, b) for a in orders.ORDERS for b in orders.ORDERS}
+
+
+def test_a_plan_that_loses_to_one_for_another_order_is_named() -> None:
+    steps = dict.fromkeys(((a, b) for a in orders.ORDERS for b in orders.ORDERS), 100)
+    row = orders.Row("g", "two", {**steps, ("planned", "none"): 80, ("none", "program"): 99})
+    del row.steps["program", "none"]  # does not fit
+    assert row.ratios("none") == [100 / 80]
+    assert orders.exceptions([row]) == (
+        "Longer by more than 1%: g (two), program: 1.0%; g (two), none: 25.0%.\n"
+    )
+    told = orders.summary([row])
+    assert "| none | planned | 1 | 1 | 1.250 | 1.250 | 1.250 | 1 |" in told
+    assert "| none | program | 0 | 0 | - | - | - | 0 |" in told
+    assert "| oom | **0.0001** | 25.0% |" in orders.table([row])
 
 
 def test_progress_counts_and_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -287,5 +287,28 @@ TEST_CASE("execution order: of plans that are as fast, the one that is the best 
   CHECK(most_robust_of_fastest(costs, attempts, request) == 0);
 }
 
+// As above, with `make` held where it is: without an order both are candidates of the planner.
+TEST_CASE("execution order: the planner takes the plan that is the best at worst") {
+  for (const std::size_t slow : {0U, 1U}) {
+    CAPTURE(slow);
+    OpGraphBuilder builder("pair");
+    const OpId make = builder.add_operator({.name = "make", .pin = "gpu:" + std::to_string(slow)});
+    builder.set_time(make, kAnyKind, Time(1));
+    const OpId read = builder.add_operator({.name = "read"});
+    builder.set_time(read, kAnyKind, Time(1'000));
+    builder.connect(builder.add_output(make, Bytes(1'000)), read);
+    const OpGraph graph = std::move(builder).build();
+    ClusterSpec spec = byte_per_ns(2, CommunicationMode::kParallel, Time(0), Bytes(10'000)).spec();
+    spec.devices[slow].speed = Speed(kFullSpeed.count() / 2);
+    const Cluster cluster(std::move(spec));
+    const CostModel costs(graph, cluster);
+    const PlanResult result = make_plan(costs, request_for(ExecutionOrder::kNone));
+    const auto* plan = std::get_if<Plan>(&result);
+    REQUIRE(plan != nullptr);
+    CHECK(plan->makespan() == Time(2'002));
+    CHECK(plan->schedule.slots[read].device.index() == 1 - slow);
+  }
+}
+
 }  // namespace
 }  // namespace baechi

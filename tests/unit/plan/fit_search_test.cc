@@ -8,6 +8,8 @@
 
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/planner.h"
+#include "baechi/schedule/execution_order.h"
+#include "unit/graphs.h"
 
 namespace baechi {
 namespace {
@@ -130,6 +132,35 @@ TEST_CASE("planner: unequal kinds and tight memory get an answer") {
   const CostModel costs(graph, cluster);
   const PlanResult result = make_plan(costs, {});
   CHECK(std::holds_alternative<Plan>(result));
+}
+
+// What fits in the order of its sequences need not fit in the executor's.
+TEST_CASE("packing: what is found fits in the order in which it will run") {
+  std::size_t found = 0, only_planned = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(seed);
+    const Placement on_one(graph.num_ops(), kFirst);
+    const Cluster ample = testing::unit_latency_cluster(1, Bytes(1'000'000'000));
+    const Bytes peak =
+        simulate(CostModel(graph, ample), {on_one, std::nullopt}).devices[kFirst].peak;
+    const Cluster tight = testing::unit_latency_cluster(2, Bytes(peak.count() * 55 / 100));
+    const CostModel costs(graph, tight);
+    const Units units(costs);
+    for (const ExecutionOrderEntry& entry : execution_orders()) {
+      FitSearch search(costs, units, {.order = entry.order});
+      const std::optional<PlacedGraph> packed = search.pack();
+      if (!packed.has_value()) continue;
+      ++found;
+      const PlacedGraph run = as_executed(*packed, entry.order, graph, 2);
+      CHECK(run.order == packed->order);
+      CHECK_FALSE(find_overflow(simulate(costs, run), costs.cluster()).has_value());
+      const PlacedGraph freely = as_executed(*packed, ExecutionOrder::kNone, graph, 2);
+      if (find_overflow(simulate(costs, freely), costs.cluster()).has_value()) ++only_planned;
+    }
+  }
+  CHECK(found > 30);
+  CHECK(only_planned > 0);
 }
 
 }  // namespace
