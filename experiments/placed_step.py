@@ -171,7 +171,9 @@ class Placement:
                 tier=tier,
             )
             try:
-                runs = [_step(model, inputs, self.machine.clock, count) for _ in range(1 + steps)]
+                runs = [
+                    trained_step(model, inputs, self.machine.clock, count) for _ in range(1 + steps)
+                ]
             finally:
                 placed.restore()
         best = min(runs[1:], key=lambda run: run.total)
@@ -185,7 +187,7 @@ class Placement:
         )
 
 
-def _step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: int) -> Step:
+def trained_step(model: Any, inputs: Mapping[str, torch.Tensor], clock: str, devices: int) -> Step:
     """Run a forward and a backward, from idle devices until they are idle again."""
     model.zero_grad()
     gc.collect()

@@ -153,8 +153,8 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "placements that `auto` finds. Running in the order of the plan as well makes a step up to "
         f"{beyond[best]:.0%} shorter than streams alone ({best}), and at worst "
         f"{-beyond[worst]:.0%} longer ({worst}); m-TOPO cuts the models in a few places and has "
-        "little to gain. *Streams* alone is tier 1. The graph of tier 2 in the order of the "
-        "program is what `place` runs by default where there is one: a step of it is "
+        "little to gain. *Streams* alone is tier 1. A step of the graph of tier 2 in the "
+        "order of the program is "
         f"{later[slowest]:.0%} longer on {slowest}, where it hides {hides:.0%} in the backward, "
         f"and at most {next_slowest:.1%} longer on the others.",
         {"modes": ("Step time by mode, placements of auto on four devices", figure(rows))},

@@ -18,6 +18,7 @@ from baechi.summary import Summary, on_one_device, summary
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
+from baechi.torch.run.ways import Choice
 from baechi.torch.trace.exported import export
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.operators import OperatorWatcher
@@ -46,6 +47,7 @@ class Placed:
         self.tier_peaks: dict[int, dict[str, int]] = {}  # predicted, by tier
         self.gradients = "freed"  # or "held": what the peaks assume of them when a forward begins
         self.why_tier_1 = why_tier_1  # where no call may run in tier 2
+        self.choice = Choice(assigner.full_mode, "it was asked for")  # of the mode
         self._assigner = assigner
         assigner.install()
         self._active = True
@@ -147,6 +149,11 @@ class Placed:
         return self._assigner.tier
 
     @property
+    def mode(self) -> str:
+        """How operators and transfers are ordered: "plain", "streams" or "streams+order"."""
+        return self.choice.mode
+
+    @property
     def peaks(self) -> dict[str, int]:
         """The most bytes that each device is predicted to hold in a step like the example's.
 
@@ -194,7 +201,9 @@ class Placed:
         name = type(self.model).__name__
         said = summary(name, self.plan, self.runs_on, peaks, self._alone)
         note = f": {self.tier_note}" if self.tier_note else ""
-        said.below.append(f"mode {self._assigner.mode!r}, tier {self.tier}{note}")
+        said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
+        if self.choice.ways:
+            said.below.append(str(self.choice))
         if self.gradients == "held":
             said.below.append("with room for gradients that are held while a forward runs")
         return said
@@ -214,4 +223,5 @@ class Placed:
         return report(self.plan, path)
 
     def __repr__(self) -> str:
-        return f"<Placed {type(self.model).__name__} on {len(self._assigner.devices)} devices>"
+        name, count = type(self.model).__name__, len(self._assigner.devices)
+        return f"<Placed {name} on {count} devices, mode {self.mode!r}, tier {self.tier}>"

@@ -21,6 +21,7 @@ from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graph_gain import gain_of
 from baechi.torch.run.graphs import Tier2
+from baechi.torch.run.ways import AUTO
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.placement import operators_of
 from baechi.torch.trace.schedule import ORDER
@@ -43,6 +44,7 @@ def assign(
     exported: Sequence[Exported] = (),
     units: Any = "leaf",
     early: ExampleGraph | None = None,
+    unasked: bool = False,
 ) -> Placed:
     """Run a model as a placement says.
 
@@ -59,6 +61,7 @@ def assign(
         exported: Graphs of the model that are there already; others are made when wanted.
         units: As `captured` was made with.
         early: The one of `exported` that nobody gave, and what the model was like then.
+        unasked: The mode was chosen for the user: later graphs must not take long to trace.
 
     """
     model = _private_compile.uncompiled(model)
@@ -75,7 +78,7 @@ def assign(
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
     gain = gain_of(captured, device_of, plan)
-    asked = tier == 2 or mode == ORDER or operators is not None
+    asked = tier == 2 or (mode == ORDER and not unasked) or operators is not None
     if not (asked or exported or early is not None or gain.is_worth_it):
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan, str(gain))
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
@@ -96,7 +99,7 @@ def plan(
     costs: str | Costs = "estimate",
     optimizer: str | type | torch.optim.Optimizer | None = "adam",
     units: Any = "leaf",
-    mode: str = "streams",
+    mode: str = "auto",
     tier: str | int = "auto",
     level: str = "module",
     gradients: str = "auto",
@@ -141,7 +144,7 @@ def place(
     costs: str | Costs = "estimate",
     optimizer: str | type | torch.optim.Optimizer | None = "adam",
     units: Any = "leaf",
-    mode: str = "streams",
+    mode: str = "auto",
     tier: str | int = "auto",
     level: str = "module",
     gradients: str = "auto",
@@ -165,7 +168,9 @@ def place(
         optimizer: Whose state needs room beside the weights: a name, a class or an instance.
         units: Modules that become one operator: "leaf", classes, names or a predicate.
         mode: "streams" overlaps transfers, "plain" copies at once, "streams+order" also runs
-            operators in the order of the plan, in tier 2.
+            operators in the order of the plan, in tier 2. "auto" takes "streams+order" where its
+            step is predicted to be clearly shorter than that of "streams" and worth the tracing of
+            a graph, or where it is the order that `plan` was made for.
         tier: 2 runs the model as a graph by torch.export, 1 runs its own code; "auto" the graph
             where the mode or the level needs it, or it is worth its tracing.
         level: "module" plans module calls and the functions between them, "operator" the calls
@@ -218,13 +223,15 @@ def placed_as(asked: Request) -> Placed:
         found.captured,
         found.plan.device_of,
         found.physical_of,
-        mode=asked.mode,
+        mode=found.choice.mode,
         plan=found.plan,
         tier=1 if found.too_large else asked.tier,
         exported=found.exported,
         units=asked.units,
         early=found.early,
+        unasked=asked.mode == AUTO and asked.plan is None,
     )
     placed.tier_peaks, placed.gradients = found.peaks, found.gradients
+    placed.choice = found.choice
     placed.why_tier_1 = found.too_large or placed.why_tier_1
     return placed

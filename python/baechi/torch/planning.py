@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.progress import warn
+from baechi.pipeline import DoesNotFit, cluster_of, plan_given
+from baechi.progress import stage, warn
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import default_devices, detected_cluster, usable
 from baechi.torch.base.nested import tensors_in
@@ -34,11 +35,13 @@ from baechi.torch.memory.fit import (
     given_for_gradients,
     peaks_by_tier,
     planned_for_gradients,
+    planned_within,
 )
 from baechi.torch.record.capture import RecordingPlace, call_arguments
 from baechi.torch.record.recorded_step import Capture, kept_ops
-from baechi.torch.run.graph_gain import gain_of
+from baechi.torch.run.graph_gain import gain_of, host_of
 from baechi.torch.run.graphs import MODES, TIERS
+from baechi.torch.run.ways import AUTO, Choice, Comparison, first_choice
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
@@ -52,12 +55,12 @@ LEVELS = ("module", "operator")
 INTERNAL = ("search", "to_run", "exported")  # what of a Request is no argument of `place`
 
 
-def check_how(mode: str, tier: str | int) -> None:
+def check_how(mode: str, tier: str | int, modes: Sequence[str] = MODES) -> None:
     """Raise InputError unless there is such a way to run a model."""
     if tier not in TIERS:
         raise InputError(f"tier is one of {', '.join(map(str, TIERS))}, not {tier!r}")
-    if mode not in MODES:
-        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if mode not in modes:
+        raise InputError(f"mode is one of {', '.join(modes)}, not {mode!r}")
     if tier == 1 and mode == ORDER:
         raise InputError("tier 1 runs operators in the order of the program: mode needs tier 2")
 
@@ -99,7 +102,7 @@ class Request:
     costs: str | Costs = "estimate"
     optimizer: Any = "adam"
     units: Any = "leaf"
-    mode: str = "streams"
+    mode: str = AUTO
     tier: str | int = "auto"
     level: str = "module"
     gradients: str = "auto"
@@ -119,14 +122,20 @@ class Request:
                 f"order follows from the mode: {ORDER!r} runs operators in the order of the plan, "
                 "the other modes in that of the program"
             )
-        self.search = {**self.search, "order": "planned" if self.mode == ORDER else "program"}
         check_loss(self.loss)
         self.optimizer = optimizer_name(self.optimizer)
         if self.gradients not in GRADIENTS:
             raise InputError(f"gradients is one of {', '.join(GRADIENTS)}, not {self.gradients!r}")
         if self.level not in LEVELS:
             raise InputError(f"level is one of {', '.join(LEVELS)}, not {self.level!r}")
-        check_how(self.mode, self.tier)
+        check_how(self.mode, self.tier, (AUTO, *MODES))
+        if self.plan is not None:
+            plan_given(self.plan)
+            if self.cluster != "auto" and cluster_of(self.cluster) != self.plan.cluster:
+                raise InputError(
+                    "cluster: the plan was made for other devices, which it names itself: give the "
+                    "cluster or the plan"
+                )
 
 
 class Planned:
@@ -136,6 +145,7 @@ class Planned:
         plan: What runs where and when.
         captured: The step by modules and functions, whatever was planned.
         physical_of: The physical device of each of the cluster's.
+        choice: The mode that runs it, and why.
         peaks: The most bytes that each device will hold, by tier and device.
         gradients: Whether those of the step before are "held" while a forward runs, or "freed".
         early: The graph of the example inputs, where it was wanted, or why there is none.
@@ -168,8 +178,9 @@ class Planned:
         self.early: ExampleGraph | None = None
         self.exported = list(asked.exported)
         self.too_large = ""
+        self.choice = first_choice(asked.mode, asked.tier, asked.plan)
         given = asked.tier != 1 and bool(asked.exported)
-        if asked.tier == 2 or asked.mode == ORDER or asked.level == "operator" or given:
+        if asked.tier == 2 or self.choice.mode == ORDER or asked.level == "operator" or given:
             self._trace()
         self.plan = self._find_plan() if asked.plan is None else self._given_plan(asked.plan)
 
@@ -188,8 +199,14 @@ class Planned:
         if graph is not None:
             self.exported = [graph, *(e for e in asked.exported if e is not graph)]
             self._memory.graph = GraphStep(
-                graph, asked.mode, self._chosen, lambda units: self._record(units=units)
+                graph, self.choice.mode, self._chosen, lambda units: self._record(units=units)
             )
+
+    @property
+    def _order(self) -> str:
+        """The order in which operators run; only a graph can follow a plan's own."""
+        ordered = self.choice.mode == ORDER and self._memory.graph is not None
+        return "planned" if ordered else "program"
 
     def _given_plan(self, plan: Plan) -> Plan:
         asked, memory = self._asked, self._memory
@@ -205,6 +222,8 @@ class Planned:
                 f"{type(asked.model).__name__}; give the example inputs and the units that it was "
                 "made with"
             )
+        if self._order == "program" != plan.order:
+            plan = plan.with_order("program")
         self.peaks, self.gradients = given_for_gradients(plan, memory, asked.gradients)
         if self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
@@ -237,25 +256,85 @@ class Planned:
             options: Any = {"together": together, "held_gradients": held}
             return graph_of(step, costs, optimizer=asked.optimizer, **options).graph
 
+        search = {**asked.search, "order": self._order}
         plan, self.peaks, self.gradients = planned_for_gradients(
-            graph, self.cluster, memory, asked.gradients, asked.search
+            graph, self.cluster, memory, asked.gradients, search
         )
+        if asked.mode == AUTO and asked.tier != 1:
+            plan = self._shortest(plan, graph)
         if asked.to_run and self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
         most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
         return plan.with_run_peaks(most)
 
-    def _trace_if_worth_it(self, plan: Plan) -> None:
-        if not gain_of(self.captured, plan.device_of, plan).is_worth_it:
-            return
-        self._trace()
+    def _shortest(self, plan: Plan, graph: Callable[[bool], Graph]) -> Plan:
+        """Return the plan of the mode with the shortest step: `plan`, or one in its own order."""
+        if self.early is not None and self._memory.graph is None:
+            self.choice = Choice("streams", self._no_graph())
+            return plan
+        index = {name: i for i, name in enumerate(self.physical_of)}
+        operators, device_of = operators_of(self.captured, plan.device_of, self.exported, index)
+        traced = self.early is not None
+        worth = traced or gain_of(self.captured, device_of, plan).is_worth_it
+        tiers = tuple(t for t in self._memory.tiers if (worth if t == 2 else operators is None))
+        compared = Comparison(plan, host_of(self.captured, device_of), tiers, traced)
+        ordered, peaks = self._planned_order(graph) if compared.may_gain() else (None, {})
+        if not compared.why and compared.gains(ordered) and ordered is not None:
+            if not traced:
+                compared.why, peaks = self._traced_in_order(ordered)
+            if not compared.why:
+                self.choice, self.peaks = compared.choice(), peaks
+                return ordered
+        self.choice = compared.choice()
         if self._memory.graph is not None:
-            both = peaks_by_tier(self._memory, plan)
-            self.too_large = _too_large(both[2], self.cluster)
-            if self.too_large:
-                self.exported = []
-            else:
-                self.peaks = both
+            self._memory.graph.mode = self.choice.mode
+            if not traced:
+                self._check_graph(plan)
+        return plan
+
+    @stage("planning")
+    def _planned_order(
+        self, graph: Callable[[bool], Graph]
+    ) -> tuple[Plan | None, dict[int, dict[str, int]]]:
+        """Return a plan in its own order and its peaks; those of a graph only if there is one."""
+        memory = self._memory
+        if memory.graph is not None:
+            memory.graph.mode = ORDER
+        search = {**self._asked.search, "order": "planned"}
+        try:
+            return planned_within(graph(self.gradients == "held"), self.cluster, memory, search)
+        except DoesNotFit:
+            return None, {}
+
+    def _traced_in_order(self, plan: Plan) -> tuple[str, dict[int, dict[str, int]]]:
+        """Trace the model for a plan in its own order; return why it cannot run so, and peaks."""
+        self._trace()
+        if self._memory.graph is None:
+            return self._no_graph(), {}
+        self._memory.graph.mode = ORDER
+        peaks = peaks_by_tier(self._memory, plan)
+        large = _too_large(peaks[2], self.cluster)
+        return large and f"in the order of the plan {large}", peaks
+
+    def _no_graph(self) -> str:
+        assert self.early is not None
+        return f"{type(self._asked.model).__name__} has no graph: {self.early.reason}"
+
+    def _trace_if_worth_it(self, plan: Plan) -> None:
+        if gain_of(self.captured, plan.device_of, plan).is_worth_it:
+            self._trace()
+            self._check_graph(plan)
+
+    def _check_graph(self, plan: Plan) -> None:
+        """Let a graph that nobody asked for run only if it has room."""
+        if self._memory.graph is None:
+            return
+        both = peaks_by_tier(self._memory, plan)
+        self.too_large = _too_large(both[2], self.cluster)
+        if self.too_large:
+            self.exported = []
+        else:
+            self.peaks = both
 
 
 def _too_large(peaks: Mapping[str, int], cluster: Cluster) -> str:

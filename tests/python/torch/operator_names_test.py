@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.trace.exported import export
 from same_training import trains_the_same
 from torch import nn
 
@@ -75,3 +76,24 @@ def test_parts_that_are_called_by_their_parent_and_directly() -> None:
         ">>block.embed.out",
     } <= set(keys)
     trains_the_same(model, inputs, ran=2)
+
+
+class Bounded(nn.Module):
+    """Takes as many rows as there are, at most: of an open size a trace makes a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = min(x.shape[0], max(2, int(1.25 * x.shape[0])))
+        return (self.linear(x) * 2).topk(rows, 0).values.sin().cos()
+
+
+def test_arithmetic_on_sizes_does_not_shift_the_names_of_what_follows() -> None:
+    model, x = Bounded(), torch.randn(6, 4)
+    recorded = {op.key for op in baechi.torch.capture(model, x).ops}
+    calls = [node for node in export(model, x).graph.nodes if node.kind == "call"]
+    named = {node.owner for node in calls if not node.is_host}
+    assert named <= recorded
+    assert {"mul@0", "topk@1", "sin@2", "cos@3"} <= named

@@ -16,7 +16,7 @@ def simulated(count: int) -> list[str]:
 def placed_at_random(model: Any, inputs: Any, devices: int | list[str] = 3, **options: Any) -> Any:
     """Place every operator somewhere: on the devices named, or on so many that are the host."""
     names = ["cpu"] * devices if isinstance(devices, int) else devices
-    options = {"method": "random", "bounds": False, **options}
+    options = {"method": "random", "bounds": False, "mode": "streams", **options}
     known = options.pop("exported", ())
     where = {"cluster": f"{len(names)}x1GiB", "devices": names}
     return place_with(known, model, inputs, **where, **options)

@@ -50,7 +50,7 @@ def test_a_placed_model_says_where_it_runs_and_what_limits_it(
     assert placed._repr_html_().count("<tr>") == 3
     assert placed.report(tmp_path / "plan.html") == tmp_path / "plan.html"
     assert "Sequential" in (tmp_path / "plan.html").read_text()
-    assert repr(placed) == "<Placed Sequential on 2 devices>"
+    assert repr(placed) == f"<Placed Sequential on 2 devices, mode 'streams', tier {placed.tier}>"
     placed.restore()
 
 
@@ -79,7 +79,14 @@ def test_place_tells_of_its_stages_and_of_the_result(
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     inputs = torch.randn(8, 256)
     placed = baechi.torch.place(
-        model, inputs, CLUSTER, devices=DEVICES, costs="measure", tier=2, verbose=True
+        model,
+        inputs,
+        CLUSTER,
+        devices=DEVICES,
+        costs="measure",
+        mode="streams",
+        tier=2,
+        verbose=True,
     )
     said = capsys.readouterr().err
     told = re.findall(r"baechi: (\w+) \.\.\. \d+\.\d s", said)

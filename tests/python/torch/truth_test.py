@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("baechi.torch.sim")
 
 import baechi
-from experiments import placed_step, profile_models, protocol, truth
+from experiments import placed_step, profile_models, protocol, truth, truth_default
 from experiments.page import in_words
 from experiments.program_order import in_program_order
 from experiments.torch_workloads import MODES, TINY, estimated_graph, measured_graph
@@ -125,17 +125,18 @@ def test_the_virtual_table_is_run_again_and_the_others_stay(tmp_path: Path) -> N
     first.write(tmp_path, "command")
     again = truth.again(tmp_path, [TINY["unet"]])
     assert len(again.tables[0].rows) == len(truth.PLACEMENTS)
-    assert [table.rows for table in again.tables[1:]] == [table.rows for table in clocks]
+    assert [row["devices"] for row in again.tables[1].rows] == list(truth_default.DEVICES)
+    assert [table.rows for table in again.tables[2:]] == [table.rows for table in clocks]
     today = again.made["date"]
-    head, virtual, *on_clocks, sizes = again.markdown("command").split("\n## ")
+    head, virtual, by_default, *on_clocks, sizes = again.markdown("command").split("\n## ")
     assert sizes.startswith("Sizes")
     assert f"| unet | {TINY['unet'].sizes()} |" in sizes
     assert today in head
-    assert "2000-01-01" not in head + virtual
+    assert "2000-01-01" not in head + virtual + by_default
     assert all(f"older: {in_words(first.made)}" in table for table in on_clocks)
     again.write(tmp_path, "command")
     third = truth.again(tmp_path, [TINY["unet"]])  # the dates are in the JSON as well
-    assert [table.made for table in third.tables] == [None, first.made, first.made]
+    assert [table.made for table in third.tables] == [None, None, first.made, first.made]
 
 
 def test_tables_of_the_same_day_and_machine_say_nothing_of_it(tmp_path: Path) -> None:
@@ -143,3 +144,12 @@ def test_tables_of_the_same_day_and_machine_say_nothing_of_it(tmp_path: Path) ->
     truth.page([truth.on_the_virtual_clock([]), *clocks]).write(tmp_path, "command")
     again = truth.again(tmp_path, [TINY["unet"]])
     assert "older" not in again.markdown("command").split("\n## ", 1)[1]
+
+
+def test_the_default_is_measured_beside_the_modes_that_can_be_asked_for() -> None:
+    row, _ = truth_default.rows_of([TINY["unet"]], MACHINE)
+    assert row["mode"] in truth_default.MODES[1:]
+    assert row["measured"] == row[f"{row['mode']} measured"]
+    assert abs(row["error"]) < 0.15
+    assert 0 <= row["behind"] < 0.1
+    assert "longer than the faster mode" in truth_default.by_default([row]).markdown()

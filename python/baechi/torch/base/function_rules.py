@@ -13,9 +13,13 @@ from baechi.torch.base.nested import tensors_in
 # Of `torch.func`: they read what their function names, beside its arguments.
 TRANSFORMS = frozenset(["vmap", "grad_and_value", "_vjp_with_argnums", "vjp_fn"])
 
+# What Python's own `min`, `int` or `not` of a size are while a model is traced.
+_OF_SIZES = ("float", "int", "ite", "max", "min", "not", "sqrt", "sum")
+
 # What only looks at a tensor, or is a view by attribute: never an operator of its own.
 OBSERVERS = frozenset(
     [
+        *(f"sym_{name}" for name in _OF_SIZES),
         "__get__",
         "__set__",
         "__delete__",

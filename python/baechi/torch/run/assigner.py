@@ -60,7 +60,7 @@ class Assigner:
         self.captured = captured
         self.placement = dict(device_of)
         self.devices = devices
-        self._full_mode = mode
+        self.full_mode = mode
         self._watch = watch  # told of every operator's outputs
         views = {op.key for op in captured.ops if op.only_views}  # are where their storage is
         self._device_of = {key: devices[i] for key, i in device_of.items() if key not in views}
@@ -83,7 +83,7 @@ class Assigner:
             self.placement,
             tier2.operators,
             push=self.mode == "streams",
-            starts=tier2.starts if self._full_mode == ORDER else None,
+            starts=tier2.starts if self.full_mode == ORDER else None,
             physical=self.places,
         )
         return Graphs(self.model, tier2, placement, self.sent, self._set_aside)
@@ -107,7 +107,7 @@ class Assigner:
             self.captured,
             self.placement,
             self.devices,
-            self._full_mode,
+            self.full_mode,
             tier2,
             watch=watch,
         )

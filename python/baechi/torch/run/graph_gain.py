@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a graph of a model is worth its tracing, before it is traced (Paper 4.3, the Assigner).
 
-Tier 2 saves the host the interception of calls. That shortens a step where the devices wait for the
-host, and is paid for with the time of torch.export, which grows with the calls of the model.
+Tier 2 saves the host the interception of calls, which shortens a step where the devices wait for
+the host; and it alone can run operators in the order of the plan, which shortens one where they
+wait for each other. Both are paid for with the time of torch.export, which grows with the calls of
+the model.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ OWN = 50e-6  # that the host takes for a call and its backward by itself
 
 WORTH_STEPS = 1000  # in which a graph must have saved what its tracing took
 PATIENCE = 1.0  # seconds that nobody is kept waiting without having asked
+PATIENCE_FOR_ORDER = 5.0  # for the order of the plan: what it saves is no guess about the host
+CLEARLY = 0.03  # of a step, that the order of the plan must save: predictions are no better
 
 
 @dataclass(frozen=True)
 class GraphGain:
-    """What a graph is predicted to save and to take, in seconds."""
+    """What a graph in the order of the program is predicted to save and to take, in seconds."""
 
     step: float  # in tier 1
     saved: float  # of a step
@@ -52,6 +56,54 @@ class GraphGain:
         )
 
 
+@dataclass(frozen=True)
+class OrderGain:
+    """What the order of a plan is predicted to save over that of the program, in seconds."""
+
+    step: float  # in the order of the program
+    ordered: float  # in the order of the plan
+    tracing: float  # that is not spent yet
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the step is shorter by more than predictions are off."""
+        return self.ordered < (1 - CLEARLY) * self.step
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether to run in that order without being asked."""
+        saved = self.step - self.ordered
+        return self.is_clear and self.is_quick and saved * WORTH_STEPS >= self.tracing
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether its tracing may be waited for."""
+        return self.tracing <= PATIENCE_FOR_ORDER
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the host takes for a step under a placement, in seconds, and what a trace would."""
+
+    graph: float  # for a graph's
+    intercepted: float  # more in tier 1
+    tracing: float
+
+    def step(self, makespan_ns: int, tier: int) -> float:
+        """Return what a step takes: the devices and the host work side by side."""
+        return max(makespan_ns / 1e9, self.graph + (self.intercepted if tier == 1 else 0.0))
+
+
+def host_of(captured: Capture, device_of: Mapping[str, Any]) -> Host:
+    """Return what the host takes; `device_of`: the device, or its name, of every operator."""
+    calls = [op for op in captured.ops if not op.key.startswith(LOSS)]
+    return Host(
+        OWN * len(calls),
+        INTERCEPTED * intercepted_calls(captured, device_of),
+        TRACING + TRACING_PER_CALL * len(captured.ops),
+    )
+
+
 def gain_of(captured: Capture, device_of: Mapping[str, Any], plan: Plan | None) -> GraphGain:
     """Return what a graph would gain under a placement.
 
@@ -61,10 +113,7 @@ def gain_of(captured: Capture, device_of: Mapping[str, Any], plan: Plan | None) 
         plan: How long the devices take for a step; None if that is unknown, and taken for nothing.
 
     """
-    calls = [op for op in captured.ops if not op.key.startswith(LOSS)]
-    intercepted = INTERCEPTED * intercepted_calls(captured, device_of)
-    host = OWN * len(calls) + intercepted
-    makespan = 0.0 if plan is None else plan.makespan_ns / 1e9
-    step = max(makespan, host)
-    saved = step - max(makespan, host - intercepted)
-    return GraphGain(step, saved, TRACING + TRACING_PER_CALL * len(captured.ops))
+    host = host_of(captured, device_of)
+    makespan = 0 if plan is None else plan.makespan_ns
+    step = host.step(makespan, 1)
+    return GraphGain(step, step - host.step(makespan, 2), host.tracing)
