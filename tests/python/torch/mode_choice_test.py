@@ -228,6 +228,10 @@ def test_a_graph_without_room_in_the_order_of_the_plan_runs_in_that_of_the_progr
     placed.model(X)
     assert (placed.tier, answers) == (2, [])  # it is traced, and has room so
     placed.restore()
+    monkeypatch.undo()
+    asked = placed_as_is_best(made(Spark), 10 * MILLISECOND, mode="streams", tier=2)
+    assert placed.tier_peaks[2] == asked.tier_peaks[2]
+    asked.restore()
 
 
 @pytest.mark.usefixtures("sim")
