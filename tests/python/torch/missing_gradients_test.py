@@ -14,33 +14,9 @@ from baechi.torch.run import communication
 from random_placement import placed_at_random, simulated
 from torch import nn
 
+from models.bank.elsewhere import WIDTH, Rounded
+
 sim: Any = pytest.importorskip("baechi.torch.sim")
-
-
-class _Second(torch.autograd.Function):
-    """Has no gradient for its first argument, as functions with a rounded or an index input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        return x.round() + y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
-        return None, gradients[0]
-
-
-class Rounded(nn.Module):
-    """Three layers of which the first and its neighbour get no gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.rounded, self.plain = (nn.Linear(4, 4) for _ in range(3))
-        self.last = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rounded = self.rounded(self.before(x))
-        last: torch.Tensor = self.last(_Second.apply(rounded, self.plain(x)) + 0)
-        return last
 
 
 def rounded() -> nn.Module:
@@ -52,7 +28,7 @@ def trained(model: nn.Module) -> dict[str, torch.Tensor | None]:
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     for _ in range(2):
         optimizer.zero_grad()
-        model(torch.ones(2, 4).double()).square().sum().backward()
+        model(torch.ones(2, WIDTH).double()).square().sum().backward()
         optimizer.step()
     return {n: p.grad if p.grad is None else p.detach().cpu() for n, p in model.named_parameters()}
 
@@ -71,7 +47,7 @@ def test_weights_without_a_gradient_stay_without(
     for seed in range(4):
         with sim.configured(devices=4, asynchronous=True, seed=seed):
             model = rounded()
-            placed_at_random(model, torch.ones(2, 4).double(), devices, seed=seed, tier=1)
+            placed_at_random(model, torch.ones(2, WIDTH).double(), devices, seed=seed, tier=1)
             found = trained(model)
         for name, value in expected.items():
             if value is None:
@@ -89,7 +65,7 @@ class Bent(nn.Module):
 
     def __init__(self, bend: Any) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.bend = bend
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -102,7 +78,7 @@ def test_compiled_functions_of_a_forward_run_as_planned() -> None:
     """PyTorch's compiler must not look into our waiting, which it takes for nothing."""
     torch.manual_seed(7)
     model = Bent(_bent).double()
-    x = torch.ones(2, 4).double()
+    x = torch.ones(2, WIDTH).double()
     expected = model(x).detach()
     model.bend = torch.compile(_bent, backend="eager")
     before = torch._dynamo.utils.counters["stats"]["calls_captured"]
