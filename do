@@ -48,6 +48,7 @@ hash_of() {
     sha256sum | cut -d' ' -f1
 }
 
+# Python >= 3.10, or nothing.
 find_python() {
   local candidate
   for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
@@ -56,9 +57,9 @@ find_python() {
       return
     fi
   done
-  fail "needs Python >= 3.10 (set PYTHON to choose one)"
 }
 
+# A C++20 compiler, or nothing.
 find_compiler() {
   local candidate
   for candidate in ${CXX:-c++ g++ clang++}; do
@@ -71,7 +72,27 @@ int main() { return A<int>{1} < A<int>{2} ? 0 : 1; }' |
       return
     fi
   done
-  fail "needs a C++20 compiler, e.g. g++ >= 11 (Debian and Ubuntu: apt install g++; or set CXX)"
+}
+
+# Names all that is missing at once.
+check_needs() {
+  local base=$1 missing=() packages=()
+  if [[ -z $base ]]; then
+    missing+=("Python >= 3.10 with pip (PYTHON chooses one)")
+    packages+=(python3-pip python3-dev)
+  elif [[ ! -d $venv ]] && ! "$base" -c 'import ensurepip' 2>/dev/null &&
+    ! "$base" -m pip --version >/dev/null 2>&1; then
+    missing+=("pip for $base")
+    packages+=(python3-pip)
+  fi
+  if [[ -z $CXX ]]; then
+    missing+=("a C++20 compiler, as g++ >= 11 (CXX chooses one)")
+    packages+=(g++)
+  fi
+  [[ ${#missing[@]} == 0 ]] && return
+  local words
+  words=$(printf ', and %s' "${missing[@]}")
+  fail "needs ${words#, and }; on Debian and Ubuntu: apt install ${packages[*]}"
 }
 
 # A virtual environment with pip, also where Debian's python3-venv is not installed.
@@ -79,7 +100,6 @@ make_venv() {
   local base=$1
   rm -rf "$venv"
   if ! "$base" -m venv "$venv" >/dev/null 2>&1; then
-    "$base" -m pip --version >/dev/null 2>&1 || fail "needs pip (apt install python3-pip)"
     rm -rf "$venv"
     "$base" -m venv --without-pip "$venv" || fail "cannot make a virtual environment in $venv"
     "$base" -m pip --quiet --python "$python" install pip || fail "cannot install pip into $venv"
@@ -138,6 +158,7 @@ prepare() {
   local base
   base=$(find_python)
   CXX=$(find_compiler)
+  check_needs "$base"
   export CXX
   if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1

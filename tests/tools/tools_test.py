@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -269,3 +271,16 @@ def test_a_framework_is_installed_as_listed_also_where_another_version_is_there(
         installing("missing", "missing==9\n", "none")
     with pytest.raises(run_checks.Failed, match="missing is installed and cannot be imported"):
         installing("missing", "missing==9\n", "missing==9\n")
+
+
+def test_all_that_a_machine_lacks_is_named_at_once(root: Path) -> None:
+    environment = {**os.environ, "PYTHON": "no-python", "CXX": "no-compiler"}
+    done = subprocess.run(
+        ["bash", root / "do", "setup"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "do: needs Python >= 3.10 with pip (PYTHON chooses one), and a C++20 compiler, as "
+        "g++ >= 11 (CXX chooses one); on Debian and Ubuntu: apt install python3-pip python3-dev "
+        "g++\n"
+    )
