@@ -15,9 +15,11 @@ from torch import nn
 from baechi._core import InputError, Plan
 from baechi.reports import report
 from baechi.summary import Summary, on_one_device, summary
+from baechi.torch.base.mini_batch import cut
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
+from baechi.torch.run.stepping import Stepper, StepPlan
 from baechi.torch.run.ways import Choice
 from baechi.torch.trace.exported import export
 from baechi.torch.trace.graph import NotExportedError
@@ -49,6 +51,7 @@ class Placed:
         self.why_tier_1 = why_tier_1  # where no call may run in tier 2
         self.choice = Choice(assigner.full_mode, "it was asked for")  # of the mode
         self._assigner = assigner
+        self._stepper: Stepper | None = None
         assigner.install()
         self._active = True
 
@@ -58,6 +61,36 @@ class Placed:
             self._assigner.remove()
             self._active = False
         return self.model
+
+    def take_steps(self, planned: StepPlan, example_inputs: Any) -> None:
+        """Have `step` run what was planned for mini-batches such as the example."""
+        self._stepper = Stepper(self._assigner, planned)
+        try:
+            self._stepper.program(cut(example_inputs, planned.micro_batches))
+        except BaseException:
+            self.restore()
+            raise
+
+    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+        """Run forward and backward of a mini-batch in the micro-batches that were planned.
+
+        Gradients are added to those of the parameters: the mean over the micro-batches.
+
+        Args:
+            inputs: A mini-batch, as example inputs are given, and as many samples.
+            targets: What the loss is called with behind the output, as `place` was given them.
+
+        Returns:
+            The mean of the micro-batches' losses, without a gradient, where it was computed.
+
+        """
+        if self._stepper is None:
+            raise InputError(
+                "step runs micro-batches: place(..., micro_batches=4), or another number"
+            )
+        if not self._active:
+            raise InputError("the model is not placed any more: restore() was called")
+        return self._stepper.step(inputs, targets)
 
     def verify(
         self,
@@ -204,6 +237,8 @@ class Placed:
         said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
         if self.choice.ways:
             said.below.append(str(self.choice))
+        if self._stepper is not None:
+            said.below.append(f"step: {self._stepper.micro_batches} micro-batches")
         if self.gradients == "held":
             said.below.append("with room for gradients that are held while a forward runs")
         return said

@@ -15,6 +15,7 @@ from baechi.progress import stage, told
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.profiler import Costs
+from baechi.torch.micro_batched import StepRequest, planned_step
 from baechi.torch.placed import Placed
 from baechi.torch.planning import Planned, Request, check_how
 from baechi.torch.record.recorded_step import Capture
@@ -103,6 +104,8 @@ def plan(
     tier: str | int = "auto",
     level: str = "module",
     gradients: str = "auto",
+    micro_batches: int | str | None = None,
+    targets: Any = None,
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Plan:
@@ -115,7 +118,7 @@ def plan(
         model,
         example_inputs,
         cluster,
-        loss=loss,
+        loss=loss if targets is None else None,
         devices=devices,
         costs=costs,
         optimizer=optimizer,
@@ -127,6 +130,9 @@ def plan(
         search={"method": method, "budget": budget, **options},
         to_run=False,
     )
+    if micro_batches is not None:
+        return planned_step(StepRequest(asked, micro_batches, loss, targets)).plan
+    _check_no_targets(targets)
     return Planned(asked).plan
 
 
@@ -148,6 +154,8 @@ def place(
     tier: str | int = "auto",
     level: str = "module",
     gradients: str = "auto",
+    micro_batches: int | str | None = None,
+    targets: Any = None,
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
@@ -178,6 +186,9 @@ def place(
         gradients: "held" leaves room for those of the step before while a forward runs, as where
             they are accumulated or `zero_grad()` comes behind the forward; "freed" has them gone
             by then. "auto" is "held" if any plan fits so, else "freed" with a warning.
+        micro_batches: In how many parts `placed.step(batch)` runs a mini-batch such as the
+            example inputs, or "auto". The plan is of such a step.
+        targets: With micro_batches, what the loss is called with behind the output, for an example.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.
@@ -191,7 +202,7 @@ def place(
         example_inputs,
         cluster,
         plan,
-        loss,
+        loss if targets is None else None,
         devices,
         costs,
         optimizer,
@@ -202,7 +213,36 @@ def place(
         gradients,
         {"method": method, "budget": budget, **options},
     )
+    if micro_batches is None and plan is not None and plan.micro_batches > 1:
+        micro_batches = plan.micro_batches
+    if micro_batches is not None:
+        return placed_for_steps(StepRequest(asked, micro_batches, loss, targets))
+    _check_no_targets(targets)
     return placed_as(asked)
+
+
+def _check_no_targets(targets: Any) -> None:
+    if targets is not None:
+        raise InputError("targets is for steps of micro-batches: give micro_batches, too")
+
+
+def placed_for_steps(asked: StepRequest) -> Placed:
+    """Return a model placed for steps of micro-batches."""
+    found = planned_step(asked)
+    placed = assign(
+        asked.asked.model,
+        found.captured,
+        found.step_plan.device_of,
+        found.physical_of,
+        mode="plain" if asked.asked.mode == "plain" else "streams",
+        tier=2,
+        exported=found.exported,
+        units=asked.asked.units,
+        early=found.early,
+    )
+    placed.plan, placed.tier_peaks, placed.gradients = found.plan, found.peaks, found.gradients
+    placed.take_steps(found.step_plan, asked.asked.example_inputs)
+    return placed
 
 
 def place_with(

@@ -75,18 +75,19 @@ def costs_of(
     devices: Sequence[torch.device],
     loss: Callable[[Any], torch.Tensor] | None = None,
     units: Any = "leaf",
+    adding: bool = False,
 ) -> Costs:
     """Return costs that were given, or find them as `costs` says: "estimate" or "measure"."""
     if isinstance(costs, Costs):
         return costs
     if costs == "estimate":
-        return estimate(captured, cluster)
+        return estimate(captured, cluster, adding=adding)
     if costs != "measure":
         raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
     first: dict[str, torch.device] = {}
     for described, device in zip(cluster.devices, devices, strict=True):
         first.setdefault(described.kind, device)
-    return measure_on(first, model, example_inputs, captured, loss=loss, units=units)
+    return measure_on(first, model, example_inputs, captured, loss=loss, units=units, adding=adding)
 
 
 @dataclass

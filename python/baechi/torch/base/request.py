@@ -23,20 +23,22 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_loss(loss: Any) -> None:
-    """Raise InputError unless `loss` can be called with what a model returns."""
+def check_loss(loss: Any, *more: str) -> None:
+    """Raise InputError unless `loss` can be called with what a model returns, and `more`."""
     if loss is None:
         return
     function = loss.forward if isinstance(loss, nn.Module) else loss
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(None, *more)
     except ValueError:  # a builtin that does not say
         return
     except TypeError as error:
         name = getattr(loss, "__name__", type(loss).__name__)
+        beside = " and ".join(more) or "nothing else"
         raise InputError(
-            f"loss is called with what the model returns and nothing else, which {name} does not "
-            f"take ({error}): give e.g. loss=lambda output: loss_function(output, target)"
+            f"loss is called with what the model returns and {beside}, which {name} does not take "
+            f"({error}): give e.g. loss=lambda {', '.join(('output', *more))}: "
+            f"loss_function(output, {more[0] if more else 'target'})"
         ) from None
 
 

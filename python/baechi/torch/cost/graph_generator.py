@@ -16,10 +16,9 @@ from baechi._core import Graph, GraphBuilder, InputError
 from baechi.torch.base.function_rules import TRANSFORMS
 from baechi.torch.cost.optimizers import OPTIMIZERS, optimizer_name
 from baechi.torch.cost.profiler import Costs, OpCost
-from baechi.torch.record.recorded_step import Capture, kept_ops
+from baechi.torch.record.recorded_step import BACKWARD, Capture, kept_ops
 
 INPUTS = "inputs"
-BACKWARD = ":backward"
 
 
 @dataclass

@@ -149,17 +149,23 @@ def _roofline(preset: str, work: Work, precision: str) -> int:
     return once + (work.kernels - 1) * launch
 
 
-def estimate(captured: Capture, kinds: Mapping[str, str] | Cluster) -> Costs:
+def estimate(
+    captured: Capture, kinds: Mapping[str, str] | Cluster, *, adding: bool = False
+) -> Costs:
     """Estimate what each operator takes, by a roofline on device presets: no hardware is needed.
 
     Args:
         captured: The recorded step.
         kinds: The preset for each device kind, or a cluster whose kinds name presets.
+        adding: Gradients are added to those of the step before, as micro-batches do.
 
     """
     presets = presets_of(kinds, DEFAULT_PRESET) if isinstance(kinds, Cluster) else dict(kinds)
     costs = _memory(captured)
     for index, (forward, backward) in folded_work(captured).items():
+        if adding and costs[index].gradients:  # each is read twice and written once
+            added = [n for n in captured.ops[index].weights if captured.weights[n].trained]
+            backward.add(Work(bytes=3 * costs[index].gradients, kernels=len(added)))
         for kind, preset in presets.items():
             costs[index].forward[kind] = _roofline(preset, forward, captured.dtype)
             costs[index].backward[kind] = _roofline(preset, backward, captured.dtype)
@@ -274,6 +280,7 @@ def measure(
     repeats: int = 20,
     warm_up: int = 2,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    adding: bool = False,
 ) -> Costs:
     """Measure each operator in whole steps, forward and backward, where the model is now.
 
@@ -291,6 +298,7 @@ def measure(
         repeats: Steps that count.
         warm_up: Steps before these.
         loss: From the model's output to a scalar.
+        adding: Gradients are added to those of the step before, as micro-batches do.
 
     """
     if captured is None:
@@ -305,7 +313,8 @@ def measure(
     clock, samples = Clock(first.device), _Samples(model)
     with unchanged(model, given=(args, kwargs)):
         for step in range(warm_up + repeats):
-            model.zero_grad()
+            if not adding:
+                model.zero_grad()
             recorder = recorder_of(units, model)
             recorder.know_weights(lambda tensor: tensor)
             watch = _Stopwatch(recorder, clock)

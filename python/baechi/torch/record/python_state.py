@@ -101,11 +101,13 @@ def settings_of(model: nn.Module) -> list[Any]:
         for name, value in vars(module).items()
         if name not in OWN
     ]
-    return attributes + [
+    named = [
         (_of(names, name), _setting(value, DEPTH))
         for names in names_of(model)
         for name, value in zip(names.names, names.values(), strict=True)
     ]
+    named.sort(key=lambda setting: setting[0])  # a placed model is looked through in another order
+    return attributes + named
 
 
 def _of(names: Names, name: str) -> str:

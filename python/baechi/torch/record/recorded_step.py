@@ -12,6 +12,7 @@ import torch
 
 from baechi.torch.record.autograd_graph import AutogradNode
 
+BACKWARD = ":backward"  # behind the key of an operator: its backward
 LOSS = ">loss"  # where the functions of the loss are; no module is called so
 _ALLOCATION = 512  # bytes that caching allocators round sizes up to
 

@@ -185,6 +185,22 @@ class Assigner:
                 self._weights.raise_if_elsewhere(error)
                 raise
 
+    def run_step(self, run: Callable[[], torch.Tensor], given: Any) -> torch.Tensor:
+        """Run a step of micro-batches, forward and backward; `given`: all that it reads."""
+        _private_autograd.one_backward_thread.here()
+        with self._running:
+            self._begin_behind_caller()
+            try:
+                loss = run()
+                self._keep_for_caller((given, loss))
+                return loss
+            except RuntimeError as error:
+                self._weights.raise_if_elsewhere(error)
+                raise
+            finally:
+                self.sent.join(from_caller=False)
+                self.sent.call_is_over(given)
+
     def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a function again, in the backward."""
         with self._running:

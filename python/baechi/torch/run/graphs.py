@@ -54,6 +54,7 @@ class PlacedGraph:
     exported: Exported
     program: Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]
     homes: list[int | None]  # the device of every output
+    devices: list[int | None]  # of every node
 
     def run(self, inputs: list[torch.Tensor], tensors: SentTensors) -> tuple[torch.Tensor, ...]:
         """Run it; the outputs are where they were made."""
@@ -210,4 +211,4 @@ class Graphs:
         tensors = self._tensors
         machine = Machine(self._model, devices, tensors.links, tensors.brought, self._watch)
         homes = [schedule.devices[o] for o in graph.outputs]
-        return PlacedGraph(exported, compiled(graph, schedule, machine), homes)
+        return PlacedGraph(exported, compiled(graph, schedule, machine), homes, schedule.devices)

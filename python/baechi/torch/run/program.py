@@ -70,7 +70,7 @@ def _sender(links: Links) -> Callable[[Any, LogicalDevice, LogicalDevice], Any]:
     return send
 
 
-class _Source:
+class Source:
     """The text of a function, and the objects that it names."""
 
     def __init__(self) -> None:
@@ -79,6 +79,7 @@ class _Source:
         self.lines: list[str] = []
 
     def name(self, thing: Any, prefix: str) -> str:
+        """Return how the text calls an object."""
         known = self._known.get(id(thing))
         if known is None:
             known = self._known[id(thing)] = f"{prefix}{len(self.names)}"
@@ -105,6 +106,7 @@ class _Source:
         return self.name(value, "constant")
 
     def compiled(self, function: str, parameters: str, returned: str) -> Any:
+        """Return the function that the lines are the body of."""
         body = "".join(f"    {line}\n" for line in self.lines)
         text = f"def {function}({parameters}):\n{body}    return {returned}\n"
         exec(compile(text, f"<{function}>", "exec"), self.names)
@@ -113,7 +115,8 @@ class _Source:
         return made
 
 
-def _call(source: _Source, node: Node, local: Any, device: torch.device | None) -> str:
+def call_text(source: Source, node: Node, local: Any, device: torch.device | None) -> str:
+    """Return a call as Python; `local` says how it calls what it reads."""
     if node.target is operator.getitem:
         return f"{local(node.args[0].node)}[{source.text(node.args[1], local, device)}]"
     target = _private.without_python(node.target)
@@ -138,7 +141,7 @@ class _Writer:
         self._graph = graph
         self._schedule = schedule
         self._machine = machine
-        self._source = _Source()
+        self._source = Source()
         self._send = _sender(machine.links)
         self._constants: dict[tuple[int, int | None], Any] = {}
 
@@ -246,7 +249,7 @@ class _Writer:
             return [_Line(None, f"{name} = {self._constant(node, index)}")]
         device = None if index is None else self._machine.devices[index]
         where = None if device is None else device.torch_device
-        call = _call(self._source, node, self._local(node.index), where)
+        call = call_text(self._source, node, self._local(node.index), where)
         lines = [_Line(device, f"{name} = {call}", self._contexts(node, where))]
         if self._machine.watch is not None:
             watch = self._source.name(self._machine.watch, "watch")

@@ -64,6 +64,7 @@ class SentTensors:
         self.own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
+        self._fetching: dict[int, Any] = {}  # the stream that brings what is on the host, by device
         self.weight_ids: set[int] = set()  # of parameters and buffers
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
@@ -134,6 +135,23 @@ class SentTensors:
         copy = self.moved(tensor, target)
         self._copies.pop((id(tensor), target.index), None)
         return copy
+
+    def fetched(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        """Return what came from outside, brought without waiting for what `target` does.
+
+        The host waits for a copy of its memory, and would wait for all that was asked for before.
+        """
+        if tensor.device.type != "cpu" or not target.has_streams:
+            return self.brought(tensor, target)
+        stream = self._fetching.get(target.index)
+        if stream is None:
+            stream = self._fetching[target.index] = torch.Stream(target.torch_device)
+        with _private.on_stream(stream):
+            copy = tensor.to(target.torch_device, non_blocking=True)
+        self.links.transfers += 1
+        self.links.bytes += copy.numel() * copy.element_size()
+        copy.record_stream(target.stream)
+        return Arrival(copy, stream.record_event(), target.stream, None).wait()
 
     def copy(
         self, tensor: torch.Tensor, source: LogicalDevice | None, target: LogicalDevice

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mini-batch cut into micro-batches: every tensor along its first dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from baechi._core import InputError
+from baechi.torch.base.nested import SEQUENCES, map_tensors, tensors_in
+
+
+def samples_in(batch: Any, what: str) -> int:
+    """Return how many samples a mini-batch has: the first size of every tensor in it.
+
+    Args:
+        batch: Nested tensors; those without dimensions go to every micro-batch as they are.
+        what: The argument, for errors.
+
+    """
+    first: tuple[str, int] | None = None
+    for name, tensor in _named(batch, what):
+        if tensor.requires_grad:
+            raise InputError(
+                f"{name} requires a gradient, which a step of micro-batches does not compute: "
+                "detach() it"
+            )
+        if tensor.dim() == 0:
+            continue
+        if first is None:
+            first = name, tensor.shape[0]
+        elif tensor.shape[0] != first[1]:
+            raise InputError(
+                f"{name} is a tensor of shape {tuple(tensor.shape)} and {first[0]} has a first "
+                f"size of {first[1]}: micro-batches cut every tensor along its first dimension, "
+                "which must be that of the samples; what all samples share belongs into the model, "
+                "e.g. as a buffer"
+            )
+    if first is None:
+        raise InputError(f"{what}: no tensor in it has a first dimension to cut into micro-batches")
+    return first[1]
+
+
+def cut(batch: Any, micro_batches: int) -> list[Any]:
+    """Return the micro-batches of a mini-batch whose size they divide; its tensors are views."""
+
+    def part(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def of(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.dim() == 0:
+                return tensor
+            size = tensor.shape[0] // micro_batches
+            return tensor.narrow(0, number * size, size)
+
+        return of
+
+    return [map_tensors(part(number), batch) for number in range(micro_batches)]
+
+
+def check_division(samples: int, micro_batches: Any) -> None:
+    """Raise InputError unless so many samples can be cut into so many micro-batches."""
+    if type(micro_batches) is not int or micro_batches < 1:
+        raise InputError(
+            f"micro_batches is 'auto' or a whole number from 1 on, not {micro_batches!r}"
+        )
+    if samples % micro_batches:
+        divisors = [m for m in range(1, samples + 1) if samples % m == 0]
+        near = min(divisors, key=lambda m: (abs(m - micro_batches), m))
+        raise InputError(
+            f"micro_batches: {micro_batches} does not divide the {samples} samples of the example "
+            f"inputs; {near} does"
+        )
+
+
+def check_loss_is_of_parts(loss: Any, samples: int) -> None:
+    """Raise InputError where a loss function names a tensor of the whole mini-batch."""
+    code = getattr(loss, "__code__", None)
+    named: list[tuple[str, Any]] = []
+    if code is not None:
+        cells = zip(code.co_freevars, loss.__closure__ or (), strict=True)
+        named += [(name, _content(cell)) for name, cell in cells]
+        known = loss.__globals__
+        named += [(name, known[name]) for name in code.co_names if name in known]
+        named += [("a default", value) for value in loss.__defaults__ or ()]
+    inside = getattr(loss, "func", None)
+    if inside is not None:  # functools.partial
+        named += [("an argument", v) for v in (*loss.args, *loss.keywords.values())]
+    for name, value in named:
+        for tensor in tensors_in(value):
+            if tensor.dim() and tensor.shape[0] == samples and not tensor.requires_grad:
+                raise InputError(
+                    f"loss reads {name}, a tensor of {samples} samples, and is called with the "
+                    "output of one micro-batch: write loss=lambda output, targets: ... and give "
+                    "targets= here and to step()"
+                )
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not yet assigned
+        return None
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors inside a value, and how the caller would name them."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _named(item, f"{name}[{key!r}]")
+    elif isinstance(value, SEQUENCES):
+        for position, item in enumerate(value):
+            yield from _named(item, f"{name}[{position}]")
+    else:
+        yield from ((name, tensor) for tensor in tensors_in(value))

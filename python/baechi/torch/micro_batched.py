@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model and a mini-batch to a plan of a step of micro-batches, and a model that takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from baechi._core import InputError, Plan
+from baechi.pipeline import DoesNotFit, place_graph
+from baechi.progress import stage
+from baechi.torch.base.mini_batch import (
+    check_division,
+    check_loss_is_of_parts,
+    cut,
+    samples_in,
+)
+from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.request import check_loss
+from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.planning import Planned, Request, costs_of
+from baechi.torch.record.recorded_step import LOSS, kept_ops
+from baechi.torch.run.stepping import StepPlan
+from baechi.torch.trace.exported import Exported
+from baechi.torch.trace.graph import Node
+from baechi.torch.trace.segments import inseparable
+
+_MOST = 32  # micro-batches that are tried where their number is to be found
+
+
+def _own_loss(output: Any) -> torch.Tensor:
+    """Return the loss that a model returns itself."""
+    loss = getattr(output, "loss", None)
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(
+            "a step of micro-batches needs a loss: give loss=, from what the model returns to a "
+            "number (and from targets=, where there are some)"
+        )
+    return loss
+
+
+class StepRequest:
+    """What `place` is asked for with `micro_batches`."""
+
+    def __init__(self, asked: Request, micro_batches: Any, loss: Any, targets: Any) -> None:
+        self.asked = asked
+        self.targets = targets
+        check_loss(loss, *(() if targets is None else ("targets",)))
+        self.loss: Callable[..., torch.Tensor] = loss or _own_loss
+        if asked.level != "module":
+            raise InputError("micro_batches are planned by modules: level='module'")
+        if asked.tier == 1:
+            raise InputError("micro_batches need a graph of the model: not tier=1")
+        if not asked.model.training:
+            raise InputError("micro_batches are steps of training: call model.train() first")
+        example = asked.example_inputs
+        given = example if targets is None else (example, targets)
+        self.samples = samples_in(given, "example_inputs")
+        if micro_batches != "auto":
+            check_division(self.samples, micro_batches)
+        if asked.plan is not None:
+            micro_batches = self._as_planned(asked.plan, micro_batches)
+        self.counts = [micro_batches] if micro_batches != "auto" else self._divisors()
+        if self.counts != [1]:
+            check_loss_is_of_parts(self.loss, self.samples)
+
+    def _as_planned(self, plan: Plan, wanted: Any) -> int:
+        if wanted not in ("auto", plan.micro_batches):
+            raise InputError(
+                f"the plan is of {plan.micro_batches} micro-batches, and {wanted} are asked for"
+            )
+        check_division(self.samples, plan.micro_batches)
+        return plan.micro_batches
+
+    def _divisors(self) -> list[int]:
+        powers = (1 << k for k in range(_MOST.bit_length()))
+        return [m for m in powers if m <= _MOST and self.samples % m == 0]
+
+    def of_one(self, micro_batches: int, exported: Sequence[Exported] = ()) -> Request:
+        """Return the request for one micro-batch of so many; `exported`: graphs that are there."""
+        loss = self.loss
+        if self.targets is not None:
+            wanted = cut(self.targets, micro_batches)[0]
+
+            def loss(output: Any) -> torch.Tensor:
+                where = next(t.device for t in tensors_in(output))
+                return self.loss(output, map_tensors(lambda t: t.to(where), wanted))
+
+        example = cut(self.asked.example_inputs, micro_batches)[0]
+        known = [*self.asked.exported, *exported]
+        return replace(self.asked, example_inputs=example, loss=loss, exported=known)
+
+
+class PlannedStep(Planned):
+    """The plan of a step of micro-batches; the recorded step is of one of them."""
+
+    def __init__(
+        self, asked: StepRequest, micro_batches: int, exported: Sequence[Exported] = ()
+    ) -> None:
+        self.micro_batches = micro_batches
+        self.step_request = asked
+        super().__init__(asked.of_one(micro_batches, exported))
+
+    @property
+    def step_plan(self) -> StepPlan:
+        """What runs when, by the operators of a micro-batch."""
+        asked = self.step_request
+        return StepPlan(
+            self.plan, self.micro_batches, asked.samples, asked.loss, asked.targets is not None
+        )
+
+    @stage("planning")
+    def _find_plan(self) -> Plan:
+        asked = self._asked
+        costs = costs_of(
+            asked.model,
+            asked.example_inputs,
+            self.captured,
+            self.cluster,
+            asked.costs,
+            devices=self._chosen,
+            loss=asked.loss,
+            units=asked.units,
+            adding=True,
+        )
+        # Gradients are added to in every micro-batch, so they are there while others run.
+        options: Any = {"together": self._together(), "held_gradients": True}
+        graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
+        search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
+        return self._with_peaks(place_graph(graph, self.cluster, **search))
+
+    def _together(self) -> list[list[str]]:
+        """Return the operators that the executor runs as one."""
+        self._trace()
+        if self.early is None or self.early.exported is None:
+            return []
+        stands = kept_ops(self.captured)
+        known = {op.key for i, op in enumerate(self.captured.ops) if stands[i] == i}
+
+        def operator_of(node: Node) -> str | None:
+            return node.owner if node.owner in known else None
+
+        loss = [op.key for op in self.captured.ops if op.key in known and op.key.startswith(LOSS)]
+        return [loss, *inseparable(self.early.exported.graph, operator_of)]
+
+    def _given_plan(self, plan: Plan) -> Plan:
+        stands = kept_ops(self.captured)
+        keys = [op.key for i, op in enumerate(self.captured.ops) if stands[i] == i]
+        missing = next((key for key in keys if key not in plan.micro_batch_graph), None)
+        if missing is not None:
+            raise InputError(
+                f"the plan is of another step: it says nothing of operator {missing!r} of "
+                f"{type(self._asked.model).__name__}; give the example inputs, the units and the "
+                "micro_batches that it was made with"
+            )
+        if not plan.fits:
+            raise InputError("the plan holds more on a device than its cluster has: see plan.peaks")
+        return self._with_peaks(plan)
+
+    def _with_peaks(self, plan: Plan) -> Plan:
+        self.peaks, self.gradients = {2: plan.peaks}, "held"
+        return plan
+
+    def check_graph(self) -> None:
+        """Raise InputError unless there is a graph, without which no step can run."""
+        if self.early is None:
+            self._trace()
+        if self.early is not None and self.early.exported is None:
+            name = type(self._asked.model).__name__
+            raise InputError(
+                f"micro_batches need a graph of {name}, and there is none: {self.early.reason}; "
+                "without them, add up gradients yourself over several calls and backwards"
+            )
+
+
+def planned_step(asked: StepRequest) -> PlannedStep:
+    """Return the shortest plan, of the numbers of micro-batches that come into question."""
+    found: list[PlannedStep] = []
+    for count in asked.counts:
+        try:
+            planned = PlannedStep(asked, count, found[-1].exported if found else ())
+        except DoesNotFit:
+            if count == asked.counts[-1] and not found:
+                raise
+            continue
+        if asked.asked.to_run:
+            planned.check_graph()
+        found.append(planned)
+    return min(found, key=lambda planned: planned.plan.makespan_ns)

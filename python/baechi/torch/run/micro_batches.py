@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a step of several micro-batches over the devices of a placed model.
+
+The graph of the model is cut into segments. Autograd knows one segment of one micro-batch at a
+time: values that come from another begin anew there, and the gradients that they get are handed on
+as values are. So each pass of each segment can be asked for alone, in the order of the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from baechi._core import InputError
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.run.communication import Arrival
+from baechi.torch.run.sent_tensors import SentTensors
+from baechi.torch.run.step_order import Phase
+from baechi.torch.run.step_program import StepProgram
+from baechi.torch.trace.segments import Segment
+from baechi.torch.weights.homes import weight_of
+
+Where = int | None  # a device; None: where the arguments are
+Loss = Callable[[Any, int, LogicalDevice | None], torch.Tensor]  # of an output, by micro-batch
+
+
+class _Begin(torch.autograd.Function):
+    """Where autograd begins in a segment: it keeps an edge for the gradient, and no memory."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> Any:  # noqa: ARG004
+        """Return the value as what has an edge."""
+        return value.data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        """Never run: gradients are taken at the edge."""
+        raise AssertionError("autograd ends at this edge")
+
+
+class _Begun:
+    """What the backward pass of a segment needs: edges of autograd, and what keeps them."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[int, Any]] = []  # the values that came, by their edge
+        self.ends: list[tuple[int, Any]] = []  # those that were made
+
+
+class Step:
+    """One step that runs."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        sent: SentTensors,
+        batches: Sequence[list[torch.Tensor]],
+        loss: Loss,
+    ) -> None:
+        self._program = program
+        self._sent = sent
+        self._devices = sent.devices
+        self._batches = batches
+        self._loss = loss
+        self._weights = {
+            n.index: weight_of(program.model, n.target)
+            for n in program.graph.nodes
+            if n.kind == "weight"
+        }
+        self._trained = [
+            list({id(w): w for i in s.weights if (w := self._weights[i]).requires_grad}.values())
+            for s in program.segments
+        ]
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._values: dict[tuple[int, int, Where], Any] = {}  # micro-batch, value, device
+        self._left: dict[tuple[int, int, Where], int] = {}  # of their readers
+        self._awaited: dict[tuple[int, int, Where], int] = {}  # gradients that will come for them
+        self._sums: dict[tuple[int, int, Where], torch.Tensor] = {}  # of those that came
+        self._back: dict[tuple[int, int], list[Arrival]] = {}  # gradients on their way home
+        self._trains: set[tuple[int, int]] = set()  # micro-batch, value: it wants a gradient
+        self._begun: dict[tuple[int, int], _Begun] = {}  # segment, micro-batch
+        self._total: torch.Tensor | None = None
+        self._share: torch.Tensor | None = None
+
+    def run(self) -> torch.Tensor:
+        """Run it; returns the mean of the losses."""
+        segments = self._program.segments
+        for phase, number, m in self._program.order:
+            if phase is Phase.FORWARD:
+                self._forward(segments[number], m)
+            elif phase is Phase.BACKWARD:
+                self._backward(segments[number], m)
+            else:
+                self._lose(m)
+        assert self._total is not None
+        device = self._device(self._program.loss_on)
+        with torch.no_grad(), _on(device):
+            mean = self._total / len(self._batches)
+        self._sent.mark(mean, device)
+        return mean
+
+    # Forward
+
+    def _forward(self, segment: Segment, m: int) -> None:
+        begun = _Begun()
+        device = self._device(segment.device)
+        taken: list[Any] = []
+        for read in segment.reads:
+            value = self._read(m, read, self._program.read_on(segment, read))
+            if (m, read) in self._trains and not segment.only_looks:
+                value = _Begin.apply(self._anchor, value)
+                begun.starts.append((read, get_gradient_edge(value)))
+                key = m, read, segment.device
+                self._awaited[key] = self._awaited.get(key, 0) + 1
+            taken.append(value)
+        with torch.enable_grad(), _on(device):
+            made = self._program.functions[segment.index](*taken)
+        for index, value in zip(segment.makes, made, strict=True):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                begun.ends.append((index, get_gradient_edge(value)))
+                self._trains.add((m, index))
+                value = value.data
+            self._made(m, index, value)
+        if begun.ends:
+            self._begun[segment.index, m] = begun
+        else:
+            self._end(segment, m, begun, [None] * len(begun.starts))
+
+    def _made(self, m: int, index: int, value: Any) -> None:
+        """Keep a value for its readers, and send it to those elsewhere."""
+        home = self._program.homes[index]
+        self._values[m, index, home] = value
+        for target, readers in self._program.readers[index].items():
+            self._left[m, index, target] = readers
+            if home is not None and target not in (home, None):
+                there = self._devices[home], self._devices[target]
+                self._values[m, index, target] = self._sent.links.send(value, *there)
+        if home is not None and home not in self._program.readers[index]:
+            del self._values[m, index, home]
+
+    def _read(self, m: int, index: int, where: Where) -> Any:
+        """Return a value where a segment reads it; drop it behind the last one."""
+        node = self._program.graph.nodes[index]
+        key = m, index, where
+        if node.kind == "input" and key not in self._left:
+            self._made_outside(m, index, self._batches[m][node.target])
+        elif node.kind == "weight" and key not in self._left:
+            self._made_of_weight(m, index)
+        value = self._values.get(key)
+        if value is None:  # what is where the arguments are comes when it is wanted
+            outside = self._values[m, index, self._program.homes[index]]
+            value = self._values[key] = self._sent.fetched(outside, self._devices[where or 0])
+        elif isinstance(value, Arrival):
+            value = self._values[key] = value.wait()
+        self._left[key] -= 1
+        if not self._left[key] and where is not None:  # what is outside others may still want
+            del self._values[key]
+        return value
+
+    def _made_outside(self, m: int, index: int, value: torch.Tensor) -> None:
+        self._values[m, index, None] = value
+        for target, readers in self._program.readers[index].items():
+            self._left[m, index, target] = readers
+
+    def _made_of_weight(self, m: int, index: int) -> None:
+        weight = self._weights[index]
+        if weight.requires_grad:
+            self._trains.add((m, index))
+        self._made(m, index, weight.data)
+        home = self._device(self._program.homes[index])
+        for target in self._program.readers[index]:
+            value = self._values.get((m, index, target))
+            if isinstance(value, Arrival) and home is not None:
+                value.settle(home)
+
+    # The loss
+
+    def _lose(self, m: int) -> None:
+        """Compute a micro-batch's loss, and its gradient."""
+        program, where = self._program, self._program.loss_on
+        device = self._device(where)
+        leaves: dict[int, torch.Tensor] = {}
+        for index in program.graph.outputs:
+            if index not in leaves:
+                leaf = self._read(m, index, where).detach()
+                leaves[index] = leaf.requires_grad_((m, index) in self._trains)
+        with torch.enable_grad(), _on(device):
+            output = program.exported.rebuild([leaves[o] for o in program.graph.outputs])
+            loss = self._loss(output, m, device)
+            _check_loss(loss)
+            if self._share is None:
+                self._share = torch.full_like(loss, 1.0 / len(self._batches))
+            torch.autograd.backward(loss, self._share)
+        with torch.no_grad(), _on(device):
+            loss = loss.detach()
+            self._total = loss if self._total is None else self._total + loss
+        for index, leaf in leaves.items():
+            if leaf.requires_grad:
+                self._awaited[m, index, where] = self._awaited.get((m, index, where), 0) + 1
+                self._came(m, index, where, leaf.grad)
+
+    # Backward
+
+    def _backward(self, segment: Segment, m: int) -> None:
+        begun = self._begun.pop((segment.index, m), None)
+        if begun is None:
+            return
+        device = self._device(segment.device)
+        ends, gradients = [], []
+        for index, edge in begun.ends:
+            gradient = self._gradient(m, index, device)
+            if gradient is not None:
+                ends.append(edge)
+                gradients.append(gradient)
+        trained = self._trained[segment.index]
+        starts = [edge for _, edge in begun.starts]
+        if not (ends and (starts or trained)):
+            self._end(segment, m, begun, [None] * len(starts))
+            return
+        with _on(device):
+            found = torch.autograd.grad(ends, [*starts, *trained], gradients, allow_unused=True)
+        for weight, gradient in zip(trained, found[len(starts) :], strict=True):
+            if gradient is not None:
+                _accumulate(weight, gradient, device)
+        self._end(segment, m, begun, found[: len(starts)])
+
+    def _end(self, segment: Segment, m: int, begun: _Begun, found: Sequence[Any]) -> None:
+        for (index, _), gradient in zip(begun.starts, found, strict=True):
+            self._came(m, index, segment.device, gradient)
+
+    def _came(self, m: int, index: int, where: Where, gradient: torch.Tensor | None) -> None:
+        """Add up what came for a value on a device; behind the last one it goes home."""
+        key = m, index, where
+        if gradient is not None:
+            known = self._sums.get(key)
+            if known is not None:
+                with torch.no_grad(), _on(self._device(where)):
+                    gradient = known + gradient
+            self._sums[key] = gradient
+        self._awaited[key] -= 1
+        home, weight = self._program.homes[index], self._weights.get(index)
+        if self._awaited[key] or (home == where and weight is None):
+            return
+        total = self._sums.pop(key, None)
+        if total is None:
+            return
+        assert home is not None  # arguments want no gradients
+        assert where is not None
+        source, target = self._devices[where], self._devices[home]
+        arrival = None if home == where else self._sent.links.send(total, source, target)
+        if weight is not None:
+            _accumulate(weight, total if arrival is None else arrival.wait(), target)
+        elif arrival is not None:
+            self._back.setdefault((m, index), []).append(arrival)
+
+    def _gradient(self, m: int, index: int, device: LogicalDevice | None) -> torch.Tensor | None:
+        """Return all that came for a value that a segment made, where it made it."""
+        home = self._program.homes[index]
+        total = self._sums.pop((m, index, home), None)
+        for arrival in self._back.pop((m, index), ()):
+            gradient = arrival.wait()
+            if total is None:
+                total = gradient
+            else:
+                with torch.no_grad(), _on(device):
+                    total = total + gradient
+        return total
+
+    def _device(self, where: Where) -> LogicalDevice | None:
+        return None if where is None else self._devices[where]
+
+
+def _on(device: LogicalDevice | None) -> Any:
+    return contextlib.nullcontext() if device is None else device.computing()
+
+
+def _accumulate(weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None) -> None:
+    """Add to the gradient of a weight as a backward of the whole would, hooks included."""
+    with torch.no_grad(), _on(device):
+        get_gradient_edge(weight).node(gradient)
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise InputError(f"loss returns one number as a tensor, not {shape}: take its mean")
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss does not depend on any weight that is trained: nothing has a gradient"
+        )

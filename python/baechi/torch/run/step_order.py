@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which the host asks for the parts of a step of micro-batches.
+
+Devices work on their own, each on what it was asked for, in that order. So a list that keeps to the
+plan's starts, later only where a value must be there first, has every device work in the plan's
+order, and never has one wait for what was not asked for yet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from baechi.torch.trace.graph import ExportedGraph
+from baechi.torch.trace.segments import Segment
+
+
+class Phase(IntEnum):
+    """What is asked for."""
+
+    FORWARD = 0
+    LOSS = 1  # and its gradient
+    BACKWARD = 2
+
+
+class Part(NamedTuple):
+    """A segment's pass, or the loss, of a micro-batch."""
+
+    phase: Phase
+    segment: int
+    micro_batch: int
+
+
+StartOf = Callable[[Phase, str, int], int | None]  # planned, of an operator and a micro-batch
+
+
+def step_order(
+    graph: ExportedGraph, segments: list[Segment], micro_batches: int, start_of: StartOf
+) -> list[Part]:
+    """Return all parts of a step, in the order of the plan's starts."""
+    before = _waits(graph, segments, micro_batches)
+    followers: dict[Part, list[Part]] = {}
+    for part, waits in before.items():
+        for earlier in waits:
+            followers.setdefault(earlier, []).append(part)
+    missing = {part: len(waits) for part, waits in before.items()}
+    known: dict[Part, int] = {}
+
+    def entry(part: Part) -> tuple[int, int, Part]:
+        planned: list[int] = []
+        if part.phase is not Phase.LOSS:
+            for operator in segments[part.segment].operators:
+                start = start_of(part.phase, operator, part.micro_batch)
+                if start is not None:
+                    planned.append(start)
+        earliest = max((known[b] for b in before[part]), default=0)
+        known[part] = max(planned, default=earliest)
+        return known[part], part.micro_batch, part
+
+    ready = [entry(part) for part, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[Part] = []
+    while ready:
+        part = heapq.heappop(ready)[-1]
+        order.append(part)
+        for follower in followers.get(part, ()):
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heapq.heappush(ready, entry(follower))
+    return order
+
+
+def _waits(
+    graph: ExportedGraph, segments: list[Segment], micro_batches: int
+) -> dict[Part, set[Part]]:
+    """Return what each part waits for."""
+    maker = {made: segment.index for segment in segments for made in segment.makes}
+    returned = {maker[o] for o in graph.outputs if o in maker}
+    readers: dict[int, set[int]] = {}
+    for segment in segments:
+        for read in segment.reads:
+            if read in maker:
+                readers.setdefault(maker[read], set()).add(segment.index)
+    before: dict[Part, set[Part]] = {}
+    for m in range(micro_batches):
+        loss = Part(Phase.LOSS, 0, m)
+        before[loss] = {Part(Phase.FORWARD, s, m) for s in returned}
+        if m:
+            before[loss].add(Part(Phase.LOSS, 0, m - 1))
+        for segment in segments:
+            forward = Part(Phase.FORWARD, segment.index, m)
+            before[forward] = {
+                Part(Phase.FORWARD, maker[r], m) for r in segment.reads if r in maker
+            }
+            if m and segment.in_turn:
+                before[forward].add(Part(Phase.FORWARD, segment.index, m - 1))
+            backward = {Part(Phase.BACKWARD, s, m) for s in readers.get(segment.index, ())}
+            backward.add(forward)
+            if segment.index in returned:
+                backward.add(loss)
+            before[Part(Phase.BACKWARD, segment.index, m)] = backward
+    return before

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of micro-batches runs: the segments of a graph, and the order of their passes."""
+
+from __future__ import annotations
+
+from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.graphs import PlacedGraph
+from baechi.torch.run.segment_program import function_of
+from baechi.torch.run.step_order import StartOf, step_order
+from baechi.torch.trace.graph import Node
+from baechi.torch.trace.segments import Segment, segments_of
+
+
+class StepProgram:
+    """A graph, its segments, and the order of a step's parts."""
+
+    def __init__(
+        self,
+        placed: PlacedGraph,
+        assigner: Assigner,
+        micro_batches: int,
+        start_of: StartOf,
+        loss_on: int | None,
+    ) -> None:
+        self.model = assigner.model
+        self.exported = placed.exported
+        self.graph = placed.exported.graph
+        known = assigner.placement.keys()
+
+        def operator_of(node: Node) -> str | None:
+            return node.owner if node.owner in known else None
+
+        self.segments = segments_of(self.graph, placed.devices, operator_of)
+        self.homes: dict[int, int | None] = {
+            n.index: placed.devices[n.index] for n in self.graph.nodes
+        }
+        self.order = step_order(self.graph, self.segments, micro_batches, start_of)
+        self.functions = [
+            function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
+        ]
+        self.readers: dict[int, dict[int | None, int]] = {}  # of a value: how many, by device
+        for segment in self.segments:
+            for read in segment.reads:
+                self._add_reader(read, self.read_on(segment, read))
+        self.loss_on = self._loss_device(loss_on)
+        for output in dict.fromkeys(self.graph.outputs):
+            self._add_reader(output, self.loss_on)
+
+    def _add_reader(self, value: int, where: int | None) -> None:
+        readers = self.readers.setdefault(value, {})
+        readers[where] = readers.get(where, 0) + 1
+
+    def _loss_device(self, planned: int | None) -> int | None:
+        if planned is not None:
+            return planned
+        return next((h for o in self.graph.outputs if (h := self.homes[o]) is not None), None)
+
+    def read_on(self, segment: Segment, read: int) -> int | None:
+        """Return the device that a segment reads a value on."""
+        here = segment.only_looks or self.graph.nodes[read].is_host
+        return self.homes[read] if here else segment.device

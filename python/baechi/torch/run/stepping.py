@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of micro-batches of a placed model, as its user asks for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from baechi._core import InputError, Plan
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.mini_batch import cut, samples_in
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.record.capture import call_arguments
+from baechi.torch.record.recorded_step import BACKWARD, LOSS
+from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.micro_batches import Step
+from baechi.torch.run.step_order import Phase
+from baechi.torch.run.step_program import StepProgram
+from baechi.torch.trace.exported import structure_of
+from baechi.torch.trace.graph import NotExportedError
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The plan of a step of micro-batches, by the operators of one of them."""
+
+    plan: Plan
+    micro_batches: int
+    samples: int  # of the mini-batch
+    loss: Callable[..., torch.Tensor]  # of an output, and of targets where there are some
+    has_targets: bool
+
+    @functools.cached_property
+    def starts(self) -> dict[str, int]:
+        """When each operator of the plan's graph begins."""
+        return dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
+
+    def copy_of(self, operator: str, micro_batch: int) -> str | None:
+        """Return the name of an operator of a micro-batch in the plan's graph."""
+        if self.micro_batches == 1:
+            return operator if operator in self.starts else None
+        names = (f"{operator}{'@' * count}{micro_batch}" for count in range(1, 5))
+        return next((name for name in names if name in self.starts), None)
+
+    @property
+    def device_of(self) -> dict[str, str]:
+        """The device of every operator of a micro-batch."""
+        where = self.plan.device_of
+        copies = {name: self.copy_of(name, 0) for name in self.plan.micro_batch_graph.names}
+        return {name: where[copy or name] for name, copy in copies.items()}
+
+    def start_of(self, phase: Phase, operator: str, micro_batch: int) -> int | None:
+        """Return when an operator begins; None where the plan does not know it."""
+        name = operator + BACKWARD if phase is Phase.BACKWARD else operator
+        copy = self.copy_of(name, micro_batch)
+        return None if copy is None else self.starts[copy]
+
+    @property
+    def loss_device(self) -> str | None:
+        """Where the plan computes the loss."""
+        where = self.device_of
+        return next((device for name, device in where.items() if name.startswith(LOSS)), None)
+
+
+class Stepper:
+    """Runs steps of a model that was placed for them."""
+
+    def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
+        self._assigner = assigner
+        self._planned = planned
+        self._programs: dict[int, StepProgram] = {}
+        self.micro_batches = planned.micro_batches
+
+    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+        """Run forward and backward of all micro-batches; return the mean of their losses."""
+        planned, mine = self._planned, self._assigner
+        self._check(inputs, targets)
+        batches = cut(inputs, planned.micro_batches)
+        wanted = cut(targets, planned.micro_batches)
+        program, tensors = self.program(batches)
+
+        def loss(output: Any, m: int, where: LogicalDevice | None) -> torch.Tensor:
+            if not planned.has_targets:
+                return planned.loss(output)
+            here = wanted[m]
+            if where is not None:
+                here = map_tensors(lambda t: mine.sent.fetched(t, where), here)
+            return planned.loss(output, here)
+
+        step = Step(program, mine.sent, tensors, loss)
+        return mine.run_step(step.run, (inputs, targets))
+
+    def program(self, batches: list[Any]) -> tuple[StepProgram, list[list[torch.Tensor]]]:
+        """Return what runs micro-batches, and the tensors in each of them."""
+        planned, mine = self._planned, self._assigner
+        tensors: list[list[torch.Tensor]] = [[] for _ in batches]
+        name = type(mine.model).__name__
+        assert mine.graphs is not None  # it was placed with one
+        try:
+            placed = mine.graphs.find(*call_arguments(batches[0]), tensors[0])
+            for batch, found in zip(batches[1:], tensors[1:], strict=True):
+                structure_of(call_arguments(batch), found)
+            known = self._programs.get(id(placed))
+            if known is None:
+                names = {d.name: d.index for d in mine.devices}
+                loss_on = None if planned.loss_device is None else names[planned.loss_device]
+                known = self._programs[id(placed)] = StepProgram(
+                    placed, mine, planned.micro_batches, planned.start_of, loss_on
+                )
+        except NotExportedError as reason:
+            raise InputError(
+                f"{name} cannot take a step of micro-batches, which needs a graph of it: {reason}"
+            ) from reason
+        return known, tensors
+
+    def _check(self, inputs: Any, targets: Any) -> None:
+        planned = self._planned
+        if planned.has_targets != (targets is not None):
+            given = "were" if planned.has_targets else "were not"
+            raise InputError(f"step(inputs, targets): targets {given} given to place")
+        if not torch.is_grad_enabled():
+            raise InputError("step computes gradients: call it outside of torch.no_grad()")
+        samples = samples_in(inputs if targets is None else (inputs, targets), "inputs")
+        if samples != planned.samples:
+            raise InputError(
+                f"step is called with {samples} samples and was planned for {planned.samples}: "
+                "place the model again for another mini-batch, or drop the last, smaller one"
+            )

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported graph in segments: calls that run, forward and backward, as one and on one device.
+
+A segment is a planned operator, with what only looks at its results. Calls that change a storage in
+place, and those that read it before the last change, are one segment, so that whoever reads its
+values later finds them complete.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from baechi.torch.trace.graph import ExportedGraph, Node, NotExportedError
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Calls that run as one."""
+
+    index: int
+    device: int | None  # None: where the arguments of the model are
+    nodes: tuple[int, ...]  # in the order of the program
+    reads: tuple[int, ...]  # results of other segments, inputs, and weights from elsewhere
+    makes: tuple[int, ...]  # what others read, or the model returns
+    weights: tuple[int, ...]  # that it reads where they are
+    operators: tuple[str, ...]  # the planned ones that it is
+    in_turn: bool  # micro-batches run it in their order: it draws random numbers, or keeps averages
+    only_looks: bool  # its results are numbers of the host: it reads values where they are
+
+
+class _Sets:
+    """Numbers in sets that are united."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def of(self, number: int) -> int:
+        while self._above[number] != number:
+            self._above[number] = self._above[self._above[number]]
+            number = self._above[number]
+        return number
+
+    def join(self, numbers: Iterable[int]) -> None:
+        first, *rest = {self.of(n) for n in numbers} or {0}
+        for other in rest:
+            self._above[max(first, other)] = min(first, other)
+            first = min(first, other)
+
+
+def segments_of(
+    graph: ExportedGraph,
+    devices: list[int | None],
+    operator_of: Callable[[Node], str | None],
+) -> list[Segment]:
+    """Return the segments in an order in which they can run.
+
+    Args:
+        graph: The nodes.
+        devices: The device of every node.
+        operator_of: The planned operator that a call is a part of.
+
+    Raises:
+        NotExportedError: What must run as one is on several devices.
+
+    """
+    sets = _Sets(len(graph.nodes))
+    calls = [node for node in graph.nodes if node.kind == "call"]
+    _join_operators(sets, graph, calls, devices, operator_of)
+    _join_changes(sets, graph, calls)
+    order = _without_circles(sets, graph, calls)
+    members: dict[int, list[Node]] = {}
+    for node in calls:
+        members.setdefault(sets.of(node.index), []).append(node)
+    for nodes in members.values():
+        places = {devices[n.index] for n in nodes if not n.is_host}
+        if len(places) > 1:
+            raise NotExportedError(
+                f"{nodes[0].key} and {nodes[-1].key} are on several devices and must run as one: "
+                "they change the same values in place, or wait for each other"
+            )
+    return [_segment(i, members[root], graph, devices, operator_of) for i, root in enumerate(order)]
+
+
+def inseparable(graph: ExportedGraph, operator_of: Callable[[Node], str | None]) -> list[list[str]]:
+    """Return the planned operators that are one segment wherever they are, and so share a device.
+
+    Args:
+        graph: The nodes.
+        operator_of: The planned operator that a call is a part of.
+
+    """
+    segments = segments_of(graph, [0] * len(graph.nodes), operator_of)
+    return [list(s.operators) for s in segments if len(s.operators) > 1]
+
+
+def _join_operators(
+    sets: _Sets,
+    graph: ExportedGraph,
+    calls: list[Node],
+    devices: list[int | None],
+    operator_of: Callable[[Node], str | None],
+) -> None:
+    first: dict[tuple[str, int | None], int] = {}
+    for node in calls:
+        if node.is_host:
+            continue
+        if node.part_of is not None:
+            sets.join((node.index, node.part_of))
+            continue
+        for read in node.reads:  # a tuple as a whole
+            parts = [u for u in graph.users.get(read, ()) if graph.nodes[u].part_of == read]
+            if len(graph.nodes[read].storages) > 1 or parts:
+                sets.join((node.index, read))
+        here, operator = devices[node.index], operator_of(node)
+        if operator is not None:
+            known = first.setdefault((operator, here), node.index)
+            sets.join((node.index, known))
+            continue
+        made = [graph.nodes[r] for r in node.reads if graph.nodes[r].kind == "call"]
+        near = [m.index for m in made if not m.is_host and devices[m.index] == here]
+        if len(near) == 1 and len(made) == 1:  # a view, most often
+            sets.join((node.index, near[0]))
+
+
+def _join_changes(sets: _Sets, graph: ExportedGraph, calls: list[Node]) -> None:
+    weights = {s for n in graph.nodes if n.kind == "weight" for s in n.storages}
+    last: dict[int, int] = {}
+    for node in calls:
+        for written in node.writes:
+            for storage in graph.nodes[written].storages:
+                last[storage] = len(graph.nodes) if storage in weights else node.index
+    touching: dict[int, list[int]] = {}
+    for node in calls:
+        seen = {s for r in node.reads for s in graph.nodes[r].storages} | set(node.storages)
+        for storage in seen:
+            if node.index <= last.get(storage, -1) and not node.only_looks:
+                touching.setdefault(storage, []).append(node.index)
+    for nodes in touching.values():
+        sets.join(nodes)
+
+
+def _read_sets(sets: _Sets, graph: ExportedGraph, calls: list[Node]) -> dict[int, set[int]]:
+    """Return for every set those that it reads from."""
+    before: dict[int, set[int]] = {}
+    for node in calls:
+        mine = before.setdefault(sets.of(node.index), set())
+        mine.update(sets.of(r) for r in node.reads if graph.nodes[r].kind == "call")
+    for root, read in before.items():
+        read.discard(root)
+    return before
+
+
+def _without_circles(sets: _Sets, graph: ExportedGraph, calls: list[Node]) -> list[int]:
+    """Join sets that wait for each other; return the sets in an order in which they can run."""
+    while True:
+        before = _read_sets(sets, graph, calls)
+        order, stuck = _in_order(before)
+        if not stuck:
+            return order
+        sets.join(_a_circle(before, stuck))
+
+
+def _in_order(before: Mapping[int, set[int]]) -> tuple[list[int], set[int]]:
+    followers: dict[int, list[int]] = {}
+    for root, read in before.items():
+        for b in read:
+            followers.setdefault(b, []).append(root)
+    missing = {root: len(read) for root, read in before.items()}
+    ready = [root for root, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        root = heapq.heappop(ready)
+        order.append(root)
+        for follower in followers.get(root, ()):
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heapq.heappush(ready, follower)
+    return order, set(before).difference(order)
+
+
+def _a_circle(before: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
+    """Return sets that wait for each other: whoever is stuck waits for another that is."""
+    path = [min(stuck)]
+    while True:
+        following = min(before[path[-1]] & stuck)
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)
+
+
+def _segment(
+    index: int,
+    nodes: list[Node],
+    graph: ExportedGraph,
+    devices: list[int | None],
+    operator_of: Callable[[Node], str | None],
+) -> Segment:
+    inside = {node.index for node in nodes}
+    tensors = [node for node in nodes if not node.is_host]
+    here = devices[(tensors or nodes)[0].index]
+    reads: dict[int, None] = {}
+    weights: dict[int, None] = {}
+    for node in nodes:
+        for read in node.reads:
+            known = graph.nodes[read]
+            if known.kind == "weight" and devices[read] == here:
+                weights[read] = None
+            elif known.kind != "constant" and read not in inside:
+                reads[read] = None
+    changes = [w for n in nodes for w in n.writes]
+    if any(graph.nodes[w].kind == "weight" and w not in weights for w in changes):
+        raise NotExportedError(f"{nodes[0].key} changes a weight on another device")
+    outputs = set(graph.outputs)
+    makes = [
+        n.index
+        for n in nodes
+        if n.index in outputs or any(u not in inside for u in graph.users.get(n.index, ()))
+    ]
+    operators = dict.fromkeys(filter(None, map(operator_of, tensors)))
+    in_turn = any(n.random for n in nodes) or any(graph.nodes[w].kind == "weight" for w in changes)
+    looks = not tensors
+    return Segment(
+        index,
+        here,
+        tuple(sorted(inside)),
+        tuple(reads),
+        tuple(makes),
+        tuple(weights),
+        tuple(operators),
+        in_turn,
+        looks,
+    )

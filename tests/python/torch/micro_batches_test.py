@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of micro-batches train as the same micro-batches do one after the other on one device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import baechi.torch
+import baechi.torch.sim as simulated
+import pytest
+import torch
+from baechi.torch.base.mini_batch import cut
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.micro_batched import StepRequest
+from baechi.torch.placing import placed_for_steps
+from baechi.torch.planning import Request
+from baechi.torch.record.capture import call_arguments
+from same_training import EXCLUSIVE, SHARED
+from torch import nn
+from torch_models import ALL, built
+from training_steps import loss_like
+
+import baechi
+
+STEPS = 3
+
+
+def in_turn(
+    model: nn.Module, inputs: Any, micro_batches: int, loss: Callable[[Any], torch.Tensor]
+) -> torch.Tensor:
+    """Do on one device what a step does; returns the mean loss."""
+    losses = []
+    for part in cut(inputs, micro_batches):
+        args, kwargs = call_arguments(part)
+        value = loss(model(*args, **kwargs)) / micro_batches
+        value.backward()
+        losses.append(value.detach())
+    return torch.stack(losses).sum()
+
+
+def trained(model: nn.Module, step: Callable[[], torch.Tensor]) -> tuple[list[float], Any]:
+    """Return the losses of some steps, and the weights and buffers behind them."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(step().item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-9)
+    assert found[1].keys() == expected[1].keys()
+    for name, tensor in expected[1].items():
+        torch.testing.assert_close(
+            found[1][name],
+            tensor,
+            rtol=1e-7,
+            atol=1e-7,
+            msg=lambda m: f"{name}: {m}",  # noqa: B023
+        )
+
+
+def placed_for(model: nn.Module, inputs: Any, micro_batches: Any, **options: Any) -> Any:
+    """Place a model for steps on three simulated devices, by default at random."""
+    asked = {"cluster": "3x1GiB", "devices": EXCLUSIVE, "exported": (), **options}
+    request = {name: asked.pop(name) for name in ("cluster", "devices", "exported")}
+    loss = asked.pop("loss", loss_like)
+    search = {"method": "random", "bounds": False, **asked}
+    step = Request(model, inputs, **request, search=search)
+    return placed_for_steps(StepRequest(step, micro_batches, loss, None))
+
+
+def doubled(value: Any) -> Any:
+    return map_tensors(lambda t: t.double() if t.is_floating_point() else t, value)
+
+
+def trains_the_same(name: str, micro_batches: int, cases: Any) -> None:
+    """Compare with one device, on devices that are slow at random; a seed places at random."""
+    case = ALL[name]
+    model, inputs = built(case).double(), doubled(case.inputs(8))
+    reference = copy.deepcopy(model)
+    expected = trained(reference, lambda: in_turn(reference, inputs, micro_batches, loss_like))
+    known: list[Any] = []
+    for seed, devices in cases:
+        how = {"method": "m-etf"} if seed is None else {"seed": seed}
+        mine = copy.deepcopy(model)
+        delays = {"longest_delay": "100us", "seed": seed or 3}
+        with simulated.configured(devices=4, poison=True, memory="1GiB", **delays):
+            placed = placed_for(mine, inputs, micro_batches, devices=devices, exported=known, **how)
+            found = trained(mine, lambda: placed.step(inputs))  # noqa: B023
+            known = placed._assigner.graphs.tier2.exported  # traced once
+            placed.restore()
+        same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_batches"),
+    [("resnet", 1), ("resnet", 4), ("unet", 2), ("lstm", 4), ("transformer", 4)],
+)
+def test_losses_and_weights_are_those_of_one_device(name: str, micro_batches: int) -> None:
+    """In-place sums, averages in buffers, long skips, recurrent cells, tied weights, masks."""
+    trains_the_same(name, micro_batches, ((1, EXCLUSIVE), (2, SHARED), (None, EXCLUSIVE)))
+
+
+@pytest.mark.parametrize(("name", "seed"), [("gpt2", None), ("t5", 1)])
+def test_models_of_transformers_train_the_same(name: str, seed: int | None) -> None:
+    """With the loss that they return; T5 changes its labels in place."""
+    if name not in ALL:
+        pytest.skip("transformers is not installed")
+    trains_the_same(name, 2, ((seed, EXCLUSIVE),))
+
+
+class Chain(nn.Module):
+    """Layers one behind the other; one is frozen, one is not read."""
+
+    def __init__(self, layers: int = 4, width: int = 8) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.unread = nn.Linear(width, width)
+        for parameter in self.layers[1].parameters():
+            parameter.requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def distance(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().mean()
+
+
+def chain_placed(
+    micro_batches: Any = 4, samples: int = 8, **options: Any
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x, target = (torch.randn(samples, 8, generator=generator) for _ in range(2))
+    given = {
+        "cluster": "2x1GiB",
+        "devices": ["cpu", "cpu"],
+        "loss": distance,
+        "targets": target,
+        "method": "random",
+        "bounds": False,
+        **options,
+    }
+    model = given.pop("model", None) or Chain()
+    return baechi.torch.place(model, x, micro_batches=micro_batches, **given), x, target
+
+
+def test_gradients_are_added_to_and_none_stay_none() -> None:
+    """To those of earlier steps; frozen and unread weights have none; hooks run."""
+    expected = Chain()
+    told: list[torch.Size] = []
+    placed, x, target = chain_placed()
+    first = placed.model.layers[0].weight
+    first.register_post_accumulate_grad_hook(lambda p: told.append(p.shape))
+    for _ in range(2):
+        loss = placed.step(x, target)
+        whole = distance(expected(x), target)
+        whole.backward()
+        assert not loss.requires_grad
+        assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
+    for mine, other in zip(placed.model.parameters(), expected.parameters(), strict=True):
+        assert (mine.grad is None) == (other.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, other.grad)
+    assert len(told) == 2 * 4
+
+
+def test_a_weight_of_the_loss_has_its_gradient() -> None:
+    """What the loss reads beside the output is not lost: a penalty on a weight."""
+    model = Chain()
+
+    def penal(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return distance(output, target) + model.layers[0].weight.square().sum()
+
+    placed, x, target = chain_placed(model=model, loss=penal)
+    placed.step(x, target)
+    plain, _, _ = chain_placed()
+    plain.step(x, target)
+    gained = model.layers[0].weight.grad - plain.model.layers[0].weight.grad
+    torch.testing.assert_close(gained, 2 * model.layers[0].weight.detach())
+
+
+def test_a_plan_is_kept_and_given_again() -> None:
+    """A plan of a step runs as it was made; the number of micro-batches is its own."""
+    placed, x, target = chain_placed()
+    again, _, _ = chain_placed(None, plan=placed.plan)
+    assert again.plan == placed.plan
+    assert again.step(x, target).item() == placed.step(x, target).item()
+    with pytest.raises(ValueError, match="the plan is of 4 micro-batches, and 2 are asked for"):
+        chain_placed(2, plan=placed.plan)
+
+
+def test_what_cannot_be_is_said() -> None:
+    """One clear error for each request that cannot be right."""
+    for wrong in (3, 0, "four", 16):
+        with pytest.raises(ValueError, match="micro_batches"):
+            chain_placed(wrong)
+    with pytest.raises(ValueError, match="needs a loss"):
+        chain_placed(loss=None, targets=None)
+    whole = torch.zeros(8, 8)
+    with pytest.raises(ValueError, match="loss reads whole, a tensor of 8 samples"):
+        chain_placed(loss=lambda output: distance(output, whole), targets=None)
+    with pytest.raises(ValueError, match=r"example_inputs\[1\] is a tensor of shape \(3, 8\)"):
+        chain_placed(targets=torch.zeros(3, 8))
+    with pytest.raises(ValueError, match="does not take"):
+        chain_placed(loss=lambda output: output.sum())
+    with pytest.raises(ValueError, match="only for scalar outputs"):
+        chain_placed(loss=lambda output, target: output - target)
+    with pytest.raises(ValueError, match="not tier=1"):
+        chain_placed(tier=1)
+    with pytest.raises(ValueError, match=r"call model.train\(\)"):
+        chain_placed(model=Chain().eval())
+    with pytest.raises(ValueError, match="targets is for steps"):
+        chain_placed(None)
+
+
+def test_what_a_step_cannot_take_is_said() -> None:
+    """Other sizes, missing targets, no gradients, a model that is not placed any more."""
+    placed, x, target = chain_placed()
+    with pytest.raises(ValueError, match="4 samples and was planned for 8"):
+        placed.step(x[:4], target[:4])
+    with pytest.raises(ValueError, match="targets were given to place"):
+        placed.step(x)
+    with torch.no_grad(), pytest.raises(ValueError, match="no_grad"):
+        placed.step(x, target)
+    placed.restore()
+    with pytest.raises(ValueError, match="not placed any more"):
+        placed.step(x, target)
+    plain = baechi.torch.place(Chain(), x, "1x1GiB", devices=["cpu"])
+    with pytest.raises(ValueError, match=r"place\(..., micro_batches="):
+        plain.step(x)
+
+
+class Turning(nn.Module):
+    """It asks for a value, so there is no graph of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+
+def test_a_model_without_a_graph_is_refused() -> None:
+    """With the reason, and what to do instead."""
+    with pytest.raises(ValueError, match="micro_batches need a graph of Turning"):
+        chain_placed(model=Turning())
+
+
+def test_the_number_is_the_fastest_that_has_room() -> None:
+    """`auto` plans each division; those that have no room do not count."""
+    kept = []
+    for memory in ("1GiB", "1MiB"):
+        placed, x, target = chain_placed(
+            "auto", 4096, model=Chain(9), cluster=f"2x{memory}", method="auto", budget="20ms"
+        )
+        kept.append(placed.plan.micro_batches)
+        placed.step(x, target)
+    assert kept[0] < kept[1]
+
+
+def test_a_step_without_room_is_no_plan() -> None:
+    """A pipeline holds what its micro-batches keep; where that is too much, nothing is placed."""
+    with pytest.raises(baechi.DoesNotFit):
+        chain_placed(cluster="2x4KiB", method="auto")
+
+
+def test_micro_batches_overlap_as_planned() -> None:
+    """On the virtual clock a chain takes what its plan says, and less than in one piece."""
+    taken: dict[int, float] = {}
+    for micro_batches, method in ((1, "m-etf"), (4, "pipeline")):
+        clock = {"clock": "virtual", "operator_time": "10us", "memory_bandwidth": "100MB/s"}
+        with simulated.configured(devices=3, memory="1GiB", **clock):
+            placed, x, target = chain_placed(
+                micro_batches,
+                4096,
+                model=Chain(9),
+                cluster="3x1GiB",
+                devices=EXCLUSIVE,
+                costs="measure",
+                method=method,
+                budget="100ms",
+            )
+            for _ in range(2):  # gradients are there from the second one on
+                torch.accelerator.synchronize()
+                simulated.reset_virtual_clock()
+                placed.step(x, target)
+                torch.accelerator.synchronize()
+            taken[micro_batches] = simulated.virtual_time()
+            planned = placed.plan.makespan_ns / 1e9
+            placed.restore()
+        print(micro_batches, taken[micro_batches], planned)
+        assert taken[micro_batches] == pytest.approx(planned, rel=0.05)
+    assert taken[4] < 0.6 * taken[1]
