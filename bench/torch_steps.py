@@ -65,9 +65,11 @@ def row(name: str, devices: int, micro_batches: int) -> str:
                 sim.reset_peak_memory_stats(i)
             placed.step(batch)
             torch.accelerator.synchronize()
+        assert placed.plan is not None
         measured, planned = sim.virtual_time(), placed.plan.makespan_ns / 1e9
         peaks = [sim.max_memory_allocated(i) for i in range(devices)]
-        ratios = [f"{m / p:.2f}" for m, p in zip(peaks, placed.peaks.values(), strict=True)]
+        foreseen = zip(peaks, placed.peaks.values(), strict=True)
+        ratios = [f"{m / p:.2f}" if p else "-" for m, p in foreseen]  # one may have nothing to do
         placed.restore()
     gc.collect()
     return (

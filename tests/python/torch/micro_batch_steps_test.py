@@ -17,6 +17,7 @@ from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
 from baechi.torch.planning import Request
 from baechi.torch.record.capture import call_arguments
+from baechi.torch.run.step_order import Phase, step_order
 from same_training import EXCLUSIVE, SHARED
 from torch import nn
 from torch_models import ALL, built
@@ -112,6 +113,19 @@ def test_models_of_transformers_train_the_same(name: str, seed: int | None) -> N
     if name not in ALL:
         pytest.skip("transformers is not installed")
     trains_the_same(name, 2, ((seed, EXCLUSIVE),))
+
+
+def test_the_graph_that_place_traced_runs_the_first_call() -> None:
+    """What a model's code reads is compared by name: a placed one is looked through otherwise."""
+    if "llama" not in ALL:
+        pytest.skip("transformers is not installed")
+    inputs = ALL["llama"].inputs(2)
+    placed = baechi.torch.place(
+        built(ALL["llama"]), inputs, "1x1GiB", devices=["cpu"], tier=2, method="m-etf"
+    )
+    placed.model(**inputs)
+    assert placed.tier == 2
+    assert placed.graphs == 1
 
 
 class Chain(nn.Module):
@@ -272,6 +286,19 @@ def test_a_step_without_room_is_no_plan() -> None:
     """A pipeline holds what its micro-batches keep; where that is too much, nothing is placed."""
     with pytest.raises(baechi.DoesNotFit):
         chain_placed(cluster="2x4KiB", method="auto")
+
+
+def test_random_numbers_are_drawn_in_turn() -> None:
+    """Also where a plan has the last micro-batch begin first."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
+    placed, x, _ = chain_placed(model=model)
+    program, _ = placed._stepper.program(cut(x, 4))
+    drawing = [s.index for s in program.segments if s.in_turn]
+    assert drawing
+    order = step_order(program.graph, program.segments, 4, lambda _, __, m: 4 - m)
+    for index in drawing:
+        assert [m for phase, s, m in order if phase is Phase.FORWARD and s == index] == [0, 1, 2, 3]
+    assert len(set(order)) == len(order) == 4 * (2 * len(program.segments) + 1)
 
 
 def test_micro_batches_overlap_as_planned() -> None:
