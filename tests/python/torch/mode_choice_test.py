@@ -203,15 +203,18 @@ def test_the_chosen_mode_keeps_to_the_memory_there_is(sim: Any) -> None:
     ample = placed_as_is_best(made(Spark), 10 * MILLISECOND)
     largest = [max(peaks[d] for peaks in ample.tier_peaks.values()) for d in ample.peaks]
     ample.restore()
-    with sim.configured(devices=2, asynchronous=False, memory=max(largest)):
+    there = [sim.memory_allocated(i) for i in range(2)]  # what tests before this one left
+    with sim.configured(devices=2, asynchronous=False, memory=max(largest) + max(there)):
         tight = baechi.Cluster("+".join(f"1x{size}B" for size in largest), link="1ms,1000GB/s")
         model = made(Spark)
         placed = placed_as_is_best(model, 10 * MILLISECOND, cluster=tight)
+        for i in range(2):
+            sim.reset_peak_memory_stats(i)
         for _ in range(2):
             model(X).square().mean().backward()
         assert (placed.mode, placed.tier) == ("streams+order", 2)
         for i, size in enumerate(placed.peaks.values()):
-            assert sim.max_memory_allocated(i) <= size <= largest[i]
+            assert 0 < sim.max_memory_allocated(i) - there[i] <= size <= largest[i]
         placed.restore()
 
 
