@@ -233,12 +233,15 @@ class Placed:
         peaks = self.peaks if self.tier_peaks else {}
         name = type(self.model).__name__
         said = summary(name, self.plan, self.runs_on, peaks, self._alone)
-        note = f": {self.tier_note}" if self.tier_note else ""
-        said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
-        if self.choice.ways:
-            said.below.append(str(self.choice))
         if self._stepper is not None:
-            said.below.append(f"step: {self._stepper.micro_batches} micro-batches")
+            count = self._stepper.micro_batches
+            of = f"{count} micro-batches" if count > 1 else "the mini-batch"
+            said.below.append(f"`step` runs {of} in the order of the plan")
+        else:
+            note = f": {self.tier_note}" if self.tier_note else ""
+            said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
+            if self.choice.ways:
+                said.below.append(str(self.choice))
         if self.gradients == "held":
             said.below.append("with room for gradients that are held while a forward runs")
         return said
