@@ -266,7 +266,7 @@ def test_export_of_a_model_of_layers(run: Run, tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "VLLM_PP_LAYER_PARTITION=8\n"
     answer = run("export", graph, plan, "--to", "llama-cpp")
-    assert answer.stdout == "--split-mode layer --tensor-split 8,0\n"
+    assert answer.stdout == "--gpu-layers 9 --split-mode layer --tensor-split 9,0\n"
     assert json.loads(run("export", graph, plan, "--to", "device-map").stdout) == {"": 0}
 
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/export/exports.h"
@@ -36,16 +39,22 @@ OpGraph chain_of(const std::vector<Weight>& weights) {
 }
 
 // The weights run one after the other; `kinds` are the devices'.
-std::string exported(std::string_view format, const std::vector<Weight>& weights,
-                     const std::vector<std::string>& kinds = {"gpu", "gpu", "gpu"}) {
-  const OpGraph graph = chain_of(weights);
+std::string exported_of(const OpGraph& graph, std::string_view format,
+                        const std::vector<Weight>& weights, const std::vector<std::string>& kinds,
+                        const std::vector<std::string>& hosts = {}) {
   ClusterSpec spec = testing::unit_latency_cluster(kinds.size(), Bytes(1'000'000'000'000)).spec();
   for (std::size_t i = 0; i < kinds.size(); ++i) spec.devices[i].kind = kinds[i];
+  for (std::size_t i = 0; i < hosts.size(); ++i) spec.devices[i].host = hosts[i];
   const Cluster cluster(spec);
   Placement placement;
   for (const Weight& weight : weights) placement.push_back(DeviceId(weight.device));
   const Plan plan = plan_of(CostModel(graph, cluster), {placement, std::nullopt}, "given", false);
   return find_export_format(format).write(graph, plan);
+}
+
+std::string exported(std::string_view format, const std::vector<Weight>& weights,
+                     const std::vector<std::string>& kinds = {"gpu", "gpu", "gpu"}) {
+  return exported_of(chain_of(weights), format, weights, kinds);
 }
 
 // As transformers names them.
@@ -118,6 +127,129 @@ TEST_CASE("megatron: embedding, layers and loss by stage") {
   CHECK_THROWS_AS(layout({{"wte", 0}, {"h/0/mlp", 0}, {"norm", 0}, {"head", 1}}), InputError);
 }
 
+TEST_CASE("ends: what a layer depends on is before the layers, everything else behind them") {
+  // The head's weights wait for nothing, and the planner may run them first.
+  const std::vector<Weight> weights{
+      {"head/weight", 1}, {"embed", 0}, {"layers/0", 0}, {"layers/1", 1}, {"head", 1}};
+  OpGraphBuilder builder("lm");
+  std::vector<TensorId> made;
+  for (const Weight& weight : weights) {
+    const OpId op = builder.add_operator({.name = weight.name, .permanent = weight.held});
+    builder.set_time(op, kAnyKind, Time(10));
+    if (made.size() > 1) builder.connect(made.back(), op);
+    if (weight.name == "head") builder.connect(made.front(), op);
+    made.push_back(builder.add_output(op, Bytes(8)));
+  }
+  const OpGraph graph = std::move(builder).build();
+  CHECK(exported_of(graph, "module-fqns", weights, {"gpu", "gpu"}) ==
+        "[\n [\"embed\", \"layers.0\"],\n [\"layers.1\", \"head\"]\n]\n");
+  CHECK(exported_of(graph, "split-spec", weights, {"gpu", "gpu"}) ==
+        "{\n \"layers.1\": \"beginning\"\n}\n");
+}
+
+struct LlamaCpp {
+  std::size_t gpu_layers = 0;
+  std::vector<std::size_t> split;
+};
+
+LlamaCpp llama_cpp(const std::string& text) {
+  LlamaCpp read;
+  const std::string counts = "--gpu-layers ", split = "--tensor-split ";
+  read.gpu_layers = std::stoul(text.substr(text.find(counts) + counts.size()));
+  if (text.find(split) == text.npos) return read;
+  std::istringstream numbers(text.substr(text.find(split) + split.size()));
+  for (std::string number; std::getline(numbers, number, ',');)
+    read.split.push_back(std::stoul(number));
+  return read;
+}
+
+// The device of every layer and, last, of the output, as llama.cpp counts: -1 is the CPU.
+std::vector<int> llama_cpp_places(const LlamaCpp& options, std::size_t layers) {
+  std::vector<float> ends;
+  float sum = 0;
+  for (const std::size_t part : options.split) ends.push_back(sum += static_cast<float>(part));
+  for (float& end : ends) end /= sum;
+  const std::size_t first = layers + 1 - std::min(options.gpu_layers, layers + 1);
+  const auto offloaded = static_cast<float>(std::min(options.gpu_layers, layers + 1));
+  std::vector<int> places;
+  for (std::size_t layer = 0; layer <= layers; ++layer) {
+    if (layer < first) {
+      places.push_back(-1);
+      continue;
+    }
+    const float at = static_cast<float>(layer - first) / offloaded;
+    places.push_back(static_cast<int>(std::ranges::upper_bound(ends, at) - ends.begin()));
+  }
+  return places;
+}
+
+TEST_CASE("llama.cpp: every layer and the output are where the plan has them") {
+  Random random(1);
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    std::vector<std::string> kinds{"cpu"};
+    std::vector<int> places, expected;
+    for (std::size_t device = 0; device <= 4; ++device) {
+      if (device > 0) kinds.emplace_back("gpu");
+      const std::size_t some = random.below(7);
+      places.insert(places.end(), some, static_cast<int>(device));
+      expected.insert(expected.end(), some, static_cast<int>(device) - 1);
+    }
+    if (places.empty()) continue;
+    expected.push_back(expected.back());
+    const std::string text = exported("llama-cpp", llama(places, 0, places.back()), kinds);
+    CHECK(llama_cpp_places(llama_cpp(text), places.size()) == expected);
+  }
+}
+
+TEST_CASE("llama.cpp: what its options do not say is refused") {
+  CHECK(exported("llama-cpp", llama({0, 0, 1, 1}, 0, 1)) ==
+        "--gpu-layers 5 --split-mode layer --tensor-split 2,3,0\n");
+  CHECK(exported("llama-cpp", llama({0, 0, 2, 2}, 0, 2), {"cpu", "gpu", "gpu"}) ==
+        "--gpu-layers 3 --split-mode layer --tensor-split 0,3\n");
+  CHECK(exported("llama-cpp", llama({0}, 0, 0), {"cpu", "gpu"}) == "--gpu-layers 0\n");
+  CHECK_THROWS_WITH_AS(exported("llama-cpp", llama({0, 1}, 0, 1), {"gpu", "cpu"}),
+                       "lm: llama.cpp keeps the first layers on the CPU, and the plan has layers "
+                       "on gpu:1 behind those on gpu:0: name the CPU first in the cluster, and "
+                       "place again",
+                       InputError);
+  CHECK_THROWS_WITH_AS(exported("llama-cpp", llama({0, 1}, 0, 0)),
+                       "lm: llama.cpp has the output with the last layer: 'model/norm', which runs "
+                       "after the layers, is on gpu:0, the last layer on gpu:1",
+                       InputError);
+  CHECK_THROWS_WITH_AS(exported("llama-cpp", llama({0}, 0, 0), {"tpu"}),
+                       "lm: llama.cpp has no TPUs, and gpu:0 is one", InputError);
+}
+
+TEST_CASE("programs of one host number no devices of two") {
+  const std::vector<Weight> weights = llama({0, 0, 1}, 0, 1);
+  for (const char* format : {"llama-cpp", "llama-cpp-tensors", "comfyui"}) {
+    CAPTURE(format);
+    const OpGraph graph = chain_of(weights);
+    CHECK_NOTHROW(exported_of(graph, format, weights, {"gpu", "gpu"}, {"a", "a"}));
+    const std::string program =
+        std::string_view(format) == "comfyui" ? "ComfyUI-MultiGPU" : "llama.cpp";
+    const std::string words = "lm: " + program +
+                              " numbers the devices of one host, and gpu:0 and gpu:1 are on two: "
+                              "plan for a cluster of one host";
+    CHECK_THROWS_WITH_AS(exported_of(graph, format, weights, {"gpu", "gpu"}, {"a", "b"}),
+                         words.c_str(), InputError);
+  }
+}
+
+TEST_CASE("vllm: ends are with the outermost layers, and no rank is a CPU") {
+  CHECK(exported("vllm", llama({0, 0, 1}, 0, 1)) == "VLLM_PP_LAYER_PARTITION=2,1\n");
+  CHECK_THROWS_WITH_AS(exported("vllm", llama({1, 1, 2}, 0, 2)),
+                       "lm: the plan is not a pipeline: 'model/embed_tokens', which runs before "
+                       "the layers, is on gpu:0, the first layer on gpu:1",
+                       InputError);
+  CHECK_THROWS_AS(exported("vllm", llama({0, 1, 2}, 0, 0)), InputError);
+  CHECK_THROWS_WITH_AS(exported("vllm", llama({0, 1}, 0, 1), {"cpu", "gpu"}),
+                       "lm: a rank of vLLM's pipeline is an accelerator, and the plan has layers "
+                       "on gpu:0: plan for a cluster without CPUs",
+                       InputError);
+}
+
 TEST_CASE("llama.cpp tensors: layers anywhere, and their tensors apart where they are named") {
   const std::vector<std::string> kinds{"gpu", "gpu", "cpu"};
   const auto overrides = [&](const std::vector<Weight>& weights) {
@@ -167,11 +299,12 @@ TEST_CASE("comfyui: amounts by device, rounded up, and the last one has what is 
   const Bytes gib(std::int64_t{1} << 30), odd((std::int64_t{3} << 20) + 1);
   const std::vector<std::string> kinds{"gpu", "cpu", "gpu", "cpu"};
   CHECK(exported("comfyui", {{"a", 0, gib}, {"b", 2, odd}, {"c", 1, gib}, {"d", 0, Bytes(0)}},
-                 kinds) == "cuda:0,1024mb;cpu,1024mb;cuda:1,*\n");
+                 kinds) == "cuda:0,1024mb;cpu,1024mb;cuda:1,4mb*\n");
   CHECK(exported("comfyui", {{"a", 2, odd}, {"b", 3, gib}, {"c", 1, gib}}, kinds) ==
-        "cpu,2048mb;cuda:1,*\n");
-  CHECK(exported("comfyui", {{"a", 0, odd}, {"b", 2, gib}}, kinds) == "cuda:0,4mb;cuda:1,*\n");
-  CHECK(exported("comfyui", {{"a", 2, odd}}, kinds) == "cuda:1,*\n");
+        "cpu,2048mb;cuda:1,4mb*\n");
+  CHECK(exported("comfyui", {{"a", 0, odd}, {"b", 2, gib}}, kinds) ==
+        "cuda:0,4mb;cuda:1,1024mb*\n");
+  CHECK(exported("comfyui", {{"a", 2, odd}}, kinds) == "cuda:1,4mb*\n");
   CHECK_THROWS_AS(exported("comfyui", {{"a", 0, Bytes(0)}}, kinds), InputError);
   CHECK_THROWS_WITH_AS(exported("comfyui", {{"a", 0, gib}, {"b", 0, gib, true}}, kinds),
                        "lm: ComfyUI only infers, and this is a step of training, whose permanent "

@@ -123,7 +123,7 @@ TEST_CASE("exports: layers per device, for plans that cut between layers and for
   const OpGraph graph = layered_model(3);
   CHECK(exported("vllm", graph, {0, 0, 0, 0, 2, 2}) == "VLLM_PP_LAYER_PARTITION=2,1\n");
   CHECK(exported("llama-cpp", graph, {0, 0, 0, 0, 2, 2}) ==
-        "--split-mode layer --tensor-split 2,0,1\n");
+        "--gpu-layers 4 --split-mode layer --tensor-split 2,0,2\n");
   CHECK_THROWS_WITH_AS(exported("vllm", graph, {0, 0, 0, 1, 2, 2}),
                        "model: the plan is not layer-wise: 'layers/1/a' is on gpu:0, 'layers/1/b' "
                        "of the same layer on gpu:1",

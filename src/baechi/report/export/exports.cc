@@ -137,8 +137,10 @@ std::string comfyui_name(const OpGraph& graph, const Device& device, std::size_t
 }
 
 // In whole MiB, rounded up, so that what a device holds has room in its amount. The last device
-// that holds something has what is left.
+// that holds something has what is left. Its amount is there as well: without one its reader takes
+// the text for no amounts at all.
 std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
+  check_one_host(graph, plan, "ComfyUI-MultiGPU");
   const IdVector<DeviceId, std::size_t> numbers = numbers_in_kind(plan.cluster);
   std::map<DeviceId, Bytes> weights;
   for (const OpId op : graph.ops()) {
@@ -164,7 +166,7 @@ std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
     constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
     const std::int64_t whole = held.count() / kMebibyte + (held.count() % kMebibyte > 0 ? 1 : 0);
     const bool last = name == amounts.back().first;
-    text += name + "," + (last ? "*" : std::to_string(whole) + "mb;");
+    text += name + "," + std::to_string(whole) + (last ? "mb*" : "mb;");
   }
   return text + "\n";
 }

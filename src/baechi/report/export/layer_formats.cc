@@ -7,6 +7,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/io/graph_def/write_graph_def.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/report/export/layers.h"
 
@@ -23,21 +24,44 @@ std::string joined_counts(const std::vector<std::size_t>& counts) {
   return text;
 }
 
+// What runs on an end of the layers must be on the device of the layer there; `why` is said when not.
+void check_end(const OpGraph& graph, const Plan& plan, const Family& family, bool before,
+               const std::string& why) {
+  const Ends ends = ends_of(graph, family);
+  const Layer& end = before ? family.layers.begin()->second : family.layers.rbegin()->second;
+  for (const OpId op : before ? ends.before : ends.after)
+    if (const DeviceId device = plan.schedule.slots[op].device; device != end.device)
+      throw InputError(graph.name(), why + ": " + in_quotes(graph[op].name) + ", which runs " +
+                                         (before ? "before" : "after") + " the layers, is on " +
+                                         device_name(plan, device) + ", the " +
+                                         (before ? "first" : "last") + " layer on " +
+                                         device_name(plan, end.device));
+}
+
 // What runs before the first layer is the first stage's, and what runs after the last is the last
 // one's: a split lies in front of a layer.
 void check_ends(const OpGraph& graph, const Plan& plan, const Family& family) {
-  const auto check = [&](const std::vector<OpId>& ops, const Layer& end, bool before) {
-    for (const OpId op : ops)
-      if (const DeviceId device = plan.schedule.slots[op].device; device != end.device)
-        throw InputError(graph.name(), "the plan is not a pipeline: " + in_quotes(graph[op].name) +
-                                           ", which runs " + (before ? "before" : "after") +
-                                           " the layers, is on " + device_name(plan, device) +
-                                           ", the " + (before ? "first" : "last") + " layer on " +
-                                           device_name(plan, end.device));
-  };
-  const Ends ends = ends_of(graph, plan, family);
-  check(ends.before, family.layers.begin()->second, true);
-  check(ends.after, family.layers.rbegin()->second, false);
+  for (const bool before : {true, false})
+    check_end(graph, plan, family, before, "the plan is not a pipeline");
+}
+
+// Which devices are no GPUs to llama.cpp: of those only the first layers' may be.
+void check_llama_cpp_devices(const OpGraph& graph, const Plan& plan,
+                             const std::vector<std::size_t>& counts) {
+  std::optional<DeviceId> gpu;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    const DeviceId device(i);
+    if (!is_llama_cpp_cpu(graph, plan.cluster.devices[i]))
+      gpu = device;
+    else if (gpu.has_value())
+      throw InputError(graph.name(),
+                       "llama.cpp keeps the first layers on the CPU, and the plan "
+                       "has layers on " +
+                           device_name(plan, device) + " behind those on " +
+                           device_name(plan, *gpu) +
+                           ": name the CPU first in the cluster, and place again");
+  }
 }
 
 // Megatron's embedding and loss are one piece each.
@@ -59,15 +83,55 @@ void check_one_piece(const OpGraph& graph, const Plan& plan, const std::vector<S
 
 }  // namespace
 
+void check_one_host(const OpGraph& graph, const Plan& plan, std::string_view program) {
+  for (const Device& device : plan.cluster.devices)
+    if (const Device& first = plan.cluster.devices.front(); device.host != first.host)
+      throw InputError(graph.name(), std::string(program) +
+                                         " numbers the devices of one host, and " + first.name +
+                                         " and " + device.name +
+                                         " are on two: plan for a cluster of one host");
+}
+
+bool is_llama_cpp_cpu(const OpGraph& graph, const Device& device) {
+  const std::string_view kind = framework_kind(device);
+  if (kind == "TPU")
+    throw InputError(graph.name(), "llama.cpp has no TPUs, and " + device.name + " is one");
+  return kind == "CPU";
+}
+
 std::string to_vllm(const OpGraph& graph, const Plan& plan) {
   std::vector<std::size_t> counts = layers_per_device(graph, plan);
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0 && framework_kind(plan.cluster.devices[i]) == "CPU")
+      throw InputError(graph.name(),
+                       "a rank of vLLM's pipeline is an accelerator, and the plan has "
+                       "layers on " +
+                           plan.cluster.devices[i].name + ": plan for a cluster without CPUs");
+  check_ends(graph, plan, largest_family(graph, plan));
   std::erase(counts, 0U);  // no pipeline rank without layers
   return "VLLM_PP_LAYER_PARTITION=" + joined_counts(counts) + "\n";
 }
 
+// llama.cpp offloads the last layers and, as one more behind them, the output, and splits these as
+// --tensor-split says: so the last device that has layers has one more.
 std::string to_llama_cpp(const OpGraph& graph, const Plan& plan) {
-  return "--split-mode layer --tensor-split " + joined_counts(layers_per_device(graph, plan)) +
-         "\n";
+  check_one_host(graph, plan, "llama.cpp");
+  const std::vector<std::size_t> counts = layers_per_device(graph, plan);
+  check_llama_cpp_devices(graph, plan, counts);
+  check_end(graph, plan, largest_family(graph, plan), false,
+            "llama.cpp has the output with the last layer");
+  std::vector<std::size_t> split;
+  std::size_t offloaded = 0, last = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (is_llama_cpp_cpu(graph, plan.cluster.devices[i])) continue;
+    if (counts[i] > 0) last = split.size();
+    offloaded += counts[i];
+    split.push_back(counts[i]);
+  }
+  if (offloaded == 0) return "--gpu-layers 0\n";
+  ++split[last];
+  return "--gpu-layers " + std::to_string(offloaded + 1) + " --split-mode layer --tensor-split " +
+         joined_counts(split) + "\n";
 }
 
 std::string to_split_spec(const OpGraph& graph, const Plan& plan) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "baechi/graph/op_graph.h"
 #include "baechi/schedule/plan.h"
@@ -21,5 +22,10 @@ std::string to_megatron(const OpGraph& graph, const Plan& plan);
 // llama.cpp's --override-tensor: which of a GGUF file's tensors are where. Layers may be anywhere,
 // and their tensors apart.
 std::string to_llama_cpp_tensors(const OpGraph& graph, const Plan& plan);
+
+// Throws InputError when the cluster has several hosts, whose devices the program does not number.
+void check_one_host(const OpGraph& graph, const Plan& plan, std::string_view program);
+// Otherwise llama.cpp has it among the GPUs. Throws InputError when it is neither.
+bool is_llama_cpp_cpu(const OpGraph& graph, const Device& device);
 
 }  // namespace baechi

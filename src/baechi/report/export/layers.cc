@@ -82,6 +82,24 @@ class EndModules {
   std::map<std::string, OpId> seen_;
 };
 
+// Whether what an operator makes reaches a layer of the forward pass.
+IdVector<OpId, bool> precede_layers(const OpGraph& graph, const Family& family) {
+  IdVector<OpId, bool> precedes(graph.num_ops(), false);
+  std::vector<OpId> open;
+  for (const OpId op : graph.ops())
+    if (!graph[op].backward && family.has(graph[op].name)) open.push_back(op);
+  while (!open.empty()) {
+    const OpId op = open.back();
+    open.pop_back();
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (precedes[edge.from]) continue;
+      precedes[edge.from] = true;
+      open.push_back(edge.from);
+    }
+  }
+  return precedes;
+}
+
 [[noreturn]] void refuse_end(const OpGraph& graph, const Plan& plan, OpId op, bool before,
                              DeviceId layer) {
   throw InputError(graph.name(),
@@ -177,26 +195,21 @@ std::vector<std::size_t> layers_per_device(const OpGraph& graph, const Plan& pla
   return counts;
 }
 
-Ends ends_of(const OpGraph& graph, const Plan& plan, const Family& family) {
-  const auto& slots = plan.schedule.slots;
-  Time begins = slots[family.layers.begin()->second.example].start;
-  std::vector<OpId> outside;
-  for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0) || graph[op].backward) continue;
-    if (family.has(graph[op].name))
-      begins = std::min(begins, slots[op].start);
-    else
-      outside.push_back(op);
-  }
+Ends ends_of(const OpGraph& graph, const Family& family) {
+  const IdVector<OpId, bool> before = precede_layers(graph, family);
   Ends ends;
-  for (const OpId op : outside) (slots[op].start < begins ? ends.before : ends.after).push_back(op);
+  for (const OpId op : graph.ops()) {
+    if (graph[op].permanent == Bytes(0) || graph[op].backward || family.has(graph[op].name))
+      continue;
+    (before[op] ? ends.before : ends.after).push_back(op);
+  }
   return ends;
 }
 
 std::vector<Stage> stages_of(const OpGraph& graph, const Plan& plan) {
   layers_per_device(graph, plan);  // refuses what is not layer-wise
   const Family family = largest_family(graph, plan);
-  const Ends ends = ends_of(graph, plan, family);
+  const Ends ends = ends_of(graph, family);
   const Layer &first = family.layers.begin()->second, &last = family.layers.rbegin()->second;
   std::vector<Stage> stages;
   for (const auto& [number, layer] : family.layers)

@@ -53,11 +53,12 @@ Family largest_family(const OpGraph& graph, const Plan& plan);
 // that says why a plan is not of this kind. Devices without a layer: 0.
 std::vector<std::size_t> layers_per_device(const OpGraph& graph, const Plan& plan);
 
-// The forward operators with permanent memory that are in no layer.
+// The forward operators with permanent memory that are in no layer, in the graph's order: `before`
+// are those that a layer depends on.
 struct Ends {
-  std::vector<OpId> before, after;  // the layers, in the graph's order
+  std::vector<OpId> before, after;
 };
-Ends ends_of(const OpGraph& graph, const Plan& plan, const Family& family);
+Ends ends_of(const OpGraph& graph, const Family& family);
 
 // One device's part of a model that a plan cuts into a chain: modules, each once.
 struct Stage {

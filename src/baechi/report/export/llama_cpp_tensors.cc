@@ -14,7 +14,6 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
-#include "baechi/io/graph_def/write_graph_def.h"
 #include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
 
@@ -71,12 +70,8 @@ std::optional<std::string_view> gguf_name(std::span<const TensorName> names,
 IdVector<DeviceId, std::string> buffers_of(const OpGraph& graph, const ClusterSpec& cluster) {
   IdVector<DeviceId, std::string> buffers;
   std::size_t gpus = 0;
-  for (const Device& device : cluster.devices) {
-    const std::string_view kind = framework_kind(device);
-    if (kind == "TPU")
-      throw InputError(graph.name(), "llama.cpp has no TPUs, and " + device.name + " is one");
-    buffers.push_back(kind == "CPU" ? "CPU" : "CUDA" + std::to_string(gpus++));
-  }
+  for (const Device& device : cluster.devices)
+    buffers.push_back(is_llama_cpp_cpu(graph, device) ? "CPU" : "CUDA" + std::to_string(gpus++));
   return buffers;
 }
 
@@ -173,6 +168,7 @@ class TensorPlaces {
 }  // namespace
 
 std::string to_llama_cpp_tensors(const OpGraph& graph, const Plan& plan) {
+  check_one_host(graph, plan, "llama.cpp");
   return "--override-tensor \"" + TensorPlaces(graph, plan).patterns() + "\"\n";
 }
 
