@@ -8,6 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/report/export/exports.h"
@@ -40,7 +41,14 @@ std::string format_help() {
 
 // What no such file says: how long a step takes without the plan's order.
 void show_step(const OpGraph& graph, const Plan& plan, const Options& options, bool json) {
-  const OrderlessStep step = orderless_step(graph, plan);
+  const bool replays = plan.micro_batches == 1;  // a step of several has its planned order only
+  const OrderlessStep step =
+      replays ? orderless_step(graph, plan)
+              : OrderlessStep{plan.makespan(), "a step of " + std::to_string(plan.micro_batches) +
+                                                   " micro-batches takes " +
+                                                   short_text(plan.makespan()) +
+                                                   " in the order of the plan, of which this "
+                                                   "keeps the placement alone"};
   if (!json) return print_words(step.words);
   std::string text;
   JsonWriter writer(text);
@@ -49,7 +57,7 @@ void show_step(const OpGraph& graph, const Plan& plan, const Options& options, b
   writer.field("format", options.to);
   writer.field("order", execution_order_name(plan.order));
   writer.field("makespan", plan.makespan().count());
-  writer.field("makespan_without_order", step.makespan.count());
+  if (replays) writer.field("makespan_without_order", step.makespan.count());
   writer.end_object();
   writer.finish();
   print_result(text);
@@ -66,10 +74,14 @@ ExitCode export_plan(const Options& options, const RunContext& context) {
     return ExitCode::kOk;
   }
   const ExportFormat& format = find_export_format(options.to);
-  const OpGraph graph = load_graph(options.graph, context);
-  const Plan plan = read_plan(options.plan, graph);
-  write_result(options.output, format.write(graph, plan));
-  if (format.placement_alone) show_step(graph, plan, options, json);
+  const OpenedPlan opened = load_plan(options.plan, options.graph, context);
+  const Unrolled& step = opened.step;
+  if (step.micro_batches == 1)
+    write_result(options.output, format.write(step.graph, opened.plan));
+  else
+    write_result(options.output,
+                 write_export(format, step, load_graph(options.graph, context), opened.plan));
+  if (format.placement_alone) show_step(step.graph, opened.plan, options, json);
   return ExitCode::kOk;
 }
 

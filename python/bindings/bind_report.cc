@@ -61,7 +61,9 @@ void bind_report(nb::module_& m) {
   m.def(
       "export_plan",
       [](const PlanHandle& h, const std::string& to) {
-        return find_export_format(to).write(*h.graph, h.plan);
+        const ExportFormat& format = find_export_format(to);
+        if (h.step == nullptr) return format.write(*h.graph, h.plan);
+        return write_export(format, *h.step, *h.micro_batch, h.plan);
       },
       "plan"_a, "to"_a, "A plan as the settings of another program.");
   m.def(

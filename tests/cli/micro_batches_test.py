@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import baechi
 from tests.conftest import Run
 
 DEVICES = ("--cluster", "4x24GiB", "--link", "10us,200GB/s")
@@ -68,6 +69,29 @@ def test_plans_of_micro_batches_can_be_looked_at(
     output = () if subcommand in ("explain", "show") else ("-o", tmp_path / "output")
     done = run(subcommand, llama[1], plan, *output)
     assert done.returncode == 0, done.stderr
+
+
+def test_exports_of_the_placement_name_the_operators_of_one_micro_batch(
+    run: Run, llama: dict[int, Path], plan: Path, tmp_path: Path
+) -> None:
+    truth = {op["name"]: op["device"] for op in json.loads(plan.read_text())["operators"]}
+    done = run("export", llama[1], plan, "--to", "tensorflow")
+    assert done.returncode == 0, done.stderr
+    assert "a step of 8 micro-batches takes" in done.stderr
+    devices = json.loads(done.stdout)
+    assert devices == {
+        name: f"/job:localhost/replica:0/task:0/device:{device.upper()}"
+        for name, device in truth.items()
+    }
+    output = ("-o", tmp_path / "devices.json")
+    told = json.loads(run("export", llama[1], plan, "--to", "tensorflow", *output, "--json").stdout)
+    assert told["makespan"] == json.loads(plan.read_text())["makespan"]
+    assert "makespan_without_order" not in told
+    table = run("export", llama[1], plan, "--to", "csv")
+    assert table.returncode == 0, table.stderr
+    assert len(table.stdout.splitlines()) > 8 * len(truth) / 2  # all copies
+    loaded = baechi.Plan.load(plan, baechi.Graph.load(llama[1]))
+    assert json.loads(baechi.export_plan(loaded, "tensorflow")) == devices
 
 
 def test_eight_micro_batches_are_faster_than_one_device(run: Run, llama: dict[int, Path]) -> None:

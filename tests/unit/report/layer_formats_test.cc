@@ -127,6 +127,40 @@ TEST_CASE("megatron: embedding, layers and loss by stage") {
   CHECK_THROWS_AS(layout({{"wte", 0}, {"h/0/mlp", 0}, {"norm", 0}, {"head", 1}}), InputError);
 }
 
+TEST_CASE("megatron: layers of two kinds are no embedding and no loss") {
+  CHECK_THROWS_WITH_AS(
+      exported("megatron",
+               {{"encoder/layers/0", 0}, {"decoder/layers/0", 0, Bytes(20)}, {"head", 0}}),
+      "lm: this layout of Megatron has one kind of numbered layers, 'decoder/layers/0' is in one, "
+      "and 'encoder/layers/0' in another: write the layout by hand",
+      InputError);
+  std::vector<Weight> mtp = llama({0, 1}, 0, 1);
+  mtp.insert(mtp.end() - 2, {"model/mtp/0/norm", 1});
+  CHECK_THROWS_AS(exported("megatron", mtp), InputError);
+}
+
+TEST_CASE("exports: the placement of a step of micro-batches is that of one") {
+  const std::vector<Weight> weights = llama({0, 1}, 0, 1);
+  const OpGraph graph = chain_of(weights);
+  const Unrolled step = unroll(graph, 3);
+  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(1'000'000));
+  Placement placement(step.graph.num_ops(), DeviceId(0));
+  for (const OpId op : graph.ops())
+    for (std::uint32_t m = 0; m < 3; ++m)
+      placement[step.copy(op, m)] = DeviceId(weights[op.index()].device);
+  const Plan plan =
+      plan_of(CostModel(step.graph, cluster), {placement, std::nullopt}, "given", false);
+  const auto written = [&](std::string_view format) {
+    return write_export(find_export_format(format), step, graph, plan);
+  };
+  for (const char* format : {"device-map", "tensorflow", "split-spec", "module-fqns", "megatron",
+                             "vllm", "llama-cpp", "llama-cpp-tensors", "comfyui"}) {
+    CAPTURE(format);
+    CHECK(written(format) == exported(format, weights, {"gpu", "gpu"}));
+  }
+  CHECK(written("csv").find("lm_head@2") != std::string::npos);
+}
+
 TEST_CASE("ends: what a layer depends on is before the layers, everything else behind them") {
   // The head's weights wait for nothing, and the planner may run them first.
   const std::vector<Weight> weights{

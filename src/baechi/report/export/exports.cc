@@ -206,6 +206,11 @@ constexpr std::array<ExportFormat, 13> kFormats{{
 
 std::span<const ExportFormat> export_formats() { return kFormats; }
 
+std::string write_export(const ExportFormat& format, const Unrolled& step,
+                         const OpGraph& micro_batch, const Plan& plan) {
+  return format.write(format.placement_alone ? micro_batch : step.graph, plan);
+}
+
 const ExportFormat& find_export_format(std::string_view name) {
   std::string known;
   for (const ExportFormat& format : kFormats) {

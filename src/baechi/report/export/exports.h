@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
@@ -19,6 +20,12 @@ struct ExportFormat {
   bool placement_alone = false;  // for a program that runs the model in an order of its own
 };
 std::span<const ExportFormat> export_formats();
+
+// A plan of a step of micro-batches, whose ids are those of `step`. Formats of the placement alone
+// know the operators of one micro-batch: they come first in a step, under their ids, and all copies
+// of one are on its device. The other formats know all copies.
+std::string write_export(const ExportFormat& format, const Unrolled& step,
+                         const OpGraph& micro_batch, const Plan& plan);
 
 // Throws InputError that lists the known names.
 const ExportFormat& find_export_format(std::string_view name);

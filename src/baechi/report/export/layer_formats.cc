@@ -81,6 +81,19 @@ void check_one_piece(const OpGraph& graph, const Plan& plan, const std::vector<S
   }
 }
 
+// Megatron's layout has letters for an embedding, layers of one kind and a loss.
+void check_no_other_layers(const OpGraph& graph, const Family& family) {
+  const Ends ends = ends_of(graph, family);
+  for (const auto* ops : {&ends.before, &ends.after})
+    for (const OpId op : *ops)
+      if (layer_of(graph[op].name).has_value())
+        throw InputError(graph.name(),
+                         "this layout of Megatron has one kind of numbered layers, " +
+                             in_quotes(graph[family.layers.begin()->second.example].name) +
+                             " is in one, and " + in_quotes(graph[op].name) +
+                             " in another: write the layout by hand");
+}
+
 }  // namespace
 
 void check_one_host(const OpGraph& graph, const Plan& plan, std::string_view program) {
@@ -169,6 +182,7 @@ std::string to_module_fqns(const OpGraph& graph, const Plan& plan) {
 
 std::string to_megatron(const OpGraph& graph, const Plan& plan) {
   const std::vector<Stage> stages = stages_of(graph, plan);
+  check_no_other_layers(graph, largest_family(graph, plan));
   check_one_piece(graph, plan, stages, &Stage::before, "what runs before the layers");
   check_one_piece(graph, plan, stages, &Stage::after, "what runs after the layers");
   std::string layout;
