@@ -21,6 +21,7 @@ from experiments import (
     orders,
     peer_placers,
     peers,
+    pipelines,
     placement_time,
     policy_gradient,
     progress,
@@ -28,6 +29,7 @@ from experiments import (
     scopes,
     sensitivity,
     several,
+    stacks,
     step_time,
     svg,
 )
@@ -499,3 +501,29 @@ def test_the_index_names_every_page(root: Path) -> None:
     assert set(re.findall(r"\]\((\w+\.md)\)", index)) <= pages
     for page in pages:
         assert re.search(rf"[`\[]{page.removesuffix('.md')}[`\]]", index), page
+
+
+def test_stacks_have_the_weights_and_the_work_of_their_models() -> None:
+    graph = stacks.gpt2_medium(2, "a100")
+    weights = sum(graph[name].permanent for name in graph.names) / stacks.PER_WEIGHT
+    assert weights == 24 * 12 * 1024**2 + 2 * 50_257 * 1024
+    forward = [name for name in graph.names if "gradient" not in name]
+    assert len(graph) == 3 * len(forward)
+    assert all(graph[f"{name}/weight_gradient"].forward == name for name in forward)
+
+
+def test_the_branches_of_a_stack_wait_for_each_other_only_where_they_join() -> None:
+    graph = stacks.multimodal(2, "a100")
+    one = baechi.place_graph(graph, "1x1TiB", "single", bounds=False).makespan_ns
+    three = baechi.place_graph(graph, baechi.Cluster("3x1TiB", link="0us"), "m-etf", bounds=False)
+    assert three.makespan_ns < 0.6 * one
+
+
+def test_a_row_of_pipelines_compares_with_every_named_schedule() -> None:
+    model = pipelines.Model("small", "llama", 1, {"layers": 4, "training": True})
+    devices = pipelines.Devices("2 equal", "2x1TiB", "5us,200GB/s", (4,))
+    row = pipelines.measured(model, model.graph(), devices, 4)
+    assert min(row["one"], row["1f1b"], row["equal"], row["divided"]) >= 1
+    assert row["1f1b"] >= row["equal"]
+    assert row["one"] > 1.5
+    assert {row["equal_method"], row["divided_method"]} <= set(pipelines.NAMED)

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of several micro-batches: `pipeline` beside the schedules that have names."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import baechi
+from experiments import stacks
+from experiments.outcome import Outcome, planned
+from experiments.page import Column, Page, Table, count, gibibytes, milliseconds, percent, times
+from experiments.progress import each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMED = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
+PRESET = "a100"
+NVLINK, PCIE = "5us,200GB/s", "10us,12GB/s"
+LARGE = 10_000  # operators of a micro-batch beyond which M is 16 at the most
+CAP = 0.6  # of what GPipe needs
+
+
+@dataclass(frozen=True)
+class Model:
+    """A graph of one micro-batch."""
+
+    name: str
+    of: str | Callable[[int, str], baechi.Graph]  # of generate(), or of stacks
+    batch: int
+    options: dict[str, Any] = field(default_factory=dict)
+    chain: bool = True
+
+    def graph(self) -> baechi.Graph:
+        """Generate it."""
+        if not isinstance(self.of, str):
+            return self.of(self.batch, PRESET)
+        return baechi.generate(self.of, batch=self.batch, device=f"gpu={PRESET}", **self.options)
+
+
+TRAINING = {"training": True}
+MODELS = (
+    Model("Llama 3 8B, 16 layers", "llama", 1, {"layers": 16, **TRAINING}),
+    Model("Llama 3 8B", "llama", 1, {"layers": 32, **TRAINING}),
+    Model("Mixtral-like, 8 layers", "moe", 1, {"layers": 8, **TRAINING}),
+    Model("GPT-2 medium", stacks.gpt2_medium, 2),
+    Model("ViT-L", stacks.vit_large, 8),
+    Model("U-Net", "unet", 4, TRAINING),
+    Model("Transformer", "transformer", 16, chain=False),
+    Model("GNMT, length 20", "gnmt", 32, {"length": 20}, chain=False),
+    Model("Inception-V3", "inception-v3", 8, chain=False),
+    Model("two-tower", "two-tower", 1024, TRAINING, chain=False),
+    Model("text, image and sound", stacks.multimodal, 8, chain=False),
+)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A cluster with memory for everything, and the numbers of micro-batches to look at."""
+
+    name: str
+    devices: str
+    link: str
+    micro_batches: tuple[int, ...]
+    equal: bool = True
+
+    def cluster(self) -> baechi.Cluster:
+        """Make it: one transfer in and one out at a time."""
+        return baechi.Cluster(self.devices, link=self.link, communication="duplex")
+
+
+CLUSTERS = (
+    Devices("4 equal, NVLink", "4x1TiB", NVLINK, (4, 8, 16, 32)),
+    Devices("8 equal, NVLink", "8x1TiB", NVLINK, (16,)),
+    Devices("4 equal, PCIe", "4x1TiB", PCIE, (8,)),
+    Devices("2 + 2 at half speed, PCIe", "2x1TiB+2x1TiB@0.5", PCIE, (8, 16), equal=False),
+)
+AMPLE = CLUSTERS[0]
+
+
+def best(outcomes: list[Outcome]) -> Outcome | None:
+    """The shortest step of those that fit."""
+    fitting = [outcome for outcome in outcomes if outcome.step_ns is not None]
+    return min(fitting, key=lambda outcome: outcome.step_ns or 0) if fitting else None
+
+
+def measured(
+    model: Model, graph: baechi.Graph, devices: Devices, micro_batches: int
+) -> dict[str, Any]:
+    """One row."""
+
+    def step(method: str, on: baechi.Cluster, **how: Any) -> Outcome:
+        return planned(graph, on, method, micro_batches=micro_batches, **how)
+
+    cluster = devices.cluster()
+    own = step("pipeline", cluster, bounds=True)
+    equal = [step(name, cluster) for name in NAMED]
+    divided = best([step(f"{name}-divided", cluster) for name in NAMED])
+    row: dict[str, Any] = {
+        "workload": model.name,
+        "chain": model.chain,
+        "devices": devices.name,
+        "equal_devices": devices.equal,
+        "micro_batches": micro_batches,
+        "operators": len(graph),
+        "own_ns": own.step_ns,
+        "gap": own.gap,
+        "peak": max(own.peaks.values(), default=None),
+        "seconds": own.seconds,
+    }
+    others = {
+        "one": step("pipeline", baechi.Cluster("1x16TiB")),
+        "1f1b": equal[NAMED.index("1f1b")],
+        "equal": best(equal),
+        "divided": divided,
+    }
+    for key, other in others.items():
+        if other is not None and other.step_ns is not None and own.step_ns is not None:
+            row[key] = other.step_ns / own.step_ns
+            row[f"{key}_method"] = other.method.removesuffix("-divided")
+    return row
+
+
+def squeezed(model: Model, graph: baechi.Graph) -> dict[str, Any]:
+    """Plan with a part of the memory that GPipe needs on its fullest device."""
+
+    def step(method: str, on: baechi.Cluster) -> Outcome:
+        return planned(graph, on, method, micro_batches=8)
+
+    ample = AMPLE.cluster()
+    gpipe = max(step("gpipe", ample).peaks.values(), default=0)
+    capacity = int(CAP * gpipe)
+    cluster = baechi.Cluster(f"4x{capacity}B", link=AMPLE.link, communication="duplex")
+    own, wide = step("pipeline", cluster), step("pipeline", ample)
+    row: dict[str, Any] = {
+        "workload": model.name,
+        "gpipe": gpipe,
+        "capacity": capacity,
+        "own_ns": own.step_ns,
+        "fits_1f1b": step("1f1b", cluster).step_ns is not None,
+    }
+    if own.step_ns is not None and wide.step_ns is not None:
+        row["longer"] = own.step_ns / wide.step_ns
+    return row
+
+
+def planning(model: Model, devices: Devices, micro_batches: int, goal: float) -> dict[str, Any]:
+    """How long `auto` plans a step."""
+    graph = model.graph()
+    found = planned(graph, devices.cluster(), "auto", micro_batches=micro_batches, bounds=False)
+    return {
+        "workload": model.name,
+        "operators": len(graph),
+        "micro_batches": micro_batches,
+        "own_ns": found.step_ns,
+        "seconds": found.seconds,
+        "goal": goal,
+    }
+
+
+def geometric(values: list[float]) -> str:
+    """Geometric mean."""
+    return times(statistics.geometric_mean(values)) if values else "-"
+
+
+def met(yes: bool) -> str:
+    """In a word."""
+    return "met" if yes else "not met"
+
+
+def goals(
+    rows: list[dict[str, Any]], tight: list[dict[str, Any]], plans: list[dict[str, Any]]
+) -> Table:
+    """What was asked for, and what came of it."""
+    slower = [row for row in rows if min(row.get("equal", 1), row.get("divided", 1)) < 1]
+    equal = [row["equal"] for row in rows if row["equal_devices"] and "equal" in row]
+    unequal = [row["equal"] for row in rows if not row["equal_devices"] and "equal" in row]
+    sixteen = {
+        row["workload"]: row["one"]
+        for row in rows
+        if row["chain"] and row["micro_batches"] == 16 and row["devices"] == AMPLE.name
+    }
+    gaps = [row["gap"] for row in rows if row["micro_batches"] >= 8]
+    refused = [row for row in tight if row["own_ns"] is None and row["fits_1f1b"]]
+    both = [row for row in tight if row.get("longer") is not None]
+    longer = [row for row in both if row["longer"] > 1.1]
+    unforced = [row for row in longer if row["fits_1f1b"]]
+    found: list[tuple[str, str, str, bool]] = [
+        ("rows where a named schedule is shorter", "0", str(len(slower)), not slower),
+        (
+            "best named over equal layers, equal devices, geometric mean",
+            "1.05x",
+            geometric(equal),
+            statistics.geometric_mean(equal) >= 1.05,
+        ),
+        (
+            "best named over equal layers, unequal devices, geometric mean",
+            "1.30x",
+            geometric(unequal),
+            statistics.geometric_mean(unequal) >= 1.3,
+        ),
+        (
+            f"one device over ours, chains, M = 16, {AMPLE.name}",
+            "at least 3.40x",
+            ", ".join(f"{name} {times(value)}" for name, value in sixteen.items()),
+            min(sixteen.values()) >= 3.4,
+        ),
+        (
+            "gap to the bound where M is 8 or more, median",
+            "12%",
+            percent(statistics.median(gaps)),
+            statistics.median(gaps) <= 0.12,
+        ),
+        (
+            f"refused with {CAP:.0%} of GPipe's memory where 1F1B fits",
+            "0",
+            str(len(refused)),
+            not refused,
+        ),
+        (
+            f"steps more than 10% longer with {CAP:.0%} of GPipe's memory",
+            "0",
+            f"{len(unforced)} where 1F1B fits, {len(longer)} of all {len(both)} that fit",
+            not unforced,
+        ),
+        (
+            "CPU seconds of `auto`",
+            ", ".join(f"{row['goal']:g}" for row in plans),
+            ", ".join(f"{row['seconds']:.1f}" for row in plans),
+            all(row["seconds"] <= row["goal"] for row in plans),
+        ),
+    ]
+    columns = [
+        Column("goal", "goal"),
+        Column("wanted", "wanted"),
+        Column("found", "found"),
+        Column("met", ""),
+    ]
+    names = ("goal", "wanted", "found")
+    return Table(
+        "Goals",
+        columns,
+        [{**dict(zip(names, row[:3], strict=True)), "met": met(row[3])} for row in found],
+    )
+
+
+def steps(rows: list[dict[str, Any]]) -> Table:
+    """Every row."""
+    columns = [
+        Column("workload", "model"),
+        Column("devices", "devices"),
+        Column("micro_batches", "M", count),
+        Column("operators", "operators", count),
+        Column("own_ns", "`pipeline`, ms", milliseconds),
+        Column("one", "one device", times),
+        Column("1f1b", "1F1B, equal layers", times),
+        Column("equal", "best named, equal layers", times),
+        Column("equal_method", "which"),
+        Column("divided", "best named, our stages", times),
+        Column("divided_method", "which"),
+        Column("gap", "gap", percent),
+        Column("peak", "peak, GiB", gibibytes),
+        Column("seconds", "CPU s", "{:.2f}".format),
+    ]
+    notes = (
+        "One device with enough memory, and each schedule, over the step of `pipeline`: 1.20x is a "
+        "step that takes a fifth longer. Operators: of one micro-batch. Gap: to the strongest "
+        "lower bound. CPU s: planning, with bounds and verification."
+    )
+    return Table("Steps", columns, rows, notes)
+
+
+def memory(rows: list[dict[str, Any]]) -> Table:
+    """What little memory costs."""
+    columns = [
+        Column("workload", "model"),
+        Column("gpipe", "GPipe's peak, GiB", gibibytes),
+        Column("capacity", "each device has, GiB", gibibytes),
+        Column("own_ns", "`pipeline`, ms", milliseconds, "does not fit"),
+        Column("longer", "over the step with memory for everything", times),
+        Column("fits_1f1b", "1F1B, equal layers, fits", lambda fits: "yes" if fits else "no"),
+    ]
+    notes = f"{AMPLE.name}, 8 micro-batches."
+    return Table(
+        f"{CAP:.0%} of the memory that GPipe needs over equal layers", columns, rows, notes
+    )
+
+
+def planning_times(rows: list[dict[str, Any]]) -> Table:
+    """What `auto` takes."""
+    columns = [
+        Column("workload", "model"),
+        Column("operators", "operators", count),
+        Column("micro_batches", "M", count),
+        Column("own_ns", "`auto`, ms", milliseconds),
+        Column("seconds", "CPU s", "{:.2f}".format),
+        Column("goal", "wanted", "{:g}".format),
+    ]
+    return Table("Planning", columns, rows, "`auto` with its usual budget, without bounds.")
+
+
+def run() -> Page:
+    """The page of pipelines."""
+    points = []
+    for model in MODELS:
+        graph = model.graph()
+        points += [
+            (model, graph, devices, number)
+            for devices in CLUSTERS
+            for number in devices.micro_batches
+            if number * len(graph) <= 16 * LARGE
+        ]
+    rows = [
+        measured(*point)
+        for point in each(points, lambda p: f"{p[0].name}, {p[2].name}, {p[3]} micro-batches")
+    ]
+    tight = [
+        squeezed(model, model.graph())
+        for model in each(MODELS, lambda model: model.name, of="little memory")
+    ]
+    plans = [
+        planning(MODELS[1], AMPLE, 16, 1),
+        planning(Model("GNMT, length 40", "gnmt", 128, {"length": 40}), AMPLE, 8, 5),
+        planning(Model("GNMT, length 40", "gnmt", 128, {"length": 40}), CLUSTERS[2], 8, 5),
+    ]
+    return Page(
+        "pipelines",
+        "Pipelines: steps of several micro-batches",
+        "All steps are simulated; planning times are measured on this machine's CPU. The graphs "
+        f"are of one micro-batch each: `baechi generate` for the device `{PRESET}`, and those of "
+        "`experiments/stacks.py` (GPT-2 medium, ViT-L; text, image and sound), whose backward pass "
+        "is two operators a module. A device sends one tensor and receives one at a time. Memory "
+        "is enough for everything where nothing else is said.",
+        "a",
+        [goals(rows, tight, plans), memory(tight), planning_times(plans), steps(rows)],
+    )
