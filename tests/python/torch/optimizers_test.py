@@ -65,6 +65,8 @@ def test_state_goes_where_the_weights_go_and_back(name: str) -> None:
 
 
 def test_state_leaves_no_memory_behind_when_the_weights_leave() -> None:
+    gc.collect()
+    others = torch.accelerator.memory_allocated("sim:0")  # of earlier tests
     model = net().to("sim:0")
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     optimizer.zero_grad()
@@ -75,8 +77,8 @@ def test_state_leaves_no_memory_behind_when_the_weights_leave() -> None:
     before = torch.accelerator.memory_allocated("sim:0")
     placed = placed_on(model, ["sim:1", "sim:2"])
     gc.collect()
-    assert before > 0
-    assert torch.accelerator.memory_allocated("sim:0") == 0
+    assert before > others
+    assert torch.accelerator.memory_allocated("sim:0") == others
     placed.restore()
 
 
