@@ -39,7 +39,7 @@ from baechi.torch.memory.fit import (
 )
 from baechi.torch.record.capture import RecordingPlace, call_arguments
 from baechi.torch.record.recorded_step import Capture, kept_ops
-from baechi.torch.run.graph_gain import gain_of, host_of
+from baechi.torch.run.graph_gain import OrderGain, gain_of, host_of
 from baechi.torch.run.graphs import MODES, TIERS
 from baechi.torch.run.ways import AUTO, Choice, Comparison, first_choice
 from baechi.torch.trace.exported import Exported
@@ -181,9 +181,21 @@ class Planned:
         self.too_large = ""
         self.choice = first_choice(asked.mode, asked.tier, asked.plan)
         given = asked.tier != 1 and bool(asked.exported)
+        if self.choice.mode == ORDER and asked.mode == AUTO and asked.tier != 2 and not given:
+            self._wait_for_no_long_trace()
         if asked.tier == 2 or self.choice.mode == ORDER or asked.level == "operator" or given:
             self._trace()
         self.plan = self._find_plan() if asked.plan is None else self._given_plan(asked.plan)
+
+    def _wait_for_no_long_trace(self) -> None:
+        """Take the order of the program where the graph for that of a plan takes long to trace."""
+        gain = OrderGain(0.0, 0.0, host_of(self.captured, {}).tracing)
+        if not gain.is_quick:
+            why = (
+                f"the graph that the order of the plan needs takes {gain.tracing:.1f} s to trace: "
+                f"mode={ORDER!r} asks for it"
+            )
+            self.choice = Choice("streams", why)
 
     def _trace(self) -> None:
         asked = self._asked
@@ -223,12 +235,19 @@ class Planned:
                 f"{type(asked.model).__name__}; give the example inputs and the units that it was "
                 "made with"
             )
-        if self._order == "program" != plan.order:
+        if self.choice.mode == ORDER and memory.graph is None and asked.mode == AUTO:
+            self.choice = Choice("streams", self._no_graph())
+        replayed = self._order == "program" != plan.order
+        if replayed:
             plan = plan.with_order("program")
         self.peaks, self.gradients = given_for_gradients(plan, memory, asked.gradients)
         if self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
-        return plan
+        return self._with_run_peaks(plan) if replayed else plan
+
+    def _with_run_peaks(self, plan: Plan) -> Plan:
+        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
+        return plan.with_run_peaks(most)
 
     def _find_plan(self) -> Plan:
         asked, memory = self._asked, self._memory
@@ -265,8 +284,7 @@ class Planned:
             plan = self._shortest(plan, graph)
         if asked.to_run and self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
-        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
-        return plan.with_run_peaks(most)
+        return self._with_run_peaks(plan)
 
     def _shortest(self, plan: Plan, graph: Callable[[bool], Graph]) -> Plan:
         """Return the plan of the mode with the shortest step: `plan`, or one in its own order."""
@@ -280,6 +298,8 @@ class Planned:
         tiers = tuple(t for t in self._memory.tiers if (worth if t == 2 else operators is None))
         compared = Comparison(plan, host_of(self.captured, device_of), tiers, traced)
         ordered, peaks = self._planned_order(graph) if compared.may_gain() else (None, {})
+        if ordered is not None and (early := self._changed_early(ordered)):
+            compared.why = f"a plan in its own order has {early!r} change what is read after it"
         if not compared.why and compared.gains(ordered) and ordered is not None:
             if not traced:
                 compared.why, peaks = self._traced_in_order(ordered)
@@ -292,6 +312,27 @@ class Planned:
             if not traced:
                 self._check_graph(plan)
         return plan
+
+    def _changed_early(self, plan: Plan) -> str | None:
+        """Return an operator that changes a tensor in place before a plan has it read.
+
+        A graph of operators does not say who reads a tensor before it is changed; the program that
+        runs the plan keeps to it, and the step takes longer than predicted.
+        """
+        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+        graph = self._memory.graph
+        by_calls = None if graph is None else graph.captured
+        for step in (self.captured, by_calls):
+            read: dict[int, int] = {}  # the last start of those who read a tensor so far
+            for op in step.ops if step is not None else []:
+                begins = starts.get(op.key)
+                if begins is None:
+                    continue  # a plan of the other step
+                if any(read.get(tensor, 0) > begins for tensor in op.changed):
+                    return op.key
+                for tensor in op.reads:
+                    read[tensor] = max(read.get(tensor, 0), begins)
+        return None
 
     @stage("planning")
     def _planned_order(

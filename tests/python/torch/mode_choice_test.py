@@ -284,3 +284,65 @@ def test_what_contradicts_itself_is_refused() -> None:
     wrong: Any = {"cluster": "4x4GiB"}
     with pytest.raises(baechi.InputError, match=r"plan: expected a baechi\.Plan, found dict"):
         baechi.torch.place(model, X, plan=wrong, devices=DEVICES)
+
+
+@pytest.mark.usefixtures("sim")
+def test_a_plan_made_before_waits_for_no_long_trace_and_says_what_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = baechi.torch.plan(made(Spark), X, CLUSTER, costs=lasting(made(Spark)))
+    assert plan.order == "planned"
+    without = baechi.torch.plan(
+        made(Looks), X, CLUSTER, costs=lasting(made(Looks)), mode="streams"
+    ).with_order("planned")
+    placed = baechi.torch.place(made(Looks), X, plan=without, devices=DEVICES)
+    assert placed.plan is not None
+    assert (placed.mode, placed.plan.order) == ("streams", "program")
+    assert "Looks has no graph: " in placed.choice.why
+    assert placed.plan.run_peaks
+    placed.restore()
+    monkeypatch.setattr(graph_gain, "TRACING", 60.0)
+    placed = baechi.torch.place(made(Spark), X, plan=plan, devices=DEVICES)
+    assert placed.plan is not None
+    assert (placed.mode, placed.graphs, placed.plan.order) == ("streams", 0, "program")
+    assert "takes 60.2 s to trace: mode='streams+order' asks for it" in placed.choice.why
+    placed.restore()
+    for how in ({"mode": "streams+order"}, {"tier": 2}):
+        placed = baechi.torch.place(made(Spark), X, plan=plan, devices=DEVICES, **how)
+        assert (placed.mode, placed.plan) == ("streams+order", plan)
+        placed.restore()
+
+
+class Changes(nn.Module):
+    """A view of a tensor is read late, which a branch changes in place, early."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.long, self.other = (nn.ModuleList(nn.Linear(8, 8) for _ in range(6)) for _ in "12")
+        for layer in self.long:
+            layer.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run two branches, of which the second one changes what the first lines made."""
+        y = x
+        for layer in self.long:
+            y = layer(y).tanh()
+        z = self.first(x)
+        late = z.view(-1) * 1.5
+        z.mul_(2)
+        for layer in self.other:
+            z = layer(z).tanh()
+        return y + z + late.sum()
+
+
+def test_an_order_that_changes_a_tensor_before_it_is_read_is_not_taken() -> None:
+    with sim.configured(clock="virtual", poison=False, operator_time="1ms"), torch.no_grad():
+        model, x = made(Changes).eval().to("sim:0"), X.to("sim:0")
+        placed = baechi.torch.place(
+            model, x, CLUSTER, devices=DEVICES, costs="measure", optimizer="none"
+        )
+        assert placed.mode == "streams"
+        assert "'mul_@" in placed.choice.why
+        assert "change what is read after it" in placed.choice.why
+        placed.restore()
