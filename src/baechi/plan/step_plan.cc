@@ -131,7 +131,8 @@ PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& 
   std::vector<NamedBound> bounds;
   std::vector<std::string> notes;
   const bool large = step.graph.num_ops() > kMostSearched && request.method == "auto";
-  for (const bool last_resort : {false, true})
+  for (const bool last_resort : {false, true}) {
+    if (unplaceable.has_value() && unplaceable->proved) break;
     for (const StepMethod& method : step_methods()) {
       if (!method.asked(request.method) || (large && method.whole_step) != last_resort) continue;
       if (last_resort && best.has_value()) break;
@@ -147,6 +148,7 @@ PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& 
         best = std::move(answer);
       if (unplaceable.has_value() && unplaceable->proved) break;
     }
+  }
   if (!best.has_value()) {
     if (!unplaceable.has_value()) {
       unplaceable.emplace();
