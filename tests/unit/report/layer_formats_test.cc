@@ -109,6 +109,21 @@ TEST_CASE("module fqns: what is no chain of stages is refused with what is in it
   CHECK_THROWS_AS(exported("module-fqns", llama({1, 0}, 1, 0)), InputError);
 }
 
+TEST_CASE("exports: a call that reads weights of the model itself is no module") {
+  const char* words =
+      "lm: operator 'add@0' is a call that reads weights of the module around it, and no module "
+      "that could be named: give these weights a module of their own, and plan again";
+  const std::vector<Weight> weights{
+      {"embed", 0}, {"add@0", 0}, {"layers.0", 0}, {"layers.1.a", 1}, {"layers.1/mul@0", 1}};
+  CHECK_THROWS_WITH_AS(exported("module-fqns", weights), words, InputError);
+  CHECK_THROWS_WITH_AS(exported("device-map", weights), words, InputError);
+  // Where all around it is on its device, no entry has its name.
+  CHECK(exported("device-map", {{"layers.0", 0}, {"layers.1.a", 1}, {"layers.1/mul@0", 1}}) ==
+        "{\n \"layers.0\": 0,\n \"layers.1\": 1\n}\n");
+  CHECK(exported("module-fqns", {{"layers.0", 0}, {"layers.1.a", 1}, {"layers.1/mul@0", 1}}) ==
+        "[\n [\"layers.0\"],\n [\"layers.1\"]\n]\n");
+}
+
 TEST_CASE("megatron: embedding, layers and loss by stage") {
   const auto layout = [](const std::vector<Weight>& weights) {
     return exported("megatron", weights);

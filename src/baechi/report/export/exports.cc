@@ -116,6 +116,7 @@ std::string to_device_map(const OpGraph& graph, const Plan& plan) {
       if (end < modules.size()) length = std::max(length, own_prefix(name, modules[end].name));
       const std::string_view entry = name.substr(0, length);
       if (last == entry) continue;
+      check_no_call(graph, modules[i].op, entry);
       last = entry;
       if (spec_of(plan, device).kind == "cpu")
         json.field(entry, "cpu");

@@ -43,7 +43,9 @@ std::string end_module(const OpGraph& graph, OpId op, std::string_view layer) {
     throw InputError(graph.name(), "operator " + in_quotes(graph[op].name) +
                                        " holds permanent memory beside the layers that are part "
                                        "of it: it is no module that a stage could have");
-  return name.substr(0, own_prefix(name, layer));
+  std::string module = name.substr(0, own_prefix(name, layer));
+  check_no_call(graph, op, module);
+  return module;
 }
 
 // The one on the device, begun if need be.
@@ -116,6 +118,15 @@ std::string module_name(const OpGraph& graph, OpId op) {
   std::ranges::replace(name, '/', '.');
   name.erase(0, std::min(name.find_first_not_of('.'), name.size()));
   return name;
+}
+
+void check_no_call(const OpGraph& graph, OpId op, std::string_view module) {
+  const std::size_t mark = module.rfind('@');
+  if (mark == std::string_view::npos || !number_of(module.substr(mark + 1)).has_value()) return;
+  throw InputError(graph.name(),
+                   "operator " + in_quotes(graph[op].name) +
+                       " is a call that reads weights of the module around it, and no module that "
+                       "could be named: give these weights a module of their own, and plan again");
 }
 
 std::size_t own_prefix(std::string_view name, std::string_view other) {

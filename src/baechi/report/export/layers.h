@@ -19,6 +19,10 @@ namespace baechi {
 // The operator's name as a module's: "." between the levels instead of "/".
 std::string module_name(const OpGraph& graph, OpId op);
 
+// Throws InputError when a module's name, of which the operator is a part, is that of a call
+// ("add@0"): a call that reads weights of the module around it is no module.
+void check_no_call(const OpGraph& graph, OpId op, std::string_view module);
+
 // The length of the shortest prefix of levels of `name` that `other` does not begin with; all of
 // `name` when there is none.
 std::size_t own_prefix(std::string_view name, std::string_view other);
