@@ -317,6 +317,12 @@ TEST_CASE("llama.cpp tensors: layers anywhere, and their tensors apart where the
   // Rotary embeddings are computed: no file has them.
   CHECK(overrides({{"rotary_emb", 0}, {"layers.0", 1}}) ==
         "--override-tensor \"^blk\\.0\\.=CUDA1\"\n");
+  CHECK(overrides({{"layers.0.self_attn.rotary_emb", 0},
+                   {"layers.0.self_attn.q_proj", 1},
+                   {"layers.0.moe.gate", 1},
+                   {"layers.0.moe.experts.0", 2}}) ==
+        "--override-tensor \"^blk\\.0\\.(attn_q|ffn_gate_inp)\\.=CUDA1,"
+        "^blk\\.0\\.ffn_(gate|up|down|gate_up)_exps\\.=CPU\"\n");
   // Experts are one tensor per projection, the router is none of them.
   CHECK(overrides({{"layers.0.mlp.experts.0.up_proj", 2},
                    {"layers.0.mlp.experts.1.up_proj", 2},

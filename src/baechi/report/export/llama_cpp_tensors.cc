@@ -24,7 +24,7 @@ struct TensorName {
   std::string_view module;  // of Llama, Mistral, Qwen, Mixtral or GPT-2 in transformers
   std::string_view gguf;
 };
-constexpr std::array<TensorName, 21> kInLayers{{
+constexpr std::array<TensorName, 24> kInLayers{{
     {"input_layernorm", "attn_norm"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
@@ -40,6 +40,9 @@ constexpr std::array<TensorName, 21> kInLayers{{
     {"mlp.experts", "ffn_(gate|up|down|gate_up)_exps"},
     {"block_sparse_moe.gate", "ffn_gate_inp"},
     {"block_sparse_moe.experts", "ffn_(gate|up|down|gate_up)_exps"},
+    {"moe.gate", "ffn_gate_inp"},  // of `baechi generate moe`
+    {"moe.experts", "ffn_(gate|up|down|gate_up)_exps"},
+    {"self_attn.rotary_emb", ""},  // computed: in no file
     {"ln_1", "attn_norm"},
     {"attn.c_attn", "attn_qkv"},
     {"attn.c_proj", "attn_output"},
@@ -54,7 +57,7 @@ constexpr std::array<TensorName, 7> kElsewhere{{
     {"wte", "token_embd"},
     {"wpe", "position_embd"},
     {"ln_f", "output_norm"},
-    {"rotary_emb", ""},  // computed: in no file
+    {"rotary_emb", ""},
 }};
 
 // Absent when it is none of them. By levels: "mlp.gate" is no part of "mlp.gate_proj".
@@ -154,8 +157,9 @@ class TensorPlaces {
       const std::size_t begin = layer_of(graph_[op].name)->module.size() + 1;
       see(tensors, kInLayers, name.substr(std::min(name.size(), begin)), op);
     }
-    for (const auto& [tensor, op] : tensors) found[device_of(op)].push_back(tensor);
-    return found;
+    std::map<DeviceId, std::vector<std::string>> parts;  // none of what is in no file
+    for (const auto& [tensor, op] : tensors) parts[device_of(op)].push_back(tensor);
+    return parts;
   }
 
   const OpGraph& graph_;
