@@ -13,6 +13,7 @@ from baechi._core import InputError, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage
 from baechi.torch.base.mini_batch import (
+    check_can_be_cut,
     check_division,
     check_loss_is_of_parts,
     cut,
@@ -21,6 +22,7 @@ from baechi.torch.base.mini_batch import (
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.request import check_loss
 from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.profiler import estimate
 from baechi.torch.planning import Planned, Request, costs_of
 from baechi.torch.record.recorded_step import LOSS, kept_ops
 from baechi.torch.run.stepping import StepPlan
@@ -59,6 +61,7 @@ class StepRequest:
         example = asked.example_inputs
         given = example if targets is None else (example, targets)
         self.samples = samples_in(given, "example_inputs")
+        check_can_be_cut(targets, self.samples, "targets")
         if micro_batches != "auto":
             check_division(self.samples, micro_batches)
         if asked.plan is not None:
@@ -156,9 +159,24 @@ class PlannedStep(Planned):
                 f"{type(self._asked.model).__name__}; give the example inputs, the units and the "
                 "micro_batches that it was made with"
             )
+        self._check_sizes(plan)
         if not plan.fits:
             raise InputError("the plan holds more on a device than its cluster has: see plan.peaks")
         return self._with_peaks(plan)
+
+    def _check_sizes(self, plan: Plan) -> None:
+        """Refuse a plan of micro-batches of another size, whose memory is another."""
+        costs = estimate(self.captured, self.cluster)
+        here = graph_of(self.captured, costs, optimizer=self._asked.optimizer).graph
+        planned = plan.micro_batch_graph
+        for name in here.names:
+            found, made = here[name].outputs, planned[name].outputs
+            if not here[name].backward and sum(found) != sum(made):
+                raise InputError(
+                    f"the plan is of another step: operator {name!r} makes {sum(made):,} bytes in "
+                    f"it and {sum(found):,} here; give the mini-batch and the micro_batches that "
+                    "it was made with"
+                )
 
     def _with_peaks(self, plan: Plan) -> Plan:
         self.peaks, self.gradients = {2: plan.peaks}, "held"

@@ -328,3 +328,93 @@ def test_micro_batches_overlap_as_planned() -> None:
         print(micro_batches, taken[micro_batches], planned)
         assert taken[micro_batches] == pytest.approx(planned, rel=0.05)
     assert taken[4] < 0.6 * taken[1]
+
+
+class Changes(nn.Module):
+    """Changes a buffer in place that its backward needs, by a view, and returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("scale", torch.ones(2, 6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.first(x)
+        self.scale[0].mul_(0.9).add_(x.detach().square().mean(0))
+        scale: Any = self.scale
+        return self.second((x / scale[0]).tanh()), scale
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_what_a_forward_changes_in_place_is_as_its_micro_batch_left_it(micro_batches: int) -> None:
+    def loss(outputs: Any, target: torch.Tensor) -> torch.Tensor:
+        return ((outputs[0] - target) * outputs[1][0]).square().mean()
+
+    torch.manual_seed(3)
+    model = Changes().double()
+    x, target = torch.randn(8, 6).double(), torch.randn(8, 6).double()
+    reference = copy.deepcopy(model)
+    parts = zip(x.chunk(micro_batches), target.chunk(micro_batches), strict=True)
+    losses = []
+    for part, wanted in parts:
+        losses.append(loss(reference(part), wanted) / micro_batches)
+        losses[-1].backward()
+    for seed in range(3):
+        mine = copy.deepcopy(model)
+        delays = {"longest_delay": "200us", "seed": seed}
+        with simulated.configured(devices=4, poison=True, memory="1GiB", **delays):
+            request = Request(
+                mine,
+                x,
+                "3x1GiB",
+                devices=EXCLUSIVE,
+                search={"method": "random", "seed": seed, "bounds": False},
+            )
+            placed = placed_for_steps(StepRequest(request, micro_batches, loss, target))
+            found = placed.step(x, target).item()
+            placed.restore()
+        assert found == pytest.approx(sum(each.item() for each in losses), rel=1e-9)
+        assert torch.allclose(mine.get_buffer("scale").cpu(), reference.get_buffer("scale"))
+        for (name, p), q in zip(mine.named_parameters(), reference.parameters(), strict=True):
+            assert p.grad is not None, name
+            assert q.grad is not None
+            torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-7, atol=1e-9)
+
+
+def test_hooks_and_targets_that_a_step_would_pass_over_are_refused() -> None:
+    placed, x, target = chain_placed()
+    model = placed.model
+    hook = model.register_forward_pre_hook(lambda _, args: (args[0] * 2,))
+    with pytest.raises(ValueError, match="Chain has hooks of its own"):
+        placed.step(x, target)
+    hook.remove()
+    for wrong, words in (
+        (target.detach().cpu().numpy(), "targets is a ndarray, which cannot be cut"),
+        ([1.0] * len(x), "targets is a list of [0-9]+ numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            placed.step(x, wrong)
+    placed.step(x, target)
+
+
+def test_a_plan_of_other_sizes_is_refused() -> None:
+    placed, x, target = chain_placed()
+    more, wanted = torch.cat([x, x]), torch.cat([target, target])
+    request = Request(placed.model, more, plan=placed.plan, devices=["cpu", "cpu"])
+    placed.restore()
+    with pytest.raises(ValueError, match=r"the plan is of another step: operator .* makes"):
+        placed_for_steps(StepRequest(request, "auto", distance, wanted))
+
+
+def test_a_hook_on_a_weight_that_is_read_twice_is_refused() -> None:
+    torch.manual_seed(3)
+    layer = nn.Linear(6, 6)
+    model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 6))
+    with simulated.configured(devices=4, memory="1GiB"):
+        placed = placed_for(model, torch.randn(8, 6), 2, loss=lambda y: y.square().mean(), seed=1)
+        hook = layer.weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
+        with pytest.raises(ValueError, match=r"weight' has a hook on its gradient"):
+            placed.step(torch.randn(8, 6))
+        hook.remove()
+        placed.step(torch.randn(8, 6))
+        placed.restore()

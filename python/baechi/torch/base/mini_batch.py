@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from typing import Any
 
 import torch
 
 from baechi._core import InputError
-from baechi.torch.base.nested import SEQUENCES, map_tensors, tensors_in
+from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, tensors_in
 
 
 def samples_in(batch: Any, what: str) -> int:
@@ -41,6 +43,28 @@ def samples_in(batch: Any, what: str) -> int:
     if first is None:
         raise InputError(f"{what}: no tensor in it has a first dimension to cut into micro-batches")
     return first[1]
+
+
+def check_can_be_cut(value: Any, samples: int, name: str) -> None:
+    """Raise InputError where every micro-batch would be given all of what is not in tensors."""
+    advice = "give tensors, alone or in lists, tuples, dictionaries or dataclasses"
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_can_be_cut(item, samples, f"{name}[{key!r}]")
+    elif isinstance(value, SEQUENCES):
+        if samples > 1 and len(value) == samples and all(type(v) in (int, float) for v in value):
+            raise InputError(
+                f"{name} is a {type(value).__name__} of {samples} numbers, as many as there are "
+                "samples, and would go to every micro-batch as a whole: make it a tensor"
+            )
+        for position, item in enumerate(value):
+            check_can_be_cut(item, samples, f"{name}[{position}]")
+    elif isinstance(value, torch.Tensor) or dataclasses.is_dataclass(value):
+        return
+    elif not isinstance(value, (*PLAIN, bytes, Enum)):
+        raise InputError(
+            f"{name} is a {type(value).__name__}, which cannot be cut into micro-batches: {advice}"
+        )
 
 
 def cut(batch: Any, micro_batches: int) -> list[Any]:

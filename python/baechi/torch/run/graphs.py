@@ -99,6 +99,10 @@ class Graphs:
         """How many graphs there are."""
         return sum(map(len, self._known.values()))
 
+    def has(self, graph: PlacedGraph) -> bool:
+        """Whether a graph is among them."""
+        return any(graph is each for known in self._known.values() for each in known)
+
     def install(
         self, weight_devices: Mapping[str, str], watch: Callable[[str, Any], None] | None
     ) -> None:

@@ -9,6 +9,7 @@ as values are. So each pass of each segment can be asked for alone, in the order
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,7 @@ class Step:
             list({id(w): w for i in s.weights if (w := self._weights[i]).requires_grad}.values())
             for s in program.segments
         ]
+        self._check_hooks()
         self._anchor = torch.zeros((), requires_grad=True)
         self._values: dict[tuple[int, int, Where], Any] = {}  # micro-batch, value, device
         self._left: dict[tuple[int, int, Where], int] = {}  # of their readers
@@ -86,6 +88,24 @@ class Step:
         self._begun: dict[tuple[int, int], _Begun] = {}  # segment, micro-batch
         self._total: torch.Tensor | None = None
         self._share: torch.Tensor | None = None
+
+    def _check_hooks(self) -> None:
+        """Refuse hooks that would be called with a part of a weight's gradient."""
+        parts = [weight for trained in self._trained for weight in trained]
+        for index, readers in self._program.readers.items():
+            if index in self._weights:  # read elsewhere: what comes back is a part, too
+                parts += [self._weights[index]] * len(readers)
+        count = Counter(map(id, parts))
+        for node in self._program.graph.nodes:
+            weight = self._weights.get(node.index)
+            if weight is None or count[id(weight)] < 2:
+                continue
+            if has_hooks_of_others(weight):
+                raise InputError(
+                    f"{node.target!r} has a hook on its gradient and is read by several operators, "
+                    "whose gradients come one by one in a step of micro-batches: take the hook off "
+                    "and change weight.grad behind step()"
+                )
 
     def run(self) -> torch.Tensor:
         """Run it; returns the mean of the losses."""
@@ -140,6 +160,8 @@ class Step:
             if home is not None and target not in (home, None):
                 there = self._devices[home], self._devices[target]
                 self._values[m, index, target] = self._sent.links.send(value, *there)
+                if index in self._program.of_weights:  # which may change once it was sent
+                    self._values[m, index, target].settle(self._devices[home])
         if home is not None and home not in self._program.readers[index]:
             del self._values[m, index, home]
 
@@ -172,11 +194,6 @@ class Step:
         if weight.requires_grad:
             self._trains.add((m, index))
         self._made(m, index, weight.data)
-        home = self._device(self._program.homes[index])
-        for target in self._program.readers[index]:
-            value = self._values.get((m, index, target))
-            if isinstance(value, Arrival) and home is not None:
-                value.settle(home)
 
     # The loss
 
@@ -273,6 +290,13 @@ class Step:
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
+
+
+def has_hooks_of_others(weight: torch.Tensor) -> bool:
+    """Whether hooks that are not this package's see the gradient of a weight."""
+    tables = weight._backward_hooks, getattr(weight, "_post_accumulate_grad_hooks", None)
+    hooks = [hook for table in tables for hook in (table or {}).values()]
+    return any(not str(getattr(h, "__module__", "")).startswith("baechi.") for h in hooks)
 
 
 def _on(device: LogicalDevice | None) -> Any:

@@ -147,7 +147,8 @@ class SentTensors:
         if stream is None:
             stream = self._fetching[target.index] = torch.Stream(target.torch_device)
         with _private.on_stream(stream):
-            copy = tensor.to(target.torch_device, non_blocking=True)
+            # From pinned memory the copy would go on when the caller may have written there again.
+            copy = tensor.to(target.torch_device, non_blocking=not tensor.is_pinned())
         self.links.transfers += 1
         self.links.bytes += copy.numel() * copy.element_size()
         copy.record_stream(target.stream)

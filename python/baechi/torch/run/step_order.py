@@ -87,6 +87,7 @@ def _waits(
     for m in range(micro_batches):
         loss = Part(Phase.LOSS, 0, m)
         before[loss] = {Part(Phase.FORWARD, s, m) for s in returned}
+        before[loss] |= {Part(Phase.FORWARD, s.index, m) for s in segments if s.shows_changed}
         if m:
             before[loss].add(Part(Phase.LOSS, 0, m - 1))
         for segment in segments:
@@ -96,6 +97,10 @@ def _waits(
             }
             if m and segment.in_turn:
                 before[forward].add(Part(Phase.FORWARD, segment.index, m - 1))
+            if m and segment.reads_changed:  # what its backward kept must not change before that
+                before[forward].add(Part(Phase.BACKWARD, segment.index, m - 1))
+            if m and segment.shows_changed:
+                before[forward].add(Part(Phase.LOSS, 0, m - 1))
             backward = {Part(Phase.BACKWARD, s, m) for s in readers.get(segment.index, ())}
             backward.add(forward)
             if segment.index in returned:

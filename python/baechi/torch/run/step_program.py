@@ -34,6 +34,8 @@ class StepProgram:
         self.homes: dict[int, int | None] = {
             n.index: placed.devices[n.index] for n in self.graph.nodes
         }
+        weights = {s for n in self.graph.nodes if n.kind == "weight" for s in n.storages}
+        self.of_weights = {n.index for n in self.graph.nodes if weights.intersection(n.storages)}
         self.order = step_order(self.graph, self.segments, micro_batches, start_of)
         self.functions = [
             function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments

@@ -12,11 +12,12 @@ import torch
 
 from baechi._core import InputError, Plan
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.mini_batch import cut, samples_in
+from baechi.torch.base.mini_batch import check_can_be_cut, cut, samples_in
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.recorded_step import BACKWARD, LOSS
 from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.micro_batches import Step
 from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
@@ -66,13 +67,19 @@ class StepPlan:
         return next((device for name, device in where.items() if name.startswith(LOSS)), None)
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether hooks would run around a call of a module, or around its backward."""
+    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, name, None) for name in names)
+
+
 class Stepper:
     """Runs steps of a model that was placed for them."""
 
     def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
         self._assigner = assigner
         self._planned = planned
-        self._programs: dict[int, StepProgram] = {}
+        self._programs: list[tuple[PlacedGraph, StepProgram]] = []  # of the graphs that there are
         self.micro_batches = planned.micro_batches
 
     def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
@@ -104,13 +111,13 @@ class Stepper:
             placed = mine.graphs.find(*call_arguments(batches[0]), tensors[0])
             for batch, found in zip(batches[1:], tensors[1:], strict=True):
                 structure_of(call_arguments(batch), found)
-            known = self._programs.get(id(placed))
+            known = next((program for graph, program in self._programs if graph is placed), None)
             if known is None:
                 names = {d.name: d.index for d in mine.devices}
                 loss_on = None if planned.loss_device is None else names[planned.loss_device]
-                known = self._programs[id(placed)] = StepProgram(
-                    placed, mine, planned.micro_batches, planned.start_of, loss_on
-                )
+                known = StepProgram(placed, mine, planned.micro_batches, planned.start_of, loss_on)
+                kept = [each for each in self._programs if mine.graphs.has(each[0])]
+                self._programs = [*kept, (placed, known)]
         except NotExportedError as reason:
             raise InputError(
                 f"{name} cannot take a step of micro-batches, which needs a graph of it: {reason}"
@@ -122,6 +129,13 @@ class Stepper:
         if planned.has_targets != (targets is not None):
             given = "were" if planned.has_targets else "were not"
             raise InputError(f"step(inputs, targets): targets {given} given to place")
+        if has_hooks(self._assigner.model):
+            raise InputError(
+                f"{type(self._assigner.model).__name__} has hooks of its own, which a step of "
+                "micro-batches does not call: take them off, or put the model into another module"
+            )
+        if targets is not None:
+            check_can_be_cut(targets, planned.samples, "targets")
         if not torch.is_grad_enabled():
             raise InputError("step computes gradients: call it outside of torch.no_grad()")
         samples = samples_in(inputs if targets is None else (inputs, targets), "inputs")

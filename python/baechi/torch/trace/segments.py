@@ -28,6 +28,8 @@ class Segment:
     operators: tuple[str, ...]  # the planned ones that it is
     in_turn: bool  # micro-batches run it in their order: it draws random numbers, or keeps averages
     only_looks: bool  # its results are numbers of the host: it reads values where they are
+    reads_changed: bool = False  # a weight that it changes in place, which its backward may need
+    shows_changed: bool = False  # such a weight, or a view of it, is an output of the model
 
 
 class _Sets:
@@ -210,8 +212,8 @@ def _segment(
                 weights[read] = None
             elif known.kind != "constant" and read not in inside:
                 reads[read] = None
-    changes = [w for n in nodes for w in n.writes]
-    if any(graph.nodes[w].kind == "weight" and w not in weights for w in changes):
+    changed = _changed_weights(graph, nodes)
+    if any(not changed.isdisjoint(graph.nodes[read].storages) for read in reads):
         raise NotExportedError(f"{nodes[0].key} changes a weight on another device")
     outputs = set(graph.outputs)
     makes = [
@@ -220,8 +222,13 @@ def _segment(
         if n.index in outputs or any(u not in inside for u in graph.users.get(n.index, ()))
     ]
     operators = dict.fromkeys(filter(None, map(operator_of, tensors)))
-    in_turn = any(n.random for n in nodes) or any(graph.nodes[w].kind == "weight" for w in changes)
+    in_turn = any(n.random for n in nodes) or bool(changed)
     looks = not tensors
+    reads_changed = any(
+        not changed.isdisjoint(_storages(graph, n.reads) - _storages(graph, n.writes))
+        for n in nodes
+    )
+    shows_changed = not changed.isdisjoint(_storages(graph, graph.outputs))
     return Segment(
         index,
         here,
@@ -232,4 +239,16 @@ def _segment(
         tuple(operators),
         in_turn,
         looks,
+        reads_changed,
+        shows_changed,
     )
+
+
+def _storages(graph: ExportedGraph, nodes: Iterable[int]) -> set[int]:
+    return {storage for node in nodes for storage in graph.nodes[node].storages}
+
+
+def _changed_weights(graph: ExportedGraph, nodes: list[Node]) -> set[int]:
+    """Return the storages of weights that calls change in place, also by views of them."""
+    weights = _storages(graph, (n.index for n in graph.nodes if n.kind == "weight"))
+    return weights & _storages(graph, (w for n in nodes for w in n.writes))
