@@ -199,8 +199,8 @@ def graph_of(
         warnings.filterwarnings("ignore", r".* (is a loop, which counts|are loops, which count) ")
         try:
             return Graph.from_graph_def(definition, costs=costs, batch=size)
-        except InputError as error:  # which speaks of a file, and of the command's options
-            words = str(error).removeprefix("<bytes>: ").replace("--batch", "batch=")
+        except InputError as error:  # which speaks of a file
+            words = str(error).removeprefix("<bytes>: ")
         raise InputError(f"the captured graph: {words}")
 
 

@@ -74,7 +74,7 @@ def test_a_graph_with_an_open_size_is_told_in_words_of_this_interface() -> None:
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.placeholder(tf.float32, (None, 4), "x")
-    open_size = r"^the captured graph: node 'x': .*open dimension: give it with batch=$"
+    open_size = r"^the captured graph: node 'x': .*open dimension: give it with batch=N$"
     with pytest.raises(baechi.InputError, match=open_size):
         baechi.tensorflow.plan(graph, cluster="2x1GiB")
     assert baechi.tensorflow.plan(graph, cluster="2x1GiB", batch=3).graph["x"].outputs == [48]

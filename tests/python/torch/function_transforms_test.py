@@ -13,7 +13,10 @@ import torch
 from same_training import trains_the_same
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("asynchronous_devices")
+pytestmark = [
+    pytest.mark.usefixtures("asynchronous_devices"),
+    pytest.mark.filterwarnings("ignore:.* takes gradients of gradients"),
+]
 
 
 def rows(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
