@@ -24,7 +24,7 @@ from baechi.torch.base.request import check_loss
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.profiler import estimate
 from baechi.torch.planning import Planned, Request, costs_of
-from baechi.torch.record.recorded_step import LOSS, kept_ops
+from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import Node
@@ -140,25 +140,17 @@ class PlannedStep(Planned):
         self._trace()
         if self.early is None or self.early.exported is None:
             return []
-        stands = kept_ops(self.captured)
-        known = {op.key for i, op in enumerate(self.captured.ops) if stands[i] == i}
+        known = {op.key: None for op in planned_ops(self.captured)}
 
         def operator_of(node: Node) -> str | None:
             return node.owner if node.owner in known else None
 
-        loss = [op.key for op in self.captured.ops if op.key in known and op.key.startswith(LOSS)]
+        loss = [key for key in known if key.startswith(LOSS)]
         return [loss, *inseparable(self.early.exported.graph, operator_of)]
 
     def _given_plan(self, plan: Plan) -> Plan:
-        stands = kept_ops(self.captured)
-        keys = [op.key for i, op in enumerate(self.captured.ops) if stands[i] == i]
-        missing = next((key for key in keys if key not in plan.micro_batch_graph), None)
-        if missing is not None:
-            raise InputError(
-                f"the plan is of another step: it says nothing of operator {missing!r} of "
-                f"{type(self._asked.model).__name__}; give the example inputs, the units and the "
-                "micro_batches that it was made with"
-            )
+        made_with = "example inputs, the units and the micro_batches"
+        check_is_of(self.captured, set(plan.micro_batch_graph.names), made_with)
         self._check_sizes(plan)
         if not plan.fits:
             raise InputError("the plan holds more on a device than its cluster has: see plan.peaks")

@@ -38,10 +38,10 @@ from baechi.torch.memory.fit import (
     planned_within,
 )
 from baechi.torch.record.capture import RecordingPlace, call_arguments
-from baechi.torch.record.recorded_step import Capture, kept_ops
-from baechi.torch.run.graph_gain import OrderGain, gain_of, host_of
+from baechi.torch.record.recorded_step import Capture, check_is_of, planned_ops
+from baechi.torch.run.graph_gain import gain_of, host_of
 from baechi.torch.run.graphs import MODES, TIERS
-from baechi.torch.run.ways import AUTO, Choice, Comparison, first_choice
+from baechi.torch.run.ways import AUTO, Choice, Comparison, first_choice, waited_for
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
@@ -181,21 +181,11 @@ class Planned:
         self.too_large = ""
         self.choice = first_choice(asked.mode, asked.tier, asked.plan)
         given = asked.tier != 1 and bool(asked.exported)
-        if self.choice.mode == ORDER and asked.mode == AUTO and asked.tier != 2 and not given:
-            self._wait_for_no_long_trace()
+        if asked.mode == AUTO and asked.tier != 2 and not given:
+            self.choice = waited_for(self.choice, host_of(self.captured, {}))
         if asked.tier == 2 or self.choice.mode == ORDER or asked.level == "operator" or given:
             self._trace()
         self.plan = self._find_plan() if asked.plan is None else self._given_plan(asked.plan)
-
-    def _wait_for_no_long_trace(self) -> None:
-        """Take the order of the program where the graph for that of a plan takes long to trace."""
-        gain = OrderGain(0.0, 0.0, host_of(self.captured, {}).tracing)
-        if not gain.is_quick:
-            why = (
-                f"the graph that the order of the plan needs takes {gain.tracing:.1f} s to trace: "
-                f"mode={ORDER!r} asks for it"
-            )
-            self.choice = Choice("streams", why)
 
     def _trace(self) -> None:
         asked = self._asked
@@ -223,18 +213,12 @@ class Planned:
 
     def _given_plan(self, plan: Plan) -> Plan:
         asked, memory = self._asked, self._memory
-        stands = kept_ops(self.captured)
-        keys = [op.key for i, op in enumerate(self.captured.ops) if stands[i] == i]
-        missing = [key for key in keys if key not in plan.device_of]
-        if missing and self.early is None:
-            self._trace()  # it may be a plan of the calls of a graph
-        index = {name: i for i, name in enumerate(self.physical_of)}
-        if missing and operators_of(self.captured, plan.device_of, self.exported, index)[0] is None:
-            raise InputError(
-                f"the plan is of another step: it says nothing of operator {missing[0]!r} of "
-                f"{type(asked.model).__name__}; give the example inputs and the units that it was "
-                "made with"
-            )
+        if any(op.key not in plan.device_of for op in planned_ops(self.captured)):
+            if self.early is None:
+                self._trace()  # it may be a plan of the calls of a graph
+            index = {name: i for i, name in enumerate(self.physical_of)}
+            if operators_of(self.captured, plan.device_of, self.exported, index)[0] is None:
+                check_is_of(self.captured, plan.device_of)
         if self.choice.mode == ORDER and memory.graph is None and asked.mode == AUTO:
             self.choice = Choice("streams", self._no_graph())
         replayed = self._order == "program" != plan.order

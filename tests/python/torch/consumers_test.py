@@ -7,20 +7,9 @@ import re
 import shlex
 
 import pytest
+from chain_plan import chain_plan
 
 import baechi
-
-
-def chain(devices: str, names: list[str]) -> baechi.Plan:
-    """Operators that hold weights, one after the other."""
-    builder = baechi.GraphBuilder("lm")
-    for i, name in enumerate(names):
-        before = [(names[i - 1], 0)] if i > 0 else []
-        builder.add(name, {"gpu": 1000}, permanent=64, outputs=[256], inputs=before)
-    expert = {name: f"gpu:{device}" for name, device in zip(names, devices, strict=True)}
-    return baechi.place_graph(
-        builder.build(), "3xgpu:1GiB", method="expert", expert=expert, optimize="none"
-    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of Megatron's imports
@@ -36,7 +25,7 @@ def test_megatron_parses_its_layout(devices: str, stages: list[tuple[int, int, i
     layouts = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
     kinds = pytest.importorskip("megatron.core.transformer.enums").LayerType
     names = ["embedding", *[f"decoder/layers/{i}/mlp" for i in range(8)], "output_layer"]
-    exported = baechi.export_plan(chain(devices, names), "megatron")
+    exported = baechi.export_plan(chain_plan(devices, names), "megatron")
     _, ranks, _, text = shlex.split(exported)
     layout = layouts.PipelineParallelLayerLayout(text, int(ranks))
     layout.validate_layer_layout(num_layers=8, mtp_num_layers=0)
@@ -74,7 +63,7 @@ def test_every_tensor_of_a_gguf_file_is_sent_where_its_module_is(
     second = f"{layer[:-1]}1"
     names = [*before, *[f"{layer}.{part}" for part in parts], f"{second}.{parts[0]}", *after]
     devices = "".join(str(i % 3) for i in range(len(names)))
-    exported = baechi.export_plan(chain(devices, names), "llama-cpp-tensors")
+    exported = baechi.export_plan(chain_plan(devices, names), "llama-cpp-tensors")
     option, value = shlex.split(exported)
     assert option == "--override-tensor"
     # As llama.cpp reads it: at "," and at the first "="; the first pattern that is found decides.

@@ -18,7 +18,7 @@ from baechi.torch.placing import placed_for_steps
 from baechi.torch.planning import Request
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.run.step_order import Phase, step_order
-from same_training import EXCLUSIVE, SHARED
+from same_training import EXCLUSIVE, SHARED, check_same
 from torch import nn
 from torch_models import ALL, built
 from training_steps import loss_like
@@ -52,19 +52,6 @@ def trained(model: nn.Module, step: Callable[[], torch.Tensor]) -> tuple[list[fl
     return losses, {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
 
 
-def same(found: Any, expected: Any) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-9)
-    assert found[1].keys() == expected[1].keys()
-    for name, tensor in expected[1].items():
-        torch.testing.assert_close(
-            found[1][name],
-            tensor,
-            rtol=1e-7,
-            atol=1e-7,
-            msg=lambda m: f"{name}: {m}",  # noqa: B023
-        )
-
-
 def placed_for(model: nn.Module, inputs: Any, micro_batches: Any, **options: Any) -> Any:
     """Place a model for steps on three simulated devices, by default at random."""
     asked = {"cluster": "3x1GiB", "devices": EXCLUSIVE, "exported": (), **options}
@@ -95,7 +82,7 @@ def trains_the_same(name: str, micro_batches: int, cases: Any) -> None:
             found = trained(mine, lambda: placed.step(inputs))  # noqa: B023
             known = placed._assigner.graphs.tier2.exported  # traced once
             placed.restore()
-        same(found, expected)
+        check_same(expected, found, f"{name}, seed {seed}", rounding=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -414,13 +401,16 @@ def test_hooks_and_targets_that_a_step_would_pass_over_are_refused() -> None:
     placed.step(x, target)
 
 
-def test_a_plan_of_other_sizes_is_refused() -> None:
+def test_a_plan_of_another_model_or_of_other_sizes_is_refused() -> None:
     placed, x, target = chain_placed()
     more, wanted = torch.cat([x] * 64), torch.cat([target] * 64)  # allocators round small ones
     request = Request(placed.model, more, plan=placed.plan, devices=["cpu", "cpu"])
     placed.restore()
     with pytest.raises(ValueError, match=r"the plan is of another step: operator .* makes"):
         placed_for_steps(StepRequest(request, "auto", distance, wanted))
+    other = Request(nn.Sequential(nn.Tanh()), x, plan=placed.plan, devices=["cpu", "cpu"])
+    with pytest.raises(ValueError, match=r"nothing of operator '0' of Sequential.* micro_batches"):
+        placed_for_steps(StepRequest(other, "auto", distance, target))
 
 
 def test_a_hook_on_a_weight_that_is_read_twice_is_refused() -> None:

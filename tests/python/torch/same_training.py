@@ -76,18 +76,19 @@ def trains_the_same(
                 found = trained(placed.model, map_tensors(lambda t: t.to(home), inputs))  # noqa: B023
             if ran is not None and tier == "auto":
                 assert placed.tier == ran, f"{where}: {placed.tier_note}"
-            _same(expected, found, where)
+            check_same(expected, found, where)
         placed.restore()
 
 
-def _same(expected: Any, found: Any, where: str) -> None:
+def check_same(expected: Any, found: Any, where: str, rounding: float = 1e-8) -> None:
+    """Compare losses, and weights and buffers by name."""
     torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-9, msg=f"losses, {where}")
     assert found[1].keys() == expected[1].keys()
     for name, tensor in expected[1].items():
         torch.testing.assert_close(
             found[1][name],
             tensor,
-            rtol=1e-8,
-            atol=1e-8,
+            rtol=rounding,
+            atol=rounding,
             msg=lambda m: f"{name}, {where}: {m}",  # noqa: B023
         )

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from baechi.torch import split_spec
+from chain_plan import chain_plan
 from torch import nn
 from torch.distributed.pipelining import pipeline
 
@@ -35,21 +36,12 @@ class Stack(nn.Module):
         return out
 
 
-def planned(devices: str) -> baechi.Plan:
-    builder = baechi.GraphBuilder("stack")
-    names = ["embed", *[f"layers.{i}" for i in range(5)], "head"]
-    for i, name in enumerate(names):
-        before = [(names[i - 1], 0)] if i > 0 else []
-        builder.add(name, {"gpu": 1000}, permanent=64, outputs=[256], inputs=before)
-    expert = {name: f"gpu:{device}" for name, device in zip(names, devices, strict=True)}
-    return baechi.place_graph(
-        builder.build(), "3xgpu:1GiB", method="expert", expert=expert, optimize="none"
-    )
+NAMES = ["embed", *[f"layers.{i}" for i in range(5)], "head"]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch itself
 def test_the_stages_are_the_plan_s() -> None:
-    spec = split_spec(planned("0001122"))
+    spec = split_spec(chain_plan("0001122", NAMES))
     assert list(spec) == ["layers.2", "layers.4"]
     torch.manual_seed(0)
     model = Stack().eval()
@@ -72,15 +64,15 @@ PARTS = ("weight", "bias")
 
 def test_a_plan_that_is_no_pipeline_is_refused() -> None:
     with pytest.raises(baechi.InputError, match="'head', which runs after the layers, is on gpu:0"):
-        split_spec(planned("0001110"))
+        split_spec(chain_plan("0001110", NAMES))
     with pytest.raises(baechi.InputError, match="not layer-wise"):
-        split_spec(planned("0010122"))
+        split_spec(chain_plan("0010122", NAMES))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_accelerate_takes_the_device_map_of_the_plan() -> None:
     accelerate: Any = pytest.importorskip("accelerate.utils.modeling")
-    text = baechi.export_plan(planned("0001122"), "device-map")
+    text = baechi.export_plan(chain_plan("0001122", NAMES), "device-map")
     device_map = json.loads(text)
     model = Stack()
     accelerate.check_device_map(model, device_map)  # every parameter has a device

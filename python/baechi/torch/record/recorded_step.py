@@ -6,10 +6,12 @@ A tensor is a *storage*: views are the same tensor, and an operator that only ma
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
 
+from baechi._core import InputError
 from baechi.torch.record.autograd_graph import AutogradNode
 
 BACKWARD = ":backward"  # behind the key of an operator: its backward
@@ -178,6 +180,33 @@ def kept_ops(captured: Capture) -> dict[int, int | None]:
         writer = _writer_behind(op)
         stands[index] = None if writer is None else stands[writer]
     return stands
+
+
+def planned_ops(captured: Capture) -> list[Op]:
+    """Return the operators that a plan knows: those that stand for themselves in the graph."""
+    stands = kept_ops(captured)
+    return [op for index, op in enumerate(captured.ops) if stands[index] == index]
+
+
+def check_is_of(
+    captured: Capture,
+    known: Collection[str],
+    made_with: str = "example inputs and the units",
+) -> None:
+    """Raise InputError unless a plan that knows these operators is of this step.
+
+    Args:
+        captured: The step.
+        known: The operators of the plan.
+        made_with: What decides which operators there are.
+
+    """
+    missing = next((op.key for op in planned_ops(captured) if op.key not in known), None)
+    if missing is not None:
+        raise InputError(
+            f"the plan is of another step: it says nothing of operator {missing!r} of "
+            f"{captured.name}; give the {made_with} that it was made with"
+        )
 
 
 def _writer_behind(op: Op) -> int | None:

@@ -23,6 +23,7 @@ from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.trace.exported import structure_of
 from baechi.torch.trace.graph import NotExportedError
+from baechi.torch.trace.surroundings import has_hooks
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,6 @@ class StepPlan:
         """Where the plan computes the loss."""
         where = self.device_of
         return next((device for name, device in where.items() if name.startswith(LOSS)), None)
-
-
-def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether hooks would run around a call of a module, or around its backward."""
-    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    return any(getattr(module, name, None) for name in names)
 
 
 class Stepper:

@@ -54,6 +54,18 @@ def first_choice(mode: str, tier: str | int, plan: Plan | None) -> Choice:
     return Choice(chosen, f"the plan was made for the order {plan.order!r}")
 
 
+def waited_for(choice: Choice, host: Host) -> Choice:
+    """Return the choice, or the order of the program where it would have to wait for a graph."""
+    gain = OrderGain(0.0, 0.0, host.tracing)
+    if choice.mode != ORDER or gain.is_quick:
+        return choice
+    return Choice("streams", f"the graph that the order of the plan needs {_is_long(gain)}")
+
+
+def _is_long(gain: OrderGain) -> str:
+    return f"takes {gain.tracing:.1f} s to trace: mode={ORDER!r} asks for it"
+
+
 @dataclass
 class Comparison:
     """A plan in the order of the program beside one in its own order."""
@@ -115,12 +127,12 @@ class Comparison:
         return Choice(ORDER, "its step is the shortest", tuple(ways))
 
     def _too_long(self, gain: OrderGain) -> str:
-        needs = f"takes {gain.tracing:.1f} s to trace: mode={ORDER!r} asks for it"
         if not gain.is_clear:
-            return f"a graph, which the order of the plan needs, {needs}"
+            return f"a graph, which the order of the plan needs, {_is_long(gain)}"
         return (
             f"a graph in the order of the plan, which saves about "
-            f"{1e3 * (gain.step - gain.ordered):.3g} ms of {1e3 * gain.step:.3g} ms, {needs}"
+            f"{1e3 * (gain.step - gain.ordered):.3g} ms of {1e3 * gain.step:.3g} ms, "
+            f"{_is_long(gain)}"
         )
 
     def _not_earned(self, gain: OrderGain) -> str:

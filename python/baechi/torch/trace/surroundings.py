@@ -37,14 +37,14 @@ def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]
         raise NotExportedError("under autocast precisions follow the eager code")
     if _private.has_global_module_hooks():
         raise NotExportedError("all modules have hooks")
-    for module in modules:
-        if (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or module._backward_pre_hooks
-        ):
-            raise NotExportedError("modules inside it have hooks")
+    if any(map(has_hooks, modules)):
+        raise NotExportedError("modules inside it have hooks")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks would run around a call of a module, or around its backward."""
+    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, name, None) for name in names)
 
 
 def _first_difference(before: list[Any], now: list[Any]) -> str:
