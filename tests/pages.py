@@ -1,28 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages whose programs run: blocks of Python in one scope, each perhaps with what it prints."""
+"""Pages whose programs run, in the page's order, in one folder and one scope of Python.
+
+Blocks of ``python`` and ``sh`` run; ``text`` right behind one is what it prints, where a line
+``...`` stands for any lines. An HTML comment in the page's source may say more, unseen by readers::
+
+    <!-- not run: needs two accelerators -->     the next block does not run, and why
+    <!-- sh                                      runs, and is not shown; `python` likewise
+    cp "$DATA"/onnx/cnn.onnx model.onnx
+    -->
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-_BODY = r"((?:(?!```).)*)```"
-_BLOCK = re.compile(rf"```python\n{_BODY}(?:\n\n```text\n{_BODY})?", re.DOTALL)
+ROOT = Path(__file__).resolve().parent.parent
+
+_BLOCK = re.compile(
+    r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$"
+    r"|^<!-- (?P<hidden>python|sh)\n(?P<unseen>.*?)^-->$"
+    r"|^<!-- not run: (?P<reason>[^\n]+) -->$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
-def run(page: Path) -> list[tuple[str, str]]:
-    """Run the blocks of a page; return what each that shows it should print, and what it did."""
-    scope: dict[str, object] = {}
+@dataclass
+class Block:
+    """A block of a page: what it is, and where it begins."""
+
+    language: str
+    body: str
+    line: int
+    not_run: str | None = None  # the reason
+    shown: str = ""  # what the page says that it prints
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is a program that runs."""
+        return self.language in ("python", "sh") and self.not_run is None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the blocks of a page; what a program prints belongs to it."""
+    last: Block | None = None
+    end, reason = 0, None
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if found["reason"]:
+            assert reason is None, f"line {line}: two remarks about one block"
+            reason = found["reason"]
+            continue
+        behind = text[end : found.start()].strip() == ""
+        if found["language"] == "text" and last is not None and behind and reason is None:
+            last.shown = found["body"]
+            continue
+        if last is not None:
+            yield last
+        language = found["language"] if found["hidden"] is None else found["hidden"]
+        last = Block(language, found["body"] or found["unseen"] or "", line, reason)
+        end, reason = found.end(), None
+    assert reason is None, "a remark without a block"
+    if last is not None:
+        yield last
+
+
+def pages() -> list[Path]:
+    """Return the pages whose programs all run, or say why not."""
+    folders = (ROOT / "docs" / name for name in ("tutorial", "how_to"))
+    return sorted(page for folder in folders for page in folder.rglob("*.md"))
+
+
+def framework(page: Path) -> str:
+    """Return which framework's tests run the page: "torch", "tensorflow", or "" for none."""
+    programs = [block.body for block in blocks(page.read_text()) if block.runs]
+    if any(re.search(r"\b(tensorflow|keras)\b", program) for program in programs):
+        return "tensorflow"
+    torch = any(re.search("torch|onnxruntime|transformers", program) for program in programs)
+    return "torch" if torch else ""
+
+
+def pages_of(name: str) -> list[str]:
+    """Return the pages with programs that the tests of a framework run, or those of none."""
+    return [
+        str(page.relative_to(ROOT))
+        for page in pages()
+        if any(block.runs for block in blocks(page.read_text())) and framework(page) == name
+    ]
+
+
+def run(page: Path, folder: Path) -> list[tuple[str, str]]:
+    """Run the programs of a page; return what each that shows it should print, and what it did."""
+    scope: dict[str, object] = {"__name__": "page"}
+    environment = {
+        **os.environ,
+        "DATA": str(ROOT / "tests" / "data"),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+    (folder / "examples").symlink_to(ROOT / "examples")
     pairs = []
-    for program, shown in _BLOCK.findall(page.read_text()):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(program, str(page), "exec"), scope)
-        if shown or printed.getvalue():
-            pairs.append((shown, printed.getvalue()))
+    with _working_in(folder):
+        for block in blocks(page.read_text()):
+            if not block.runs:
+                continue
+            if block.language == "python":
+                printed = _printed_by(block, page, scope)
+            else:
+                command = ["bash", "-euo", "pipefail", "-c", block.body]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True)
+                assert done.returncode == 0, f"{page}:{block.line}: {done.stderr}{done.stdout}"
+                printed = done.stdout
+            if block.shown or (printed and block.language == "python"):
+                pairs.append((block.shown, printed))
     return pairs
+
+
+def _printed_by(block: Block, page: Path, scope: dict[str, object]) -> str:
+    printed = io.StringIO()
+    program = "\n" * block.line + block.body  # so that a traceback names the page's line
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, str(page), "exec"), scope)
+    return printed.getvalue()
+
+
+@contextlib.contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def without_numbers(text: str) -> str:
@@ -33,3 +148,13 @@ def without_numbers(text: str) -> str:
 def numbers(text: str) -> list[float]:
     """Return the numbers in a text, in their order."""
     return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+def says(shown: str, printed: str) -> bool:
+    """Tell whether a program prints what its page shows, but for numbers, spaces and rules."""
+    parts = (re.escape(_words(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE))
+    return re.fullmatch(".*".join(parts), _words(printed), re.DOTALL) is not None
+
+
+def _words(text: str) -> str:
+    return re.sub(r"-+", "-", re.sub(r"\s+", "", without_numbers(text)))

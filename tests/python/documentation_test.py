@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,37 @@ def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "plan.json").exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first_plan.md"])
-def test_a_page_prints_what_it_says(root: Path, page: str) -> None:
-    pairs = pages.run(root / page)
-    assert pairs
-    for shown, printed in pairs:  # a better plan may change figures by a little
-        assert pages.without_numbers(printed) == pages.without_numbers(shown)
-        assert pages.numbers(printed) == pytest.approx(pages.numbers(shown), rel=0.1, abs=1)
+@pytest.mark.parametrize("page", ["README.md", *pages.pages_of("")])
+def test_a_page_prints_what_it_says(root: Path, page: str, tmp_path: Path) -> None:
+    for shown, printed in pages.run(root / page, tmp_path):
+        assert pages.says(shown, printed), printed
+        if "\n...\n" not in shown:  # a better plan may change figures by a little
+            assert pages.numbers(printed) == pytest.approx(pages.numbers(shown), rel=0.1, abs=1)
+
+
+def test_programs_in_tutorials_and_tasks_run_or_say_why_not() -> None:
+    found = {page: list(pages.blocks(page.read_text())) for page in pages.pages()}
+    assert len(found) > 15
+    for page, blocks in found.items():
+        for block in blocks:
+            assert block.runs or block.not_run, f"{page}:{block.line}: neither runs nor says why"
+    assert {pages.framework(page) for page in found} == {"", "torch", "tensorflow"}
+    assert sum(block.not_run is not None for blocks in found.values() for block in blocks) < 10
+
+
+def test_a_page_that_prints_something_else_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\necho 12 ms; echo 3; echo end\n```\n\n```text\n7 ms\n...\nend\n```\n"
+        "<!-- not run: it would take a week -->\n```sh\nexit 1\n```\n"
+        "<!-- python\na = 5\n-->\n```python\nprint(a, 'us')\n```\n\n```text\n5 ms\n```\n"
+    )
+    week, unseen = [*pages.blocks(page.read_text())][1:3]
+    assert (week.runs, week.not_run, unseen.body) == (False, "it would take a week", "a = 5\n")
+    assert [pages.says(*pair) for pair in pages.run(page, tmp_path)] == [True, False]
+    page.write_text("```sh\necho so far\nfalse\n```\n")
+    with pytest.raises(AssertionError, match="so far"):
+        pages.run(page, Path(tempfile.mkdtemp(dir=tmp_path)))
 
 
 def test_the_readme_is_short(root: Path) -> None:
