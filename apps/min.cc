@@ -10,7 +10,9 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/io/graph/write_graph.h"
 #include "baechi/io/plan/plan_file.h"
+#include "baechi/plan/step_plan.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
@@ -19,44 +21,54 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
-  std::string output, of = "both";
+  SizesArgument sizes;
+  std::string output, micro_batch_graph, of = "both";
   ClusterArgument cluster;
   PlanRequest request;
   std::string max_devices = "64";
 };
 
+void write_plan(const Options& options, const Plan& plan, const std::vector<OpGraph>& sizes,
+                const PlanRequest& request) {
+  if (!options.output.empty())
+    write_result(options.output, plan_to_json(plan, step_of(sizes, request, plan.micro_batches)));
+  if (!options.micro_batch_graph.empty())
+    write_result(options.micro_batch_graph,
+                 graph_to_json(micro_batch_of(sizes, request, plan.micro_batches)));
+}
+
 ExitCode find_least(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
+  const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   const PlanRequest request = request_of(options.request, context);
   const auto most = parse_whole_number("--max-devices", options.max_devices, 1, kMostTriedDevices);
-  if (!options.output.empty() && options.of == "both")
-    throw InputError("--output", "say which plan to write: --of devices or --of memory");
+  if (options.of == "both" && !(options.output.empty() && options.micro_batch_graph.empty()))
+    throw InputError(options.output.empty() ? "--micro-batch-graph" : "--output",
+                     "say which plan to write: --of devices or --of memory");
+  print_scaling(sizes, request);
 
   Least least;
   if (options.of != "memory") {
     const Progress progress("fewest devices");
-    least.devices = fewest_devices(graph, cluster, most, request);
+    least.devices = fewest_devices(sizes, cluster, most, request);
   }
   if (options.of != "devices") {
     const Progress progress("least memory per device");
-    least.memory = least_memory(graph, cluster, request);
+    least.memory = least_memory(sizes, cluster, request);
   }
-  if (!options.output.empty() && (least.devices.has_value() || least.memory.has_value()))
-    write_result(
-        options.output,
-        plan_to_json(least.devices.has_value() ? least.devices->plan : least.memory->plan, graph));
+  if (least.devices.has_value() || least.memory.has_value())
+    write_plan(options, least.devices.has_value() ? least.devices->plan : least.memory->plan, sizes,
+               request);
   if (options.output != "-")
     context.json ? print_result(least_json(least)) : print_text(least_text(least));
   ExitCode code = ExitCode::kOk;
   if (options.of != "memory" && !least.devices.has_value()) {
-    print_words("baechi: " + options.graph.path + ": no plan was found for up to " +
+    print_words("baechi: " + options.sizes.graph.path + ": no plan was found for up to " +
                 std::to_string(most) + " devices");
     code = ExitCode::kDoesNotFit;
   }
   if (options.of != "devices" && !least.memory.has_value()) {
-    print_words("baechi: " + options.graph.path + ": no plan was found on these " +
+    print_words("baechi: " + options.sizes.graph.path + ": no plan was found on these " +
                 std::to_string(cluster.devices.size()) + " devices, whatever their memory");
     code = ExitCode::kDoesNotFit;
   }
@@ -66,7 +78,8 @@ ExitCode find_least(const Options& options, const RunContext& context) {
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   options->request.budget = kBudgetOfMany;
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
+  add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--of", options->of, "What to find the least of: devices, memory or both")
       .one_of({"devices", "memory", "both"})
@@ -76,6 +89,7 @@ Run declare(OptionSet& set) {
       .type_name("N")
       .show_default();
   add_planning_options(set, options->request, kStudiesTake);
+  add_micro_batch_graph_option(set, options->micro_batch_graph);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return find_least(*options, context); };
 }

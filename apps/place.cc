@@ -29,9 +29,8 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
+  SizesArgument sizes;
   std::string output, report, expert, objective, micro_batch_graph;
-  std::vector<std::string> sizes;  // further files of the graph, at other batch sizes
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -71,7 +70,7 @@ ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, con
     print_result(unplaceable_json(answer, graph));
   else if (answer.methods.size() > 1)
     print_text(methods_text(answer.methods, times.methods));
-  print_words("baechi: " + options.graph.path + " does not fit: " + answer.in_words());
+  print_words("baechi: " + options.sizes.graph.path + " does not fit: " + answer.in_words());
   return ExitCode::kDoesNotFit;
 }
 
@@ -101,18 +100,6 @@ void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, b
   if (const std::string words = fewer_devices_words(plan); !words.empty()) print_words(words);
 }
 
-// The graph, and where it is given at further batch sizes those.
-std::vector<OpGraph> load_sizes(const Options& options, const RunContext& context) {
-  std::vector<OpGraph> sizes;
-  sizes.push_back(load_graph(options.graph, context));
-  for (const std::string& path : options.sizes) {
-    GraphArgument other = options.graph;
-    other.path = path;
-    sizes.push_back(load_graph(other, context));
-  }
-  return sizes;
-}
-
 void refuse_for_models(const Options& options) {
   if (!options.request.micro_batches.has_value() && !options.request.mini_batch.has_value()) return;
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
@@ -125,12 +112,12 @@ ExitCode place(const Options& options, const RunContext& context) {
   if (format.has_value() && !options.objective.empty())
     throw InputError(options.output, "--objective writes a placement file, not a model");
   if (format.has_value()) refuse_for_models(options);
-  if (format.has_value()) model = read_model(options.graph.path, *format);
-  std::vector<OpGraph> sizes = load_sizes(options, context);
+  if (format.has_value()) model = read_model(options.sizes.graph.path, *format);
+  std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
   if (!options.objective.empty())
     return place_for_objective(options.objective, CostModel(sizes.front(), cluster),
-                               options.request, options.graph.path, options.output, context);
+                               options.request, options.sizes.graph.path, options.output, context);
 
   Placement expert;
   const PlanRequest request =
@@ -156,7 +143,7 @@ ExitCode place(const Options& options, const RunContext& context) {
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   add_planning_options(set, options->request, kPlaceTakes);
   add_objective_option(set, options->objective,
@@ -167,19 +154,8 @@ Run declare(OptionSet& set) {
       .check(check_path)
       .excludes("--objective")
       .type_name("FILE");
-  set.add("--sizes", options->sizes,
-          "The same graph at another batch size, from which and its own --mini-batch interpolates "
-          "costs; may be given several times")
-      .repeatable()
-      .check(check_path)
-      .excludes("--objective")
-      .type_name("GRAPH");
-  set.add("--micro-batch-graph", options->micro_batch_graph,
-          "Also write the graph of one micro-batch to this file: plans of a --mini-batch are plans "
-          "of that graph")
-      .check(check_path)
-      .excludes("--objective")
-      .type_name("FILE");
+  add_sizes_option(set, options->sizes).excludes("--objective");
+  add_micro_batch_graph_option(set, options->micro_batch_graph).excludes("--objective");
   add_output_option(set, options->output);
   set.add("--report", options->report, "Also show the plan as an HTML page in this file")
       .check(check_path)

@@ -3,8 +3,11 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
+#include "apps/console.h"
 #include "baechi/options/option_text.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi::cli {
 namespace {
@@ -49,6 +52,38 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
 void add_planning_options(OptionSet& set, PlanRequest& request, Taker taker) {
   for (const PlannerOption& option : planner_options())
     if ((option.takers & taker) != 0) add_option(set, option, request);
+}
+
+Option add_sizes_option(OptionSet& set, SizesArgument& argument) {
+  Option added = set.add(
+      "--sizes", argument.further,
+      "The same graph at another batch size, from which and its own --mini-batch interpolates "
+      "costs; may be given several times");
+  added.repeatable().check(check_path).type_name("GRAPH");
+  return added;
+}
+
+std::vector<OpGraph> load_sizes(const SizesArgument& argument, const RunContext& context) {
+  std::vector<OpGraph> sizes;
+  sizes.push_back(load_graph(argument.graph, context));
+  for (const std::string& path : argument.further) {
+    GraphArgument other = argument.graph;
+    other.path = path;
+    sizes.push_back(load_graph(other, context));
+  }
+  return sizes;
+}
+
+Option add_micro_batch_graph_option(OptionSet& set, std::string& path) {
+  Option added = set.add("--micro-batch-graph", path,
+                         "Also write the graph of one micro-batch to this file: plans of a "
+                         "--mini-batch are plans of that graph");
+  added.check(check_path).type_name("FILE");
+  return added;
+}
+
+void print_scaling(const std::vector<OpGraph>& sizes, const PlanRequest& request) {
+  if (const std::string words = scaling_words(sizes, request); !words.empty()) print_words(words);
 }
 
 PlanRequest request_of(PlanRequest request, const RunContext& context) {

@@ -18,7 +18,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
+  SizesArgument sizes;
   std::string output, off_by = "20%", samples = "20";
   ClusterArgument cluster;
   PlanRequest request;
@@ -26,9 +26,8 @@ struct Options {
 };
 
 ExitCode run_sensitivity(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
+  const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
-  const CostModel costs(graph, cluster);
   const PlanRequest request = request_of(options.request, context);
   const Perturbations perturbations{
       .fraction = parse_percent("--off-by", options.off_by),
@@ -36,10 +35,11 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
       .seed = request.place.seed,
       .threads = request.threads,
       .cancel = context.cancel};
+  print_scaling(sizes, request);
   const Progress progress("planning with " + options.samples + " wrong profiles");
-  const auto result = sensitivity(costs, request, perturbations);
+  const auto result = sensitivity(sizes, cluster, request, perturbations);
   if (const auto* answer = std::get_if<Unplaceable>(&result)) {
-    print_words("baechi: " + options.graph.path + " does not fit: " + answer->in_words());
+    print_words("baechi: " + options.sizes.graph.path + " does not fit: " + answer->in_words());
     return ExitCode::kDoesNotFit;
   }
   const Sensitivity& told = std::get<Sensitivity>(result);
@@ -52,7 +52,8 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   options->request.budget = kBudgetOfMany;
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
+  add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--off-by", options->off_by,
           "How far each compute time and tensor size may be off, such as 20%")

@@ -19,7 +19,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
+  SizesArgument sizes;
   std::string output;
   ClusterArgument cluster;
   PlanRequest request;
@@ -27,7 +27,7 @@ struct Options {
 };
 
 ExitCode run_sweep(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
+  const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   Grid grid{.memory = {kFullSpeed}, .devices = {}, .methods = options.methods};
   if (!options.memory.empty()) {
@@ -40,16 +40,18 @@ ExitCode run_sweep(const Options& options, const RunContext& context) {
 
   const std::size_t count = grid.memory.size() * std::max<std::size_t>(1, grid.devices.size()) *
                             std::max<std::size_t>(1, grid.methods.size());
+  const PlanRequest request = request_of(options.request, context);
+  print_scaling(sizes, request);
   const Progress progress("planning " + std::to_string(count) + " points");
-  const std::vector<GridPoint> points =
-      sweep(graph, cluster, grid, request_of(options.request, context));
+  const std::vector<GridPoint> points = sweep(sizes, cluster, grid, request);
   write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
   return ExitCode::kOk;
 }
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
+  add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--memory", options->memory,
           "Parts of each device's memory, such as 0.3,0.5,1 (default: 1)")

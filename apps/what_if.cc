@@ -24,7 +24,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
+  SizesArgument sizes;
   ClusterArgument cluster;
   PlanRequest request;
   bool only_these = false, each_device = false;
@@ -76,10 +76,10 @@ std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster)
   return scenarios;
 }
 
-ExitCode each_device(const OpGraph& graph, const ClusterSpec& cluster, const PlanRequest& request,
-                     const RunContext& context) {
+ExitCode each_device(const std::vector<OpGraph>& sizes, const ClusterSpec& cluster,
+                     const PlanRequest& request, const RunContext& context) {
   std::optional<Progress> progress;
-  const DevicesWorth worth = devices_worth(graph, cluster, request, [&](const std::string& name) {
+  const DevicesWorth worth = devices_worth(sizes, cluster, request, [&](const std::string& name) {
     progress.reset();
     progress.emplace("what if: " + name);
   });
@@ -89,23 +89,24 @@ ExitCode each_device(const OpGraph& graph, const ClusterSpec& cluster, const Pla
 }
 
 ExitCode what_if(const Options& options, const RunContext& context) {
-  const OpGraph graph = load_graph(options.graph, context);
+  const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
-  if (!options.batches.empty() && !graph.batch_size().has_value())
+  if (!options.batches.empty() && !sizes.front().batch_size().has_value())
     throw InputError("--try-batch", "the graph has no batch_size: its costs cannot be scaled");
   const PlanRequest request = request_of(options.request, context);
+  print_scaling(sizes, request);
   const bool asks_more = options.only_these || !chosen(options, cluster).empty();
   if (options.each_device && asks_more)
     throw InputError("--devices", "asks a question of its own: leave out --only-these and --try");
-  if (options.each_device) return each_device(graph, cluster, request, context);
-  std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
+  if (options.each_device) return each_device(sizes, cluster, request, context);
+  std::vector<Scenario> scenarios = standard_scenarios(sizes, cluster, request);
   if (options.only_these) scenarios.resize(1, scenarios.front());
   for (Scenario& scenario : chosen(options, cluster)) scenarios.push_back(std::move(scenario));
 
   std::optional<Progress> progress;
   std::size_t number = 0;
   const std::vector<ScenarioOutcome> outcomes =
-      run_scenarios(graph, scenarios, request, [&](const Scenario& scenario) {
+      run_scenarios(sizes, scenarios, request, [&](const Scenario& scenario) {
         progress.reset();
         progress.emplace("what if: " + scenario.name + ", " + std::to_string(++number) + " of " +
                          std::to_string(scenarios.size()));
@@ -117,7 +118,8 @@ ExitCode what_if(const Options& options, const RunContext& context) {
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
+  add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add_flag("--only-these", options->only_these,
                "Only the cluster as it is and the scenarios of the --try options");
@@ -147,6 +149,7 @@ extern const Command kWhatIfCommand{
     .examples =
         "baechi what-if model.json --cluster 4x8GiB\n"
         "baechi what-if model.json --cluster 4x8GiB --method m-sct --json\n"
+        "baechi what-if micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
         "baechi what-if model.json --cluster 1x24GiB+1x8GiB@0.5 --devices\n"
         "baechi what-if model.json --cluster 2x8GiB --only-these --try-devices 3 --try-devices 4\n"
         "baechi what-if model.json --cluster 2x8GiB --try-cluster 1x24GiB --try-link 5us,50GB/s",

@@ -45,12 +45,19 @@ class StudyOptions(ObjectiveOptions, total=False):
         threads: Threads of the search; they change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: For every random choice. By default 1.
+        micro_batches: Of how many micro-batches a step consists, each as large as the graph is or a
+            part of the mini-batch; of several numbers, or of all with auto, the one that is
+            fastest: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
+            up. By default none.
 
     """
 
     optimize: str
     order: str
     threads: int
+    micro_batches: str | int
+    mini_batch: int | None
 
 
 class PlaceOptions(StudyOptions, total=False):
@@ -96,7 +103,5 @@ class PlaceOptions(StudyOptions, total=False):
     complete_matching: bool
     expert: Mapping[str, str] | None
     robust: str | float | None
-    micro_batches: str | int
-    mini_batch: int | None
     bounds: bool
     suggest: bool

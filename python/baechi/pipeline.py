@@ -55,6 +55,13 @@ def graph_given(graph: object) -> _core.Graph:
     )
 
 
+def graphs_given(graphs: object) -> list[_core.Graph]:
+    """Return the argument `sizes` if it is graphs."""
+    if isinstance(graphs, (list, tuple)):
+        return [graph_given(graph) for graph in graphs]
+    raise _core.InputError(f"sizes: expected a list of baechi.Graph, found {_found(graphs)}")
+
+
 def plan_given(plan: object) -> _core.Plan:
     """Return the argument `plan` if it is one."""
     if isinstance(plan, _core.Plan):
@@ -112,7 +119,7 @@ def place_graph(
         graph_given(graph),
         cluster_of(cluster),
         {"method": method, **options},
-        [graph_given(size) for size in sizes],
+        graphs_given(sizes),
     )
     if isinstance(answer, _core.Unplaceable):
         raise DoesNotFit(answer)

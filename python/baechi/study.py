@@ -10,10 +10,10 @@ import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
-from baechi.pipeline import DoesNotFit, cluster_of, graph_given, plan_given
+from baechi.pipeline import DoesNotFit, cluster_of, graph_given, graphs_given, plan_given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -56,6 +56,7 @@ def what_if(
     cluster: ClusterLike,
     method: str = "auto",
     *,
+    sizes: Sequence[_core.Graph] = (),
     clusters: Mapping[str, ClusterLike] | None = None,
     batch_sizes: Iterable[int] = (),
     standard: bool = True,
@@ -67,6 +68,7 @@ def what_if(
         graph: What to place.
         cluster: The cluster as it is, which comes first in the result.
         method: One of ``methods()``.
+        sizes: The same graph at other batch sizes, as ``place_graph`` has it.
         clusters: More scenarios: clusters by name.
         batch_sizes: More scenarios: mini-batches, if the graph says for which its costs are.
         standard: The standard scenarios as well.
@@ -76,7 +78,13 @@ def what_if(
     others = [(name, cluster_of(other)) for name, other in (clusters or {}).items()]
     how = {"method": method, **options}
     text = _core.what_if(
-        graph_given(graph), cluster_of(cluster), others, list(batch_sizes), standard, how
+        graph_given(graph),
+        cluster_of(cluster),
+        graphs_given(sizes),
+        others,
+        list(batch_sizes),
+        standard,
+        how,
     )
     scenarios: list[Document] = json.loads(text)["scenarios"]
     return scenarios
@@ -86,6 +94,8 @@ def device_worth(
     graph: _core.Graph,
     cluster: ClusterLike,
     method: str = "auto",
+    *,
+    sizes: Sequence[_core.Graph] = (),
     **options: Unpack[StudyOptions],
 ) -> Document:
     """Say what each device of a cluster buys, and which of them are enough.
@@ -94,11 +104,12 @@ def device_worth(
         graph: What to place.
         cluster: At most 32 devices.
         method: One of ``methods()``.
+        sizes: The same graph at other batch sizes, as ``place_graph`` has it.
         options: Those of ``baechi.options.StudyOptions`` for each plan.
 
     """
     text = _core.device_worth(
-        graph_given(graph), cluster_of(cluster), {"method": method, **options}
+        graph_given(graph), cluster_of(cluster), graphs_given(sizes), {"method": method, **options}
     )
     worth: Document = json.loads(text)
     return worth
@@ -108,6 +119,7 @@ def sweep(
     graph: _core.Graph,
     cluster: ClusterLike,
     *,
+    sizes: Sequence[_core.Graph] = (),
     memory: Iterable[float] = (1.0,),
     devices: Iterable[int] = (),
     methods: Iterable[str] = ("auto",),
@@ -118,6 +130,7 @@ def sweep(
     Args:
         graph: What to place.
         cluster: The devices, with all of their memory.
+        sizes: The same graph at other batch sizes, as ``place_graph`` has it.
         memory: Parts of each device's memory, to a millionth.
         devices: Numbers of devices: the first ones, or more like the last one.
         methods: Some of ``methods()``.
@@ -127,7 +140,13 @@ def sweep(
     parts = [f"{part:.6f}" for part in memory]
     how = dict(options)
     text = _core.sweep(
-        graph_given(graph), cluster_of(cluster), parts, list(devices), list(methods), how
+        graph_given(graph),
+        cluster_of(cluster),
+        graphs_given(sizes),
+        parts,
+        list(devices),
+        list(methods),
+        how,
     )
     points: list[Document] = json.loads(text)["points"]
     return points
@@ -138,6 +157,7 @@ def least(
     cluster: ClusterLike,
     method: str = "auto",
     *,
+    sizes: Sequence[_core.Graph] = (),
     of: str = "both",
     max_devices: int = 64,
     **options: Unpack[StudyOptions],
@@ -148,6 +168,7 @@ def least(
         graph: What to place.
         cluster: The devices; those with the most memory come first.
         method: One of ``methods()``.
+        sizes: The same graph at other batch sizes, as ``place_graph`` has it.
         of: "devices", "memory" or "both"; what was not found is absent from the result.
         max_devices: Try more devices than the cluster has, up to so many.
         options: Those of ``baechi.options.StudyOptions`` for each of about a
@@ -159,6 +180,7 @@ def least(
     text = _core.least(
         graph_given(graph),
         cluster_of(cluster),
+        graphs_given(sizes),
         devices=of != "memory",
         memory=of != "devices",
         max_devices=max_devices,
@@ -173,6 +195,7 @@ def sensitivity(
     cluster: ClusterLike,
     method: str = "auto",
     *,
+    sizes: Sequence[_core.Graph] = (),
     off_by: float = 0.2,
     samples: int = 20,
     **options: Unpack[StudyOptions],
@@ -183,6 +206,7 @@ def sensitivity(
         graph: With the true costs.
         cluster: The devices.
         method: One of ``methods()``.
+        sizes: The same graph at other batch sizes, as ``place_graph`` has it.
         off_by: How far each compute time and tensor size may be off, 0 to 1.
         samples: How many wrong profiles.
         options: Those of ``baechi.options.StudyOptions`` for each sample; the
@@ -193,7 +217,9 @@ def sensitivity(
 
     """
     how = {"method": method, **options}
-    told = _core.sensitivity(graph_given(graph), cluster_of(cluster), off_by, samples, how)
+    told = _core.sensitivity(
+        graph_given(graph), cluster_of(cluster), graphs_given(sizes), off_by, samples, how
+    )
     if isinstance(told, _core.Unplaceable):
         raise DoesNotFit(told)
     document: Document = json.loads(told)

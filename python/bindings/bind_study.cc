@@ -18,7 +18,9 @@
 
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/io/text/quantity_text.h"
+#include "baechi/plan/step_plan.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/explain.h"
@@ -53,75 +55,103 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
 
 using NamedCluster = std::pair<std::string, ClusterHandle>;
 
+// The graph, and where it is given at further batch sizes those.
+std::vector<OpGraph> sizes_of(const GraphHandle& graph, const std::vector<GraphHandle>& further) {
+  std::vector<OpGraph> sizes;
+  sizes.push_back(recosted(*graph.graph, {}));
+  for (const GraphHandle& size : further) sizes.push_back(recosted(*size.graph, {}));
+  return sizes;
+}
+
+void warn_of_scaling(const GraphSizes& sizes, const PlanRequest& request) {
+  const std::string words = scaling_words(sizes, request);
+  if (!words.empty() && PyErr_WarnEx(PyExc_UserWarning, words.c_str(), 2) != 0)
+    throw nb::python_error();
+}
+
 std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
+                    const std::vector<GraphHandle>& further,
                     const std::vector<NamedCluster>& clusters,
                     const std::vector<std::int64_t>& batch_sizes, bool standard,
                     const nb::dict& options) {
   PlanRequest request = request_of(options, kStudiesTake, "what_if");
+  const std::vector<OpGraph> sizes = sizes_of(graph, further);
+  warn_of_scaling(sizes, request);
   return interruptible([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
-    std::vector<Scenario> scenarios = standard_scenarios(*graph.graph, cluster.cluster->spec());
+    std::vector<Scenario> scenarios = standard_scenarios(sizes, cluster.cluster->spec(), request);
     if (!standard) scenarios.erase(scenarios.begin() + 1, scenarios.end());
     for (const auto& [name, other] : clusters) scenarios.push_back({name, other.cluster->spec()});
     for (const std::int64_t size : batch_sizes)
       scenarios.push_back({"batch " + std::to_string(size), cluster.cluster->spec(), size});
-    return what_if_json(run_scenarios(*graph.graph, scenarios, request));
+    return what_if_json(run_scenarios(sizes, scenarios, request));
   });
 }
 
 std::string worth_of_devices(const GraphHandle& graph, const ClusterHandle& cluster,
-                             const nb::dict& options) {
+                             const std::vector<GraphHandle>& further, const nb::dict& options) {
   PlanRequest request = request_of(options, kStudiesTake, "device_worth");
+  const std::vector<OpGraph> sizes = sizes_of(graph, further);
+  warn_of_scaling(sizes, request);
   return interruptible([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
-    return device_worth_json(devices_worth(*graph.graph, cluster.cluster->spec(), request));
+    return device_worth_json(devices_worth(sizes, cluster.cluster->spec(), request));
   });
 }
 
 std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
+                       const std::vector<GraphHandle>& further,
                        const std::vector<std::string>& memory,
                        const std::vector<std::size_t>& devices,
                        const std::vector<std::string>& methods, const nb::dict& options) {
   PlanRequest request = request_of(options, kStudiesTake, "sweep");
+  const std::vector<OpGraph> sizes = sizes_of(graph, further);
+  warn_of_scaling(sizes, request);
   return interruptible([&](const CancelFlag* cancel) {
     Grid grid{.memory = {}, .devices = devices, .methods = methods};
     for (const std::string& part : memory) grid.memory.push_back(parse_factor(part));
     request.place.cancel = cancel;
-    return sweep_json(sweep(*graph.graph, cluster.cluster->spec(), grid, request));
+    return sweep_json(sweep(sizes, cluster.cluster->spec(), grid, request));
   });
 }
 
-std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster, bool devices,
-                       bool memory, std::size_t max_devices, const nb::dict& options) {
+std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster,
+                       const std::vector<GraphHandle>& further, bool devices, bool memory,
+                       std::size_t max_devices, const nb::dict& options) {
   PlanRequest request = request_of(options, kStudiesTake, "least", {.budget = kBudgetOfMany});
+  const std::vector<OpGraph> sizes = sizes_of(graph, further);
+  warn_of_scaling(sizes, request);
   return interruptible([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
     const ClusterSpec& spec = cluster.cluster->spec();
     Least least;
-    if (devices) least.devices = fewest_devices(*graph.graph, spec, max_devices, request);
-    if (memory) least.memory = least_memory(*graph.graph, spec, request);
+    if (devices) least.devices = fewest_devices(sizes, spec, max_devices, request);
+    if (memory) least.memory = least_memory(sizes, spec, request);
     return least_json(least);
   });
 }
 
 // The document; or why nothing fits, and what would.
-std::variant<std::string, UnplaceableHandle> find_sensitivity(const GraphHandle& graph,
-                                                              const ClusterHandle& cluster,
-                                                              double off_by, std::size_t samples,
-                                                              const nb::dict& options) {
+std::variant<std::string, UnplaceableHandle> find_sensitivity(
+    const GraphHandle& graph, const ClusterHandle& cluster, const std::vector<GraphHandle>& further,
+    double off_by, std::size_t samples, const nb::dict& options) {
   PlanRequest request = request_of(options, kStudiesTake, "sensitivity", {.budget = kBudgetOfMany});
+  const std::vector<OpGraph> sizes = sizes_of(graph, further);
+  warn_of_scaling(sizes, request);
   using Told = std::variant<std::string, UnplaceableHandle>;
   return interruptible([&](const CancelFlag* cancel) -> Told {
     request.place.cancel = cancel;
-    const CostModel costs(*graph.graph, *cluster.cluster);
-    const auto result = sensitivity(costs, request,
+    const auto result = sensitivity(sizes, *cluster.cluster, request,
                                     {.fraction = off_by,
                                      .samples = samples,
                                      .seed = request.place.seed,
                                      .threads = request.threads,
                                      .cancel = cancel});
     if (const auto* told = std::get_if<Sensitivity>(&result)) return sensitivity_json(*told);
-    return UnplaceableHandle{graph.graph, std::get<Unplaceable>(make_plan(costs, request))};
+    Unplaceable answer = std::get<Unplaceable>(result);
+    // Of a step the first ids are the graph's, then come further micro-batches.
+    if (answer.op.has_value() && answer.op->index() >= graph.graph->num_ops()) answer.op.reset();
+    return UnplaceableHandle{graph.graph, std::move(answer)};
   });
 }
 
@@ -131,15 +161,15 @@ void bind_study(nb::module_& m) {
   m.def("explain", &explain, "plan"_a, "operator"_a = nb::none(), nb::kw_only(), "json"_a = false,
         "Why the plan takes that long and who holds the memory, or why the operator is where it "
         "is: text, or a JSON document.");
-  m.def("what_if", &what_if, "graph"_a, "cluster"_a, "clusters"_a, "batch_sizes"_a, "standard"_a,
-        "options"_a);
-  m.def("device_worth", &worth_of_devices, "graph"_a, "cluster"_a, "options"_a);
-  m.def("sweep", &sweep_grid, "graph"_a, "cluster"_a, "memory"_a, "devices"_a, "methods"_a,
-        "options"_a);
-  m.def("least", &find_least, "graph"_a, "cluster"_a, "devices"_a, "memory"_a, "max_devices"_a,
-        "options"_a);
-  m.def("sensitivity", &find_sensitivity, "graph"_a, "cluster"_a, "off_by"_a, "samples"_a,
-        "options"_a);
+  m.def("what_if", &what_if, "graph"_a, "cluster"_a, "sizes"_a, "clusters"_a, "batch_sizes"_a,
+        "standard"_a, "options"_a);
+  m.def("device_worth", &worth_of_devices, "graph"_a, "cluster"_a, "sizes"_a, "options"_a);
+  m.def("sweep", &sweep_grid, "graph"_a, "cluster"_a, "sizes"_a, "memory"_a, "devices"_a,
+        "methods"_a, "options"_a);
+  m.def("least", &find_least, "graph"_a, "cluster"_a, "sizes"_a, "devices"_a, "memory"_a,
+        "max_devices"_a, "options"_a);
+  m.def("sensitivity", &find_sensitivity, "graph"_a, "cluster"_a, "sizes"_a, "off_by"_a,
+        "samples"_a, "options"_a);
 }
 
 }  // namespace baechi::python

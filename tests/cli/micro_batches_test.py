@@ -139,6 +139,86 @@ def test_bad_numbers_get_one_line(
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+STUDIES = [
+    pytest.param(("what-if", "--only-these"), id="what-if"),
+    pytest.param(("what-if", "--devices"), id="what-if-devices"),
+    pytest.param(("sweep",), id="sweep"),
+    pytest.param(("min",), id="min"),
+    pytest.param(("sensitivity", "--samples", "2"), id="sensitivity"),
+]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8"),
+        (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
+        (("--micro-batches", "2,4"), "say how large a mini-batch is"),
+        (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
+        (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
+        (("--method", "pipeline"), "places steps of several micro-batches"),
+    ],
+)
+def test_studies_refuse_bad_numbers_in_one_line(
+    run: Run, llama: dict[int, Path], study: tuple[str, ...], options: tuple[str, ...], said: str
+) -> None:
+    done = run(study[0], llama[1], *DEVICES, *study[1:], *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_studies_refuse_marks_that_contradict_edges(
+    run: Run, study: tuple[str, ...], tmp_path: Path
+) -> None:
+    graph = write(
+        tmp_path / "marks.json",
+        {"name": "a", "time": 1000, "outputs": [10]},
+        {"name": "norm", "per": "step", "time": 10, "outputs": [10], "inputs": ["a"]},
+        {"name": "b", "time": 1000, "inputs": ["norm"]},
+    )
+    done = run(study[0], graph, *DEVICES, *study[1:], "--micro-batches", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "marks.json" in done.stderr
+    assert "norm" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_studies_plan_the_steps_that_place_plans(
+    run: Run, llama: dict[int, Path], tmp_path: Path
+) -> None:
+    step = (*DEVICES, "--micro-batches", "1,4", "--mini-batch", "8", "--sizes", llama[8])
+    step = (*step, "--budget", "20ms")
+    done = run("place", llama[1], *step, "-o", "-")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["micro_batches"] == 4
+    told = json.loads(run("what-if", llama[1], *step, "--only-these", "--json").stdout)
+    (base,) = told["scenarios"]
+    assert (base["makespan"], base["micro_batches"]) == (plan["makespan"], 4)
+    table = run("what-if", llama[1], *step, "--only-these").stdout
+    assert "micro-batches" in table.splitlines()[0]
+    rows = run("sweep", llama[1], *step, "--devices", "4").stdout.splitlines()
+    row = dict(zip(rows[0].split(","), rows[1].split(","), strict=True))
+    assert (row["micro_batches"], row["step_ns"]) == ("4", str(plan["makespan"]))
+    graph, file = tmp_path / "one.json", tmp_path / "least.json"
+    files = ("--of", "devices", "-o", file, "--micro-batch-graph", graph)
+    done = run("min", llama[1], *step, *files)
+    assert done.returncode == 0, done.stderr
+    assert run("verify", graph, file).returncode == 0
+    least = run("min", llama[1], *DEVICES, "--micro-batches", "4", "--budget", "20ms").stdout
+    assert least.count(" of 4 micro-batches by ") == 2
+
+
+def test_costs_that_were_scaled_are_told(run: Run, llama: dict[int, Path]) -> None:
+    step = (*DEVICES, "--micro-batches", "4", "--mini-batch", "16", "--budget", "20ms")
+    done = run("what-if", llama[1], *step, "--only-these")
+    assert done.returncode == 0, done.stderr
+    assert "costs were scaled from a batch of 1 to 4 samples" in done.stderr
+
+
 def twice(document: dict[str, Any]) -> None:
     document["runs"][0].append(document["runs"][0][0])
 

@@ -73,3 +73,34 @@ def test_what_cannot_be_is_said(
         baechi.place_graph(sizes[0], cluster, micro_batches=4, order="none")
     with pytest.raises(ValueError, match="planned order"):
         plan.with_order("none")
+
+
+def test_studies_plan_steps_as_place_graph_does(
+    sizes: list[baechi.Graph], cluster: baechi.Cluster
+) -> None:
+    step = {"micro_batches": "1,4", "mini_batch": 8, "sizes": [sizes[1]], "budget": 0.02}
+    plan = baechi.place_graph(sizes[0], cluster, **step)
+    assert plan.micro_batches == 4
+    (base,) = baechi.what_if(sizes[0], cluster, standard=False, **step)
+    assert (base["makespan"], base["micro_batches"]) == (plan.makespan_ns, 4)
+    (point,) = baechi.sweep(sizes[0], cluster, devices=[4], **step)
+    assert (point["makespan"], point["micro_batches"]) == (plan.makespan_ns, 4)
+    assert baechi.least(sizes[0], cluster, of="devices", **step)["devices"]["count"] == 1
+    assert baechi.device_worth(sizes[0], cluster, **step)["micro_batches"] == 4
+    told = baechi.sensitivity(sizes[0], cluster, samples=1, off_by=0, **step)
+    assert told["samples"][0]["makespan"] == told["makespan"]
+    assert told["micro_batches"] == 4
+
+
+def test_studies_say_what_cannot_be(sizes: list[baechi.Graph], cluster: baechi.Cluster) -> None:
+    for study in (baechi.what_if, baechi.sweep, baechi.least, baechi.sensitivity):
+        with pytest.raises(ValueError, match="3 does not divide the mini-batch of 8"):
+            study(sizes[0], cluster, micro_batches=3, mini_batch=8)
+        with pytest.raises(ValueError, match="there are costs for one only"):
+            study(sizes[0], cluster, micro_batches="auto", mini_batch=8)
+        with pytest.raises(ValueError, match=r"sizes: expected a list of baechi\.Graph"):
+            study(sizes[0], cluster, sizes=sizes[1])
+    with pytest.warns(UserWarning, match="scaled from a batch of 1 to 4 samples"):
+        baechi.what_if(
+            sizes[0], cluster, micro_batches=2, mini_batch=8, standard=False, budget=0.02
+        )

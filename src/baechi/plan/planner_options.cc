@@ -127,13 +127,13 @@ constexpr std::array kOptions{
                       "Of how many micro-batches a step consists, each as large as the graph is "
                       "or a part of the mini-batch; of several numbers, or of all with auto, "
                       "the one that is fastest",
-                  .takers = kPlaceTakes,
+                  .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
                   .least = 1,
                   .most = 4096},
     PlannerOption{.name = "mini_batch",
                   .help = "How many samples the micro-batches of a step are together",
-                  .takers = kPlaceTakes,
+                  .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
                   .most = 1e12},

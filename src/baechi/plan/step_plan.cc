@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -75,10 +76,16 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
   return numbers;
 }
 
-OpGraph micro_batch_of(std::vector<OpGraph>& sizes, std::int64_t samples) {
-  if (sizes.size() > 1) return at_batch_size(sizes, samples);
-  return sizes.front().batch_size() == samples ? recosted(sizes.front(), {})
-                                               : with_batch_size(sizes.front(), samples);
+OpGraph at_size(const GraphSizes& sizes, std::int64_t samples) {
+  if (sizes.all().size() > 1) return at_batch_size(sizes.all(), samples);
+  const OpGraph& graph = sizes.first();
+  return graph.batch_size() == samples ? recosted(graph, {}) : with_batch_size(graph, samples);
+}
+
+std::string scaled_from(std::int64_t size, const std::string& samples) {
+  return "costs were scaled from a batch of " + std::to_string(size) + " to " + samples +
+         " samples as if all of them grew in proportion: give the graph at two batch sizes to know "
+         "better";
 }
 
 template <class T>
@@ -202,11 +209,9 @@ bool better(const PlanResult& result, const std::optional<StepPlan>& best) {
 
 }  // namespace
 
-StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
-                        const PlanRequest& request, PlanTimes* times) {
-  BAECHI_ASSERT(!sizes.empty(), "there is a graph");
+std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRequest& request) {
   check_ranges(request);
-  const std::vector<std::uint32_t> numbers = numbers_asked(sizes, request);
+  std::vector<std::uint32_t> numbers = numbers_asked(sizes.all(), request);
   if (numbers.back() > 1 && request.robust.has_value())
     throw InputError("robust", "plans of several micro-batches are compared by their steps alone");
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
@@ -215,6 +220,55 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
     throw InputError("method",
                      in_quotes(request.method) +
                          " places steps of several micro-batches: say how many there are");
+  return numbers;
+}
+
+bool asks_for_steps(const GraphSizes& sizes, const PlanRequest& request) {
+  return request.micro_batches.has_value() || request.mini_batch.has_value() ||
+         sizes.all().size() > 1 || places_in_stages(request.method);
+}
+
+PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request) {
+  if (!asks_for_steps(sizes, request)) return make_plan(CostModel(sizes.first(), cluster), request);
+  std::vector<OpGraph> copies;
+  for (const OpGraph& graph : sizes.all()) copies.push_back(recosted(graph, {}));
+  return make_step_plan(std::move(copies), cluster, request).result;
+}
+
+OpGraph micro_batch_of(const GraphSizes& sizes, const PlanRequest& request,
+                       std::uint32_t micro_batches) {
+  return request.mini_batch.has_value() ? at_size(sizes, *request.mini_batch / micro_batches)
+                                        : recosted(sizes.first(), {});
+}
+
+Unrolled step_of(const GraphSizes& sizes, const PlanRequest& request, std::uint32_t micro_batches) {
+  OpGraph graph = micro_batch_of(sizes, request, micro_batches);
+  return micro_batches > 1 ? unroll(graph, micro_batches) : as_step(std::move(graph));
+}
+
+std::optional<std::int64_t> samples_of_step(const GraphSizes& sizes, const PlanRequest& request,
+                                            std::uint32_t micro_batches) {
+  const std::optional<std::int64_t> size = sizes.first().batch_size();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  if (request.mini_batch.has_value()) return request.mini_batch;
+  if (!size.has_value() || *size > kMost / micro_batches) return std::nullopt;
+  return *size * micro_batches;
+}
+
+std::string scaling_words(const GraphSizes& sizes, const PlanRequest& request) {
+  if (sizes.all().size() > 1 || !request.mini_batch.has_value()) return "";
+  const std::optional<std::int64_t> size = sizes.first().batch_size();
+  std::string samples;
+  for (const std::uint32_t number : checked_numbers(sizes, request))
+    if (*request.mini_batch / number != size)
+      samples += (samples.empty() ? "" : ", ") + std::to_string(*request.mini_batch / number);
+  return samples.empty() || !size.has_value() ? "" : scaled_from(*size, samples);
+}
+
+StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
+                        const PlanRequest& request, PlanTimes* times) {
+  BAECHI_ASSERT(!sizes.empty(), "there is a graph");
+  const std::vector<std::uint32_t> numbers = checked_numbers(sizes, request);
   const bool marks = sizes.front().marks_steps();
   const std::optional<std::int64_t> size = sizes.front().batch_size();
   if (!request.mini_batch.has_value()) {
@@ -231,7 +285,7 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   std::uint32_t chosen = 0;
   for (const std::uint32_t number : numbers) {
     const std::int64_t samples = *request.mini_batch / number;
-    OpGraph graph = micro_batch_of(sizes, samples);
+    OpGraph graph = at_size(sizes, samples);
     StepPlan plan = plan_number(std::move(graph), number, cluster, request, times);
     others.push_back(told(number, plan.result));
     if (!better(plan.result, best)) continue;
@@ -241,10 +295,7 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   if (Plan* plan = std::get_if<Plan>(&best->result)) {
     const std::int64_t samples = *request.mini_batch / chosen;
     if (sizes.size() == 1 && size != samples)
-      plan->notes.push_back("costs were scaled from a batch of " + std::to_string(*size) + " to " +
-                            std::to_string(samples) +
-                            " samples as if all of them grew in proportion: give the graph at two "
-                            "batch sizes to know better");
+      plan->notes.push_back(scaled_from(*size, std::to_string(samples)));
     for (std::string& other : others)
       if (numbers.size() > 1) plan->notes.push_back(std::move(other));
   }

@@ -16,9 +16,9 @@ constexpr std::int64_t kAlike = 100;  // a step that is longer by less than one 
 
 class Worth {
  public:
-  Worth(const OpGraph& graph, const PlanRequest& request,
+  Worth(const GraphSizes& sizes, const PlanRequest& request,
         const std::function<void(const std::string&)>& told)
-      : graph_(graph), request_(request), told_(told) {
+      : sizes_(sizes), request_(request), told_(told) {
     request_.bounds = false;
   }
 
@@ -34,6 +34,7 @@ class Worth {
     if (best != nullptr && *best->outcome.makespan < *worth.step)
       all = run("all devices, from a plan on fewer", cluster, &*best->plan);
     worth.step = all.outcome.makespan;
+    worth.micro_batches = all.outcome.micro_batches;
     for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
       DeviceWorth device{.device = cluster.devices[i].name, .reason = {}};
       device.capacity = cluster.devices[i].capacity;
@@ -51,7 +52,7 @@ class Worth {
  private:
   ScenarioRun run(const std::string& name, const ClusterSpec& cluster, const Plan* present) {
     if (told_) told_(name);
-    return run_scenario(graph_, {name, cluster}, request_, present);
+    return run_scenario(sizes_, {name, cluster}, request_, present);
   }
 
   // Empty for a cluster of one.
@@ -90,21 +91,21 @@ class Worth {
     for (const Device& device : left.devices) worth.enough.push_back(device.name);
   }
 
-  const OpGraph& graph_;
+  const GraphSizes sizes_;
   PlanRequest request_;
   const std::function<void(const std::string&)>& told_;
 };
 
 }  // namespace
 
-DevicesWorth devices_worth(const OpGraph& graph, const ClusterSpec& cluster,
+DevicesWorth devices_worth(const GraphSizes& sizes, const ClusterSpec& cluster,
                            const PlanRequest& request,
                            const std::function<void(const std::string&)>& told) {
   if (cluster.devices.size() > kMostDevicesOfWorth)
     throw InputError("what each device buys is asked of at most " +
                      std::to_string(kMostDevicesOfWorth) + " devices, not of " +
                      std::to_string(cluster.devices.size()));
-  return Worth(graph, request, told).of(cluster);
+  return Worth(sizes, request, told).of(cluster);
 }
 
 }  // namespace baechi

@@ -3,6 +3,7 @@
 // Beyond the paper.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi {
 
@@ -23,8 +25,9 @@ struct DeviceWorth {
 };
 
 struct DevicesWorth {
-  std::optional<Time> step = {};  // on all devices; absent: no plan was found there
-  std::string reason;             // then why; the rest is empty
+  std::optional<Time> step = {};    // on all devices; absent: no plan was found there
+  std::uint32_t micro_batches = 1;  // that it consists of
+  std::string reason;               // then why; the rest is empty
   std::vector<DeviceWorth> devices;
   // The fewest that were found on which a step takes as long, up to a hundredth: devices leave one
   // by one, first the one that is missed the least.
@@ -36,7 +39,7 @@ struct DevicesWorth {
 // nothing. A plan for fewer devices is one for more. `told`, if given, hears of each before it is
 // planned. Throws InputError for more than kMostDevicesOfWorth devices.
 inline constexpr std::size_t kMostDevicesOfWorth = 32;
-DevicesWorth devices_worth(const OpGraph& graph, const ClusterSpec& cluster,
+DevicesWorth devices_worth(const GraphSizes& sizes, const ClusterSpec& cluster,
                            const PlanRequest& request,
                            const std::function<void(const std::string&)>& told = {});
 

@@ -2,8 +2,10 @@
 #include "baechi/study/least.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "baechi/base/error.h"
 #include "baechi/plan/memory_needs.h"
@@ -18,29 +20,52 @@ struct Probe {
   bool proved = false;
 };
 
-Probe try_cluster(const OpGraph& graph, ClusterSpec spec, PlanRequest request) {
+Probe try_cluster(const GraphSizes& sizes, ClusterSpec spec, PlanRequest request) {
   throw_if_cancelled(request.place.cancel);
   request.suggest = false;
   const Cluster cluster(std::move(spec));
-  const CostModel costs(graph, cluster);
-  PlanResult result = make_plan(costs, request);
+  PlanResult result = plan_sizes(sizes, cluster, request);
   throw_if_cancelled(request.place.cancel);
   if (auto* plan = std::get_if<Plan>(&result)) return {std::move(*plan)};
   return {std::nullopt, std::get<Unplaceable>(result).proved};
 }
 
-bool surely_too_small(const OpGraph& graph, const ClusterSpec& spec, Bytes capacity) {
+// What plans may be about: the graph, or the step of each number of micro-batches.
+class Steps {
+ public:
+  Steps(const GraphSizes& sizes, const PlanRequest& request) {
+    if (!asks_for_steps(sizes, request)) {
+      graphs_.push_back(&sizes.first());
+      return;
+    }
+    for (const std::uint32_t number : checked_numbers(sizes, request))
+      steps_.push_back(step_of(sizes, request, number));
+    for (const Unrolled& step : steps_) graphs_.push_back(&step.graph);
+  }
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  const std::vector<const OpGraph*>& graphs() const { return graphs_; }
+
+ private:
+  std::vector<Unrolled> steps_;
+  std::vector<const OpGraph*> graphs_;
+};
+
+bool surely_too_small(const Steps& steps, const ClusterSpec& spec, Bytes capacity) {
   const Cluster cluster(with_memory(spec, capacity));
-  const CostModel costs(graph, cluster);
-  return prove_cannot_fit(costs, Units(costs)).has_value();
+  return std::ranges::all_of(steps.graphs(), [&](const OpGraph* graph) {
+    const CostModel costs(*graph, cluster);
+    return prove_cannot_fit(costs, Units(costs)).has_value();
+  });
 }
 
 // The least capacity that arithmetic does not rule out; at most `high`, which it does not.
-Bytes least_possible(const OpGraph& graph, const ClusterSpec& spec, Bytes high) {
+Bytes least_possible(const Steps& steps, const ClusterSpec& spec, Bytes high) {
   Bytes low(1);
   while (low < high) {
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    if (surely_too_small(graph, spec, middle))
+    if (surely_too_small(steps, spec, middle))
       low = middle + Bytes(1);
     else
       high = middle;
@@ -49,12 +74,16 @@ Bytes least_possible(const OpGraph& graph, const ClusterSpec& spec, Bytes high) 
 }
 
 // Room for everything at once on any device.
-Bytes all_memory(const OpGraph& graph, std::size_t num_devices) {
-  Bytes all(1);
-  for (const OpId op : graph.ops())
-    all += graph[op].permanent + graph[op].temporary +
-           graph.output_bytes(op) * static_cast<std::int64_t>(num_devices);
-  return all;
+Bytes all_memory(const Steps& steps, std::size_t num_devices) {
+  Bytes most(1);
+  for (const OpGraph* graph : steps.graphs()) {
+    Bytes all(1);
+    for (const OpId op : graph->ops())
+      all += (*graph)[op].permanent + (*graph)[op].temporary +
+             graph->output_bytes(op) * static_cast<std::int64_t>(num_devices);
+    most = std::max(most, all);
+  }
+  return most;
 }
 
 Bytes highest_peak(const Plan& plan) {
@@ -65,19 +94,20 @@ Bytes highest_peak(const Plan& plan) {
 
 }  // namespace
 
-std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec& cluster,
+std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSpec& cluster,
                                         const PlanRequest& request) {
   PlanRequest probing = request;
   probing.bounds = false;
-  const Bytes plenty = all_memory(graph, cluster.devices.size());
-  std::optional<Plan> best = try_cluster(graph, with_memory(cluster, plenty), probing).plan;
+  const Steps steps(sizes, probing);
+  const Bytes plenty = all_memory(steps, cluster.devices.size());
+  std::optional<Plan> best = try_cluster(sizes, with_memory(cluster, plenty), probing).plan;
   if (!best.has_value()) return std::nullopt;
   Bytes high = highest_peak(*best);
-  const Bytes possible = least_possible(graph, cluster, high);
+  const Bytes possible = least_possible(steps, cluster, high);
   Bytes low = possible;
   while (high > low && high - low >= std::max(Bytes(1), Bytes(high.count() / 1000))) {
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    std::optional<Plan> plan = try_cluster(graph, with_memory(cluster, middle), probing).plan;
+    std::optional<Plan> plan = try_cluster(sizes, with_memory(cluster, middle), probing).plan;
     if (plan.has_value()) {
       high = highest_peak(*plan);
       best = std::move(plan);
@@ -91,9 +121,10 @@ std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec&
   return LeastMemory{.capacity = high, .impossible_below = possible, .plan = *std::move(best)};
 }
 
-std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterSpec& cluster,
+std::optional<FewestDevices> fewest_devices(const GraphSizes& sizes, const ClusterSpec& cluster,
                                             std::size_t max_devices, const PlanRequest& request) {
   check_tried_devices(std::max<std::size_t>(1, max_devices));
+  checked_numbers(sizes, request);
   const ClusterSpec sorted = largest_first(cluster);
   std::size_t impossible = 0;
   ClusterSpec tried;  // grows by one device at a time: finding names for many takes long
@@ -102,10 +133,10 @@ std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterS
     tried = with_devices(std::move(tried), count);
     Probe probe;
     try {
-      probe = try_cluster(graph, tried, request);
+      probe = try_cluster(sizes, tried, request);
     } catch (const InputError&) {
       if (count >= cluster.devices.size()) throw;
-      probe.proved = lacks_pinned_device(graph, tried);
+      probe.proved = lacks_pinned_device(sizes.first(), tried);
     }
     if (probe.plan.has_value())
       return FewestDevices{

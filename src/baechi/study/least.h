@@ -10,6 +10,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi {
 
@@ -28,14 +29,14 @@ struct FewestDevices {
 // Bisects to a thousandth of the answer, or a byte. A heuristic may fit less memory than it failed
 // with: the answer is what was found. Nothing when the operators cannot run there whatever the
 // memory.
-std::optional<LeastMemory> least_memory(const OpGraph& graph, const ClusterSpec& cluster,
+std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSpec& cluster,
                                         const PlanRequest& request);
 
 // Tries one device, two, ... up to the cluster's own, and then more like the smallest up to
 // `max_devices`. Pins to a device that is left out rule a number out; times or memory that overflow
 // with so many do not, they only leave it without a plan. Throws InputError for more than
 // kMostTriedDevices.
-std::optional<FewestDevices> fewest_devices(const OpGraph& graph, const ClusterSpec& cluster,
+std::optional<FewestDevices> fewest_devices(const GraphSizes& sizes, const ClusterSpec& cluster,
                                             std::size_t max_devices, const PlanRequest& request);
 
 }  // namespace baechi

@@ -2,8 +2,11 @@
 #include "baechi/study/sensitivity.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
@@ -24,8 +27,8 @@ Time quantile(const std::vector<Time>& sorted, std::int64_t quarters) {
   return sorted[at] + Time(scale_up(step.count(), rank % 4, 4, "time"));
 }
 
-void replay(const CostModel& costs, const Units& units, const Plan& plan, const CancelFlag* cancel,
-            SensitivitySample& sample) {
+void replay_true(const CostModel& costs, const Units& units, const Plan& plan,
+                 const CancelFlag* cancel, SensitivitySample& sample) {
   const Cluster& cluster = costs.cluster();
   const PlacedGraph placed = placed_graph_of(plan, costs.graph());
   const Trace trace = simulate(costs, placed, {.cancel = cancel});
@@ -39,6 +42,45 @@ void replay(const CostModel& costs, const Units& units, const Plan& plan, const 
     sample.makespan = simulate(costs, *repaired, {.cancel = cancel}).schedule.makespan;
 }
 
+// What steps truly cost: of the graph, or of each number of micro-batches.
+class TrueSteps {
+ public:
+  TrueSteps(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request) {
+    if (!asks_for_steps(sizes, request)) {
+      add(1, sizes.first(), cluster);
+      return;
+    }
+    const std::vector<std::uint32_t> numbers = checked_numbers(sizes, request);
+    steps_.reserve(numbers.size());
+    for (const std::uint32_t number : numbers) {
+      steps_.push_back(step_of(sizes, request, number));
+      add(number, steps_.back().graph, cluster);
+    }
+  }
+
+  void replay(const Plan& plan, const CancelFlag* cancel, SensitivitySample& sample) const {
+    const auto at = std::ranges::find(truths_, plan.micro_batches, &Truth::micro_batches);
+    BAECHI_ASSERT(at != truths_.end(), "a plan has one of the numbers that were asked for");
+    replay_true(*at->costs, *at->units, plan, cancel, sample);
+  }
+
+ private:
+  struct Truth {
+    std::uint32_t micro_batches;
+    std::unique_ptr<CostModel> costs;
+    std::unique_ptr<Units> units;
+  };
+
+  void add(std::uint32_t number, const OpGraph& graph, const Cluster& cluster) {
+    auto costs = std::make_unique<CostModel>(graph, cluster);
+    auto units = std::make_unique<Units>(*costs);
+    truths_.push_back({number, std::move(costs), std::move(units)});
+  }
+
+  std::vector<Unrolled> steps_;
+  std::vector<Truth> truths_;
+};
+
 }  // namespace
 
 Distribution distribution_of(std::vector<Time> values) {
@@ -51,7 +93,7 @@ Distribution distribution_of(std::vector<Time> values) {
           .max = values.back()};
 }
 
-std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
+std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, const Cluster& cluster,
                                                    const PlanRequest& request,
                                                    const Perturbations& perturbations) {
   if (perturbations.samples < 1 || perturbations.samples > kMostSamples)
@@ -59,28 +101,32 @@ std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
                      std::to_string(perturbations.samples));
   PlanRequest wanted = request;
   wanted.bounds = false;
-  PlanResult truth = make_plan(costs, wanted);
+  PlanResult truth = plan_sizes(sizes, cluster, wanted);
   throw_if_cancelled(perturbations.cancel);
   if (auto* answer = std::get_if<Unplaceable>(&truth)) return std::move(*answer);
   Sensitivity result;
   result.fraction = perturbations.fraction;
   result.true_makespan = std::get<Plan>(truth).makespan();
   result.true_method = std::get<Plan>(truth).method;
+  result.true_micro_batches = std::get<Plan>(truth).micro_batches;
   result.samples.resize(perturbations.samples);
 
   wanted.suggest = false;
   wanted.threads = 1;  // the samples share the threads instead
-  const Units units(costs);
+  const TrueSteps truths(sizes, cluster, wanted);
   parallel_for(perturbations.samples, perturbations.threads, [&](std::size_t i) {
     throw_if_cancelled(perturbations.cancel);
     SensitivitySample& sample = result.samples[i];
     sample.seed = perturbations.seed + i;
-    const OpGraph graph = perturbed(costs.graph(), perturbations.fraction, sample.seed);
-    const PlanResult plan = make_plan(CostModel(graph, costs.cluster()), wanted);
+    std::vector<OpGraph> wrong;
+    for (const OpGraph& graph : sizes.all())
+      wrong.push_back(perturbed(graph, perturbations.fraction, sample.seed));
+    const PlanResult plan = plan_sizes(wrong, cluster, wanted);
     throw_if_cancelled(perturbations.cancel);
     if (std::holds_alternative<Unplaceable>(plan)) return;
     sample.method = std::get<Plan>(plan).method;
-    replay(costs, units, std::get<Plan>(plan), perturbations.cancel, sample);
+    sample.micro_batches = std::get<Plan>(plan).micro_batches;
+    truths.replay(std::get<Plan>(plan), perturbations.cancel, sample);
   });
   std::vector<Time> steps;
   for (const SensitivitySample& sample : result.samples)

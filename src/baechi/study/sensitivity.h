@@ -13,6 +13,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/perturb.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi {
 
@@ -24,6 +25,7 @@ struct SensitivitySample {
   // It would have run out of memory with the true tensor sizes, and was repaired.
   bool repaired = false;
   std::string method;  // whose plan it is; empty when the wrong costs let nothing fit
+  std::uint32_t micro_batches = 1;
 
   friend bool operator==(const SensitivitySample&, const SensitivitySample&) = default;
 };
@@ -40,13 +42,15 @@ struct Sensitivity {
   double fraction = 0;
   Time true_makespan;  // of the plan made with the true costs
   std::string true_method;
+  std::uint32_t true_micro_batches = 1;
   std::vector<SensitivitySample> samples;
   std::optional<Distribution> steps = {};  // of the samples that fit; absent when none does
 };
 
 // Plans `perturbations.samples` + 1 times; throws InputError for 0 or more than kMostSamples. The
-// answer is Unplaceable when the true costs let nothing fit.
-std::variant<Sensitivity, Unplaceable> sensitivity(const CostModel& costs,
+// answer is Unplaceable when the true costs let nothing fit. An operator is off by as much at every
+// batch size.
+std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, const Cluster& cluster,
                                                    const PlanRequest& request,
                                                    const Perturbations& perturbations);
 

@@ -3,11 +3,11 @@
 
 #include <utility>
 
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi {
 
-std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, const Grid& grid,
+std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
                              const PlanRequest& request,
                              const std::function<void(const GridPoint&)>& told) {
   const std::vector<std::size_t> counts =
@@ -18,7 +18,7 @@ std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, c
   for (const std::string& method : methods) {  // before the first of them has run for minutes
     PlanRequest wanted = request;
     wanted.method = method;
-    check_ranges(wanted);
+    checked_numbers(sizes, wanted);
   }
   std::vector<GridPoint> points;
   for (const std::size_t count : counts) {
@@ -28,7 +28,7 @@ std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, c
         wanted.method = method;
         const ClusterSpec changed = with_memory(with_devices(cluster, count), memory);
         points.push_back(
-            {memory, count, method, run_scenario(graph, {"", changed}, wanted).outcome});
+            {memory, count, method, run_scenario(sizes, {"", changed}, wanted).outcome});
         if (told) told(points.back());
       }
   }

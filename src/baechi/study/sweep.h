@@ -29,7 +29,7 @@ struct GridPoint {
 };
 
 // Row by row: by devices, then memory, then method. `told`, if given, hears of each.
-std::vector<GridPoint> sweep(const OpGraph& graph, const ClusterSpec& cluster, const Grid& grid,
+std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
                              const PlanRequest& request,
                              const std::function<void(const GridPoint&)>& told = {});
 

@@ -11,6 +11,7 @@
 #include "baechi/base/number_too_large.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/schedule/step_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/study/cluster_edits.h"
 
@@ -25,7 +26,8 @@ bool alike(const Device& a, const Device& b) {
 
 class Standard {
  public:
-  Standard(const OpGraph& graph, const ClusterSpec& cluster) : graph_(graph), cluster_(cluster) {}
+  Standard(const GraphSizes& sizes, const ClusterSpec& cluster, const PlanRequest& request)
+      : sizes_(sizes), graph_(sizes.first()), cluster_(cluster), request_(request) {}
 
   std::vector<Scenario> take() && {
     add("as it is", cluster_);
@@ -126,21 +128,27 @@ class Standard {
   }
 
   void add_batches() {
-    if (!graph_.batch_size().has_value()) return;
-    const std::int64_t now = *graph_.batch_size();
-    if (now % 2 == 0) add("half the batch", cluster_, now / 2);
-    if (now <= std::numeric_limits<std::int64_t>::max() / 2)
-      add("twice the batch", cluster_, now * 2);
+    const std::vector<std::uint32_t> numbers = checked_numbers(sizes_, request_);
+    const std::optional<std::int64_t> now = samples_of_step(sizes_, request_, numbers.back());
+    if (!now.has_value()) return;
+    const bool any = request_.micro_batches.has_value() && request_.micro_batches->empty();
+    const auto divide_half = [&](std::uint32_t number) { return *now % (2 * number) == 0; };
+    if (*now % 2 == 0 && (any || std::ranges::all_of(numbers, divide_half)))
+      add("half the batch", cluster_, *now / 2);
+    if (*now <= std::numeric_limits<std::int64_t>::max() / 2)
+      add("twice the batch", cluster_, *now * 2);
   }
 
+  const GraphSizes& sizes_;
   const OpGraph& graph_;
   const ClusterSpec& cluster_;
+  const PlanRequest& request_;
   std::vector<Scenario> scenarios_;
 };
 
 // The plan's placement and order on another cluster; nothing when that lacks a device it uses, or
-// when an operator cannot run on the device of that name.
-std::optional<PlacedGraph> moved(const Plan& plan, const CostModel& costs) {
+// when an operator cannot run on the device of that name. `step` is of as many micro-batches.
+std::optional<PlacedGraph> moved(const Plan& plan, const Unrolled* step, const CostModel& costs) {
   const OpGraph& graph = costs.graph();
   IdVector<DeviceId, std::optional<DeviceId>> there;
   for (const Device& device : plan.cluster.devices)
@@ -155,11 +163,14 @@ std::optional<PlacedGraph> moved(const Plan& plan, const CostModel& costs) {
   const DeviceOrder order = order_of(plan.schedule, graph, there.size());
   for (const DeviceId device : order.keys())
     if (!order[device].empty()) (*placed.order)[*there[device]] = order[device];
+  if (step != nullptr) placed.order = with_sums_behind(*step, *placed.order);
   return placed;
 }
 
-void plan_anew(const CostModel& costs, const PlanRequest& request, ScenarioRun& run) try {
-  PlanResult result = make_plan(costs, request);
+// A mini-batch of the scenario's own may be outside of what there are costs for.
+void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
+               bool own_batch, ScenarioRun& run) try {
+  PlanResult result = plan_sizes(sizes, cluster, request);
   throw_if_cancelled(request.place.cancel);
   if (auto* plan = std::get_if<Plan>(&result)) {
     run.plan = std::move(*plan);
@@ -169,23 +180,31 @@ void plan_anew(const CostModel& costs, const PlanRequest& request, ScenarioRun& 
   run.outcome.reason = std::get<Unplaceable>(result).reason;
 } catch (const NumberTooLarge& error) {
   run.outcome.reason = error.what();
+} catch (const InputError& error) {
+  if (!own_batch) throw;
+  run.outcome.reason = error.what();
 }
 
 // Keeps the present plan instead if it fits and is shorter. One that overflows is no offer.
-void offer_present(const CostModel& costs, PlacedGraph placed, const PlanRequest& request,
-                   std::optional<Plan>& plan) try {
+void offer_present(const Plan& present, const Unrolled* step, const CostModel& costs,
+                   const PlanRequest& request, std::optional<Plan>& plan) try {
+  std::optional<PlacedGraph> moves = moved(present, step, costs);
+  if (!moves.has_value()) return;
   const ExecutionOrder order = request.place.order;
-  placed = as_executed(std::move(placed), order, costs.graph(), costs.cluster().num_devices());
+  const PlacedGraph placed =
+      as_executed(*std::move(moves), order, costs.graph(), costs.cluster().num_devices());
   const Trace trace = simulate(costs, placed, {.cancel = request.place.cancel});
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
   plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds, order);
+  plan->micro_batches = present.micro_batches;
 } catch (const NumberTooLarge&) {
   return;
 }
 
 void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
+  outcome.micro_batches = plan.micro_batches;
   outcome.makespan = plan.makespan();
   outcome.gap = plan.gap();
   outcome.method = plan.method;
@@ -197,43 +216,78 @@ void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
     outcome.highest_peak = std::max(outcome.highest_peak, device.peak);
 }
 
-}  // namespace
-
-std::vector<Scenario> standard_scenarios(const OpGraph& graph, const ClusterSpec& cluster) {
-  return Standard(graph, cluster).take();
+// The present plan's step in the scenario, and that as an offer.
+void offer_present(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
+                   const Plan& present, std::optional<Plan>& plan) {
+  if (!asks_for_steps(sizes, request))
+    return offer_present(present, nullptr, CostModel(sizes.first(), cluster), request, plan);
+  std::optional<Unrolled> step;
+  try {  // numbers of micro-batches differ: the present one need not divide this mini-batch
+    PlanRequest same = request;
+    same.micro_batches = {present.micro_batches};
+    checked_numbers(sizes, same);
+    step = step_of(sizes, request, present.micro_batches);
+  } catch (const InputError&) {
+    return;
+  }
+  offer_present(present, present.micro_batches > 1 ? &*step : nullptr,
+                CostModel(step->graph, cluster), request, plan);
 }
 
-ScenarioRun run_scenario(const OpGraph& graph, const Scenario& scenario, PlanRequest request,
+// What the scenario's mini-batch makes of the graph, or of the request.
+struct Batch {
+  std::optional<OpGraph> scaled;
+  PlanRequest request;
+};
+
+Batch with_batch(const GraphSizes& sizes, PlanRequest request,
+                 const std::optional<std::int64_t>& batch_size) {
+  Batch batch{std::nullopt, std::move(request)};
+  const bool steps = asks_for_steps(sizes, batch.request);
+  if (batch_size.has_value() && steps) batch.request.mini_batch = batch_size;
+  if (batch_size.has_value() && !steps && batch_size != sizes.first().batch_size())
+    batch.scaled = with_batch_size(sizes.first(), *batch_size);
+  return batch;
+}
+
+}  // namespace
+
+std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterSpec& cluster,
+                                         const PlanRequest& request) {
+  return Standard(sizes, cluster, request).take();
+}
+
+ScenarioRun run_scenario(const GraphSizes& given, const Scenario& scenario, PlanRequest asked,
                          const Plan* present) {
-  throw_if_cancelled(request.place.cancel);
+  throw_if_cancelled(asked.place.cancel);
   ScenarioRun run;
   ScenarioOutcome& outcome = run.outcome;
   outcome.name = scenario.name;
   outcome.devices = scenario.cluster.devices.size();
-  outcome.batch_size = scenario.batch_size.has_value() ? scenario.batch_size : graph.batch_size();
-  request.suggest = false;
-  std::optional<OpGraph> scaled;
+  outcome.batch_size = scenario.batch_size;
+  asked.suggest = false;
+  const std::uint32_t most = checked_numbers(given, asked).back();
+  if (!outcome.batch_size.has_value()) outcome.batch_size = samples_of_step(given, asked, most);
+  std::optional<Batch> batch;
   std::optional<Cluster> cluster;
-  std::optional<CostModel> costs;
   try {
-    if (scenario.batch_size.has_value() && scenario.batch_size != graph.batch_size())
-      scaled = with_batch_size(graph, *scenario.batch_size);
+    batch = with_batch(given, std::move(asked), scenario.batch_size);
+    checked_numbers(given, batch->request);
     cluster.emplace(scenario.cluster);
-    costs.emplace(scaled.has_value() ? *scaled : graph, *cluster);
+    const CostModel possible(given.first(), *cluster);
   } catch (const InputError& error) {
-    outcome.proved = lacks_pinned_device(graph, scenario.cluster);
+    outcome.proved = lacks_pinned_device(given.first(), scenario.cluster);
     outcome.reason = error.what();
     return run;
   }
-  plan_anew(*costs, request, run);
-  if (present != nullptr)
-    if (std::optional<PlacedGraph> placed = moved(*present, *costs))
-      offer_present(*costs, *std::move(placed), request, run.plan);
+  const GraphSizes sizes = batch->scaled.has_value() ? GraphSizes(*batch->scaled) : given;
+  plan_anew(sizes, *cluster, batch->request, scenario.batch_size.has_value(), run);
+  if (present != nullptr) offer_present(sizes, *cluster, batch->request, *present, run.plan);
   if (run.plan.has_value()) take_plan(*run.plan, outcome);
   return run;
 }
 
-std::vector<ScenarioOutcome> run_scenarios(const OpGraph& graph,
+std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
                                            const PlanRequest& request,
                                            const std::function<void(const Scenario&)>& told) {
@@ -242,7 +296,7 @@ std::vector<ScenarioOutcome> run_scenarios(const OpGraph& graph,
   for (const Scenario& scenario : scenarios) {
     if (told) told(scenario);
     ScenarioRun run =
-        run_scenario(graph, scenario, request, present.has_value() ? &*present : nullptr);
+        run_scenario(sizes, scenario, request, present.has_value() ? &*present : nullptr);
     if (outcomes.empty()) present = std::move(run.plan);
     outcomes.push_back(std::move(run.outcome));
   }

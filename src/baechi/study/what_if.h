@@ -14,20 +14,23 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/step_plan.h"
 
 namespace baechi {
 
 struct Scenario {
   std::string name;
   ClusterSpec cluster;
-  std::optional<std::int64_t> batch_size = {};  // absent: the graph's own
+  // Of the mini-batch; absent: the request's, or the graph's own.
+  std::optional<std::int64_t> batch_size = {};
 };
 
 struct ScenarioOutcome {
   std::string name;
   std::size_t devices = 0, devices_used = 0;
-  std::optional<std::int64_t> batch_size = {};
-  std::optional<Time> makespan = {};  // absent: no plan was found
+  std::optional<std::int64_t> batch_size = {};  // of the mini-batch
+  std::uint32_t micro_batches = 1;              // that a step of the plan consists of
+  std::optional<Time> makespan = {};            // absent: no plan was found
   std::optional<double> gap = {};
   std::string method;  // whose plan it is; kPresentPlan when it is the old one
   std::vector<std::string> fallbacks;
@@ -41,8 +44,10 @@ struct ScenarioOutcome {
 // The cluster as it is comes first; then one device of each sort more and fewer, half and twice
 // the memory, faster links than the present ones (of the device presets), devices twice as fast,
 // devices of kinds that the graph knows times for and the cluster does not have, and half and twice
-// the mini-batch when the graph says for which its costs are.
-std::vector<Scenario> standard_scenarios(const OpGraph& graph, const ClusterSpec& cluster);
+// the mini-batch when the graph says for which its costs are and the numbers of micro-batches that
+// the request asks for divide it. Throws InputError as checked_numbers() does.
+std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterSpec& cluster,
+                                         const PlanRequest& request);
 
 // What an outcome's method is when planning anew found nothing shorter than the plan of the cluster
 // as it is, replayed on the scenario's.
@@ -53,16 +58,16 @@ struct ScenarioRun {
   std::optional<Plan> plan = {};
 };
 
-// Plans as make_plan() does, and keeps the better of that and of `present`, a plan of the same
+// Plans as plan_sizes() does, and keeps the better of that and of `present`, a plan of the same
 // graph (whatever the batch) whose devices are found by name: more devices or memory are never
 // worse. A scenario that cannot be (an operator pinned to a device that is gone, a pair of devices
 // without a link, times that overflow) is an outcome without a plan, with the reason.
-ScenarioRun run_scenario(const OpGraph& graph, const Scenario& scenario, PlanRequest request,
+ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, PlanRequest request,
                          const Plan* present = nullptr);
 
 // Runs them all; the first one's plan is the present one for the others. `told`, if given, hears of
 // each before it is run.
-std::vector<ScenarioOutcome> run_scenarios(const OpGraph& graph,
+std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
                                            const PlanRequest& request,
                                            const std::function<void(const Scenario&)>& told = {});

@@ -37,7 +37,7 @@ ClusterSpec line(const char* text) {
 std::map<std::string, ScenarioOutcome> outcomes(const OpGraph& graph, const ClusterSpec& cluster) {
   std::map<std::string, ScenarioOutcome> result;
   for (const ScenarioOutcome& outcome :
-       run_scenarios(graph, standard_scenarios(graph, cluster), quick()))
+       run_scenarios(graph, standard_scenarios(graph, cluster, quick()), quick()))
     result.emplace(outcome.name, outcome);
   return result;
 }
@@ -82,7 +82,8 @@ TEST_CASE("what-if: unequal devices are named apart, and faster links are not of
   spec.links.front().latency = Time(0);
   spec.links.front().bandwidth.reset();
   std::vector<std::string> names;
-  for (const Scenario& scenario : standard_scenarios(graph, spec)) names.push_back(scenario.name);
+  for (const Scenario& scenario : standard_scenarios(graph, spec, quick()))
+    names.push_back(scenario.name);
   CHECK(names == std::vector<std::string>{"as it is", "one more gpu like gpu:0",
                                           "one more gpu like gpu:1", "one gpu like gpu:0 fewer",
                                           "one gpu like gpu:1 fewer", "half the memory",
@@ -93,7 +94,8 @@ TEST_CASE("what-if: memory that has no double is not doubled") {
   const ClusterSpec spec =
       with_memory(line("2x8GiB"), Bytes(std::numeric_limits<std::int64_t>::max()));
   std::vector<std::string> names;
-  for (const Scenario& scenario : standard_scenarios(four_apart(), spec))
+  const OpGraph four = four_apart();
+  for (const Scenario& scenario : standard_scenarios(four, spec, quick()))
     names.push_back(scenario.name);
   CHECK(std::count(names.begin(), names.end(), "half the memory") == 1);
   CHECK(std::count(names.begin(), names.end(), "twice the memory") == 0);
@@ -155,7 +157,7 @@ TEST_CASE(
                                                  .capacity = Bytes(10'000),
                                                  .latency = Time(15),
                                                  .bandwidth = Bandwidth(1'000'000'000)});
-    std::vector<Scenario> scenarios = standard_scenarios(graph, cluster);
+    std::vector<Scenario> scenarios = standard_scenarios(graph, cluster, quick());
     std::erase_if(scenarios, [](const Scenario& scenario) {
       return scenario.name != "as it is" && scenario.name != "one more gpu" &&
              scenario.name != "twice the memory";
@@ -182,7 +184,7 @@ TEST_CASE("sweep: every point of the grid, and CSV that quotes what it must") {
   CHECK(points[4].outcome.makespan == milliseconds(1));  // 4 of 4 GiB
   const std::string csv = sweep_csv(points);
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 9);
-  CHECK(csv.find("\n4,0.5,m-etf,1,1000000,") != std::string::npos);
+  CHECK(csv.find("\n4,0.5,m-etf,1,1,1000000,") != std::string::npos);
   CHECK(csv_field("a, \"b\"") == "\"a, \"\"b\"\"\"");
   CHECK(csv_field("plain") == "plain");
   for (const char* formula : {"=1+2", "+1", "-1", "@sum", "\t=1", "\r=1"}) {
@@ -244,9 +246,8 @@ TEST_CASE("studies: as many devices and samples as nobody has time for are refus
   CHECK_THROWS_AS(sweep(graph, cluster, {.devices = {0}, .methods = {}}, quick()), InputError);
   CHECK_THROWS_AS(fewest_devices(graph, cluster, kMostTriedDevices + 1, quick()), InputError);
   const Cluster two(cluster);
-  const CostModel costs(graph, two);
-  CHECK_THROWS_AS(sensitivity(costs, quick(), {.samples = kMostSamples + 1}), InputError);
-  CHECK_THROWS_AS(sensitivity(costs, quick(), {.samples = 0}), InputError);
+  CHECK_THROWS_AS(sensitivity(graph, two, quick(), {.samples = kMostSamples + 1}), InputError);
+  CHECK_THROWS_AS(sensitivity(graph, two, quick(), {.samples = 0}), InputError);
 }
 
 TEST_CASE("min: what is found fits, and is not below what is proved impossible") {
@@ -292,17 +293,16 @@ TEST_CASE("sensitivity: quartiles, and right costs that give the plan of right c
 
   const OpGraph graph = six_apart(Bytes(10));
   const Cluster cluster = three_of(Bytes(1000));
-  const CostModel costs(graph, cluster);
-  const auto exact = sensitivity(costs, quick(), {.fraction = 0, .samples = 3});
+  const auto exact = sensitivity(graph, cluster, quick(), {.fraction = 0, .samples = 3});
   const auto& told = std::get<Sensitivity>(exact);
   CHECK(told.steps->max == told.true_makespan);
   const auto wrong = std::get<Sensitivity>(
-      sensitivity(costs, quick(), {.fraction = 0.9, .samples = 12, .seed = 5}));
+      sensitivity(graph, cluster, quick(), {.fraction = 0.9, .samples = 12, .seed = 5}));
   REQUIRE(wrong.samples.size() == 12);
   CHECK(wrong.samples[3].seed == 8);
   CHECK(wrong.steps->max > wrong.steps->min);
-  const auto again = std::get<Sensitivity>(
-      sensitivity(costs, quick(), {.fraction = 0.9, .samples = 12, .seed = 5, .threads = 3}));
+  const auto again = std::get<Sensitivity>(sensitivity(
+      graph, cluster, quick(), {.fraction = 0.9, .samples = 12, .seed = 5, .threads = 3}));
   CHECK(again.samples == wrong.samples);
 }
 
@@ -310,8 +310,7 @@ TEST_CASE("sensitivity: quartiles, and right costs that give the plan of right c
 TEST_CASE("sensitivity: plans that would run out of memory with the true sizes are repaired") {
   const OpGraph graph = six_apart(Bytes(400));
   const Cluster cluster = three_of(Bytes(1000));
-  const auto result =
-      sensitivity(CostModel(graph, cluster), quick(), {.fraction = 0.9, .samples = 20});
+  const auto result = sensitivity(graph, cluster, quick(), {.fraction = 0.9, .samples = 20});
   std::size_t repaired = 0;
   for (const SensitivitySample& sample : std::get<Sensitivity>(result).samples) {
     if (!sample.repaired) continue;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/report/text/study_text.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/text/quantity_text.h"
@@ -49,11 +52,24 @@ std::string remarks_text(const ScenarioOutcome& base, const ScenarioOutcome& oth
   return text;
 }
 
+// As in plan.json: absent where a step is the mini-batch as a whole.
+void write_micro_batches(JsonWriter& json, std::uint32_t count) {
+  if (count > 1) json.field("micro_batches", count);
+}
+
+// "step 3 ms of 4 micro-batches".
+std::string step_text(Time step, std::uint32_t micro_batches) {
+  std::string text = "step " + short_text(step);
+  if (micro_batches > 1) text += " of " + std::to_string(micro_batches) + " micro-batches";
+  return text;
+}
+
 void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
   json.field("devices", outcome.devices);
   if (outcome.batch_size.has_value()) json.field("batch_size", *outcome.batch_size);
   json.field("fits", outcome.makespan.has_value());
   if (outcome.makespan.has_value()) {
+    write_micro_batches(json, outcome.micro_batches);
     json.field("makespan", outcome.makespan->count());
     if (outcome.gap.has_value()) json.field("gap", *outcome.gap);
     json.field("method", outcome.method);
@@ -72,27 +88,30 @@ void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
 }  // namespace
 
 std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
-  TextTable table({{"what if"},
-                   {"devices", Align::kRight},
-                   {"used", Align::kRight},
-                   {"step time", Align::kRight},
-                   {"change", Align::kRight},
-                   {"gap", Align::kRight},
-                   {"highest peak", Align::kRight},
-                   {"by"},
-                   {"remarks"}});
+  const bool of_steps = std::ranges::any_of(
+      outcomes, [](const ScenarioOutcome& outcome) { return outcome.micro_batches > 1; });
+  std::vector<Column> columns{{"what if"}, {"devices", Align::kRight}, {"used", Align::kRight}};
+  if (of_steps) columns.push_back({"micro-batches", Align::kRight});
+  for (const char* right : {"step time", "change", "gap", "highest peak"})
+    columns.push_back({right, Align::kRight});
+  for (const char* left : {"by", "remarks"}) columns.push_back({left});
+  TextTable table(std::move(columns));
   std::string reasons;
   for (const ScenarioOutcome& outcome : outcomes) {
     const bool fits = outcome.makespan.has_value();
     if (!fits) reasons += "\n" + outcome.name + ": " + outcome.reason;
     const bool is_base = &outcome == &outcomes.front();
-    table.add_row({outcome.name, std::to_string(outcome.devices),
-                   fits ? std::to_string(outcome.devices_used) : "",
-                   fits ? short_text(*outcome.makespan) : "does not fit",
-                   is_base ? "" : change_text(outcomes.front(), outcome),
-                   outcome.gap.has_value() ? percent_text(*outcome.gap) : "",
-                   fits ? short_text(outcome.highest_peak) : "", outcome.method,
-                   remarks_text(outcomes.front(), outcome)});
+    std::vector<std::string> row{outcome.name, std::to_string(outcome.devices),
+                                 fits ? std::to_string(outcome.devices_used) : ""};
+    if (of_steps) row.push_back(fits ? std::to_string(outcome.micro_batches) : "");
+    for (std::string& cell :
+         std::vector<std::string>{fits ? short_text(*outcome.makespan) : "does not fit",
+                                  is_base ? "" : change_text(outcomes.front(), outcome),
+                                  outcome.gap.has_value() ? percent_text(*outcome.gap) : "",
+                                  fits ? short_text(outcome.highest_peak) : "", outcome.method,
+                                  remarks_text(outcomes.front(), outcome)})
+      row.push_back(std::move(cell));
+    table.add_row(std::move(row));
   }
   return table.text() + reasons + (reasons.empty() ? "" : "\n");
 }
@@ -139,7 +158,7 @@ std::string device_worth_text(const DevicesWorth& worth) {
     table.add_row(
         {device.device, without, buys, short_text(device.peak), short_text(device.capacity)});
   }
-  const std::string all = "step " + short_text(*worth.step) + " on " +
+  const std::string all = step_text(*worth.step, worth.micro_batches) + " on " +
                           std::to_string(worth.devices.size()) +
                           (worth.devices.size() == 1 ? " device" : " devices");
   std::string enough = "no device can go without making the step longer\n";
@@ -157,6 +176,7 @@ std::string device_worth_json(const DevicesWorth& worth) {
   if (!worth.step.has_value()) {
     json.field("reason", worth.reason);
   } else {
+    write_micro_batches(json, worth.micro_batches);
     json.field("makespan", worth.step->count());
     json.key("devices");
     json.begin_array();
@@ -185,8 +205,8 @@ std::string device_worth_json(const DevicesWorth& worth) {
 
 std::string sweep_csv(const std::vector<GridPoint>& points) {
   std::string text =
-      "devices,memory,method,fits,step_ns,gap,highest_peak_bytes,devices_used,by,fallbacks,"
-      "reason\n";
+      "devices,memory,method,fits,micro_batches,step_ns,gap,highest_peak_bytes,devices_used,by,"
+      "fallbacks,reason\n";
   for (const GridPoint& point : points) {
     const ScenarioOutcome& outcome = point.outcome;
     const bool fits = outcome.makespan.has_value();
@@ -197,6 +217,7 @@ std::string sweep_csv(const std::vector<GridPoint>& points) {
     }
     text += std::to_string(point.devices) + "," + exact_text(point.memory) + "," +
             csv_field(point.method) + "," + (fits ? "1" : "0") + "," +
+            (fits ? std::to_string(outcome.micro_batches) : "") + "," +
             (fits ? std::to_string(outcome.makespan->count()) : "") + "," + gap + "," +
             (fits ? std::to_string(outcome.highest_peak.count()) : "") + "," +
             (fits ? std::to_string(outcome.devices_used) : "") + "," + csv_field(outcome.method) +
@@ -229,8 +250,8 @@ std::string least_text(const Least& least) {
   std::string text;
   if (least.devices.has_value()) {
     const FewestDevices& found = *least.devices;
-    text += "fewest devices: " + std::to_string(found.count) + ", step " +
-            short_text(found.plan.makespan()) + " by " + found.plan.method;
+    text += "fewest devices: " + std::to_string(found.count) + ", " +
+            step_text(found.plan.makespan(), found.plan.micro_batches) + " by " + found.plan.method;
     if (found.count > 1)
       text += found.impossible_up_to + 1 == found.count
                   ? "; proved: fewer never suffice"
@@ -242,8 +263,8 @@ std::string least_text(const Least& least) {
     const LeastMemory& found = *least.memory;
     text +=
         "least memory per device: " + short_text(found.capacity) + " (" +
-        std::to_string(found.capacity.count()) + " bytes), step " +
-        short_text(found.plan.makespan()) + " by " + found.plan.method +
+        std::to_string(found.capacity.count()) + " bytes), " +
+        step_text(found.plan.makespan(), found.plan.micro_batches) + " by " + found.plan.method +
         (found.impossible_below >= found.capacity ? "; proved: no placement fits with less\n"
                                                   : "; proved: no placement fits with less than " +
                                                         short_text(found.impossible_below) + "\n");
@@ -252,8 +273,8 @@ std::string least_text(const Least& least) {
 }
 
 std::string sensitivity_text(const Sensitivity& told) {
-  std::string text = "step " + short_text(told.true_makespan) + " by " + told.true_method +
-                     " when costs are known\n";
+  std::string text = step_text(told.true_makespan, told.true_micro_batches) + " by " +
+                     told.true_method + " when costs are known\n";
   std::size_t fitting = 0, repaired = 0;
   for (const SensitivitySample& sample : told.samples) {
     fitting += sample.makespan.has_value();
@@ -301,6 +322,7 @@ std::string sensitivity_json(const Sensitivity& told) {
   JsonWriter json(text);
   json.begin_object();
   json.field("off_by", told.fraction);
+  write_micro_batches(json, told.true_micro_batches);
   json.field("makespan", told.true_makespan.count());
   json.field("method", told.true_method);
   if (told.steps.has_value()) {
@@ -322,6 +344,7 @@ std::string sensitivity_json(const Sensitivity& told) {
     if (sample.makespan.has_value()) json.field("makespan", sample.makespan->count());
     json.field("repaired", sample.repaired);
     json.field("method", sample.method);
+    write_micro_batches(json, sample.micro_batches);
     json.end_object();
   }
   json.end_array();
@@ -340,6 +363,7 @@ std::string least_json(const Least& least) {
     json.begin_object(Layout::kInline);
     json.field("count", found.count);
     json.field("impossible_up_to", found.impossible_up_to);
+    write_micro_batches(json, found.plan.micro_batches);
     json.field("makespan", found.plan.makespan().count());
     json.field("method", found.plan.method);
     json.end_object();
@@ -350,6 +374,7 @@ std::string least_json(const Least& least) {
     json.begin_object(Layout::kInline);
     json.field("capacity", found.capacity.count());
     json.field("impossible_below", found.impossible_below.count());
+    write_micro_batches(json, found.plan.micro_batches);
     json.field("makespan", found.plan.makespan().count());
     json.field("method", found.plan.method);
     json.end_object();
