@@ -11,6 +11,12 @@ namespace {
 
 using Index = std::uint32_t;
 
+// Where an entry of the matrix is. (In a function, GCC 13.2 could not compare it.)
+struct Place {
+  Index column, row, entry;
+  auto operator<=>(const Place&) const = default;
+};
+
 }  // namespace
 
 SparseLdl::SparseLdl(Index size, std::span<const MatrixEntry> entries)
@@ -22,11 +28,7 @@ SparseLdl::SparseLdl(Index size, std::span<const MatrixEntry> entries)
   std::vector<Index> position(size);
   for (Index at = 0; at < size; ++at) position[order_[at]] = at;
 
-  // (column, row, entry), sorted: equal places become one slot.
-  struct Place {
-    Index column, row, entry;
-    auto operator<=>(const Place&) const = default;
-  };
+  // Sorted, so that equal places become one slot.
   std::vector<Place> places;
   places.reserve(entries.size());
   for (Index e = 0; e < entries.size(); ++e) {
