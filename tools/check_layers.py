@@ -75,6 +75,7 @@ ROOMS = {
     "trace": "base record weights",
     "memory": "base record cost weights trace",
     "run": "base record weights trace",
+    "ranks": "base weights trace run",
     "interop": "base record cost weights",
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,13 @@ from baechi.progress import stage, told
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.profiler import Costs
-from baechi.torch.micro_batched import StepRequest, planned_step
+from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
+from baechi.torch.over_ranks import (
+    PlacedOverRanks,
+    planned_over_ranks,
+    processes_for,
+    run_over_ranks,
+)
 from baechi.torch.placed import Placed
 from baechi.torch.planning import Planned, Request, check_how
 from baechi.torch.record.recorded_step import Capture
@@ -46,6 +53,8 @@ def assign(
     units: Any = "leaf",
     early: ExampleGraph | None = None,
     unasked: bool = False,
+    here: str | None = None,
+    kind: type[Placed] = Placed,
 ) -> Placed:
     """Run a model as a placement says.
 
@@ -63,6 +72,8 @@ def assign(
         units: As `captured` was made with.
         early: The one of `exported` that nobody gave, and what the model was like then.
         unasked: The mode was chosen for the user: later graphs must not take long to trace.
+        here: The only device that this process has; None: it has all.
+        kind: What is returned.
 
     """
     model = _private_compile.uncompiled(model)
@@ -75,7 +86,7 @@ def assign(
         if device not in index:
             raise InputError(f"operator {name!r} is on an unknown device {device!r}")
     chosen = {key: index[device] for key, device in device_of.items() if key in keys}
-    logical = logical_devices(names, list(devices.values()))
+    logical = logical_devices(names, list(devices.values()), here)
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
     gain = gain_of(captured, device_of, plan)
@@ -84,7 +95,7 @@ def assign(
         return Placed(model, Assigner(model, captured, chosen, logical, mode), plan, str(gain))
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
     wanted = Tier2(tier == 2, gain, asked, list(exported), starts, operators, units, early)
-    return Placed(model, Assigner(model, captured, chosen, logical, mode, wanted), plan)
+    return kind(model, Assigner(model, captured, chosen, logical, mode, wanted), plan)
 
 
 @told
@@ -156,6 +167,7 @@ def place(
     gradients: str = "auto",
     micro_batches: int | str | None = None,
     targets: Any = None,
+    ranks: bool | str = "auto",
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
@@ -189,6 +201,8 @@ def place(
         micro_batches: In how many parts `placed.step(batch)` runs a mini-batch such as the
             example inputs, or "auto". The plan is of such a step.
         targets: With micro_batches, what the loss is called with behind the output, for an example.
+        ranks: Whether the model runs over the processes of torch.distributed, each with one of the
+            cluster's devices. "auto" does so where there are several, as `torchrun` starts them.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.
@@ -215,6 +229,9 @@ def place(
     )
     if micro_batches is None and plan is not None and plan.micro_batches > 1:
         micro_batches = plan.micro_batches
+    placed = placed_over(asked, ranks, micro_batches, loss, targets)
+    if placed is not None:
+        return placed
     if micro_batches is not None:
         return placed_for_steps(StepRequest(asked, micro_batches, loss, targets))
     _check_no_targets(targets)
@@ -229,6 +246,15 @@ def _check_no_targets(targets: Any) -> None:
 def placed_for_steps(asked: StepRequest) -> Placed:
     """Return a model placed for steps of micro-batches."""
     found = planned_step(asked)
+    placed = assigned_step(asked, found)
+    placed.take_steps(found.step_plan, asked.asked.example_inputs)
+    return placed
+
+
+def assigned_step(
+    asked: StepRequest, found: PlannedStep, here: str | None = None, kind: type[Placed] = Placed
+) -> Placed:
+    """Return a model on the devices of a planned step, or on the one that is here."""
     placed = assign(
         asked.asked.model,
         found.captured,
@@ -239,10 +265,24 @@ def placed_for_steps(asked: StepRequest) -> Placed:
         exported=found.exported,
         units=asked.asked.units,
         early=found.early,
+        here=here,
+        kind=kind,
     )
     placed.plan, placed.tier_peaks, placed.gradients = found.plan, found.peaks, found.gradients
-    placed.take_steps(found.step_plan, asked.asked.example_inputs)
     return placed
+
+
+def placed_over(
+    asked: Request, ranks: Any, micro_batches: Any, loss: Any, targets: Any
+) -> Placed | None:
+    """Return a model placed over ranks; None where this process is to be alone."""
+    processes = processes_for(asked, ranks, micro_batches)
+    if processes is None:
+        return None
+    step, found = planned_over_ranks(asked, micro_batches, loss, targets, processes)
+    here = list(found.physical_of)[processes.rank]
+    placed = functools.partial(assigned_step, step, found, here, PlacedOverRanks)
+    return run_over_ranks(placed, step, found, processes)
 
 
 def place_with(

@@ -14,6 +14,7 @@ from baechi._core import Cluster, InputError
 from baechi.torch.base import _private
 
 _WITHOUT_ACCELERATOR = ("cpu", "meta")
+_META = torch.device("meta")
 
 
 def accelerators() -> list[torch.device]:
@@ -126,12 +127,20 @@ def default_devices(cluster: Cluster) -> list[torch.device]:
 class LogicalDevice:
     """A device of the cluster, and where its operators really run."""
 
-    def __init__(self, index: int, name: str, torch_device: torch.device, shared: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        torch_device: torch.device,
+        shared: bool,
+        is_elsewhere: bool = False,
+    ) -> None:
         self.index = index
         self.name = name
         self.torch_device = torch_device
         self.shared = shared  # another logical device is on the same physical one
         self.has_streams = torch_device.type not in ("cpu", "meta")
+        self.is_elsewhere = is_elsewhere  # in another process: nothing of it is here
         self._own = torch.Stream(torch_device) if shared and self.has_streams else None
 
     @property
@@ -157,14 +166,27 @@ class LogicalDevice:
 
 
 def logical_devices(
-    names: Sequence[str], devices: Sequence[str | torch.device]
+    names: Sequence[str], devices: Sequence[str | torch.device], here: str | None = None
 ) -> list[LogicalDevice]:
-    """Return a logical device per name, on the given physical ones."""
+    """Return a logical device per name, on the given physical ones.
+
+    Args:
+        names: Of the devices of a cluster.
+        devices: Where each of them is.
+        here: The only one that this process has; None: it has all.
+
+    """
     if len(names) != len(devices):
         raise InputError(
             f"devices names {len(devices)}, and the cluster has {len(names)}: name one for each, "
             "the same one several times if need be"
         )
+    if here is not None:
+        mine = usable(devices[list(names).index(here)])
+        return [
+            LogicalDevice(i, n, mine if n == here else _META, False, n != here)
+            for i, n in enumerate(names)
+        ]
     places = [usable(device) for device in devices]
     return [
         LogicalDevice(i, name, place, places.count(place) > 1)

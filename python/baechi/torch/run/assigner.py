@@ -71,6 +71,7 @@ class Assigner:
         self.graphs = None if tier2 is None else self._graphs_for(tier2)
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
+        self.refused = ""  # why no call of the model, or of a part of it, can run
         self._weights = MovedWeights(model)
         self._kept: KeptWeights | None = None
         self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
@@ -174,6 +175,8 @@ class Assigner:
             kwargs: Of the call.
 
         """
+        if self.refused:
+            raise InputError(self.refused)
         follower = _private.follower()
         if follower is not None:
             raise InputError(f"{follower} cannot follow a placed model: restore() it first")

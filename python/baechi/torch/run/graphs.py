@@ -179,7 +179,7 @@ class Graphs:
             )
 
     def _check_surroundings(self) -> None:
-        devices = [d.torch_device.type for d in self._tensors.devices]
+        devices = [d.torch_device.type for d in self._tensors.devices if not d.is_elsewhere]
         check_surroundings(self._all_modules[1:], devices)
         for children, placed in self._children:
             if tuple(children.values()) != placed:

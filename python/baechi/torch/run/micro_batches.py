@@ -20,7 +20,7 @@ from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.sent_tensors import SentTensors
-from baechi.torch.run.step_order import Phase
+from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.trace.segments import Segment
 from baechi.torch.weights.homes import weight_of
@@ -109,14 +109,20 @@ class Step:
 
     def run(self) -> torch.Tensor:
         """Run it; returns the mean of the losses."""
+        for part in self._program.order:
+            self._run_part(part)
+        return self._mean()
+
+    def _run_part(self, part: Part) -> None:
         segments = self._program.segments
-        for phase, number, m in self._program.order:
-            if phase is Phase.FORWARD:
-                self._forward(segments[number], m)
-            elif phase is Phase.BACKWARD:
-                self._backward(segments[number], m)
-            else:
-                self._lose(m)
+        if part.phase is Phase.FORWARD:
+            self._forward(segments[part.segment], part.micro_batch)
+        elif part.phase is Phase.BACKWARD:
+            self._backward(segments[part.segment], part.micro_batch)
+        else:
+            self._lose(part.micro_batch)
+
+    def _mean(self) -> torch.Tensor:
         assert self._total is not None
         device = self._device(self._program.loss_on)
         with torch.no_grad(), _on(device):
@@ -157,13 +163,17 @@ class Step:
         self._values[m, index, home] = value
         for target, readers in self._program.readers[index].items():
             self._left[m, index, target] = readers
-            if home is not None and target not in (home, None):
-                there = self._devices[home], self._devices[target]
-                self._values[m, index, target] = self._sent.links.send(value, *there)
-                if index in self._program.of_weights:  # which may change once it was sent
-                    self._values[m, index, target].settle(self._devices[home])
+            if home is not None and target is not None and target != home:
+                self._values[m, index, target] = self._send(m, index, value, home, target)
         if home is not None and home not in self._program.readers[index]:
             del self._values[m, index, home]
+
+    def _send(self, m: int, index: int, value: Any, home: int, target: int) -> Any:  # noqa: ARG002
+        """Send a value of a micro-batch; returns what is waited for where it is read."""
+        arrival = self._sent.links.send(value, self._devices[home], self._devices[target])
+        if index in self._program.of_weights:  # which may change once it was sent
+            arrival.settle(self._devices[home])
+        return arrival
 
     def _read(self, m: int, index: int, where: Where) -> Any:
         """Return a value where a segment reads it; drop it behind the last one."""
@@ -212,7 +222,7 @@ class Step:
             _check_loss(loss)
             if self._share is None:
                 self._share = torch.full_like(loss, 1.0 / len(self._batches))
-            torch.autograd.backward(loss, self._share)
+            self._differentiate(loss, list(leaves.values()), self._share)
         with torch.no_grad(), _on(device):
             loss = loss.detach()
             self._total = loss if self._total is None else self._total + loss
@@ -220,6 +230,15 @@ class Step:
             if leaf.requires_grad:
                 self._awaited[m, index, where] = self._awaited.get((m, index, where), 0) + 1
                 self._came(m, index, where, leaf.grad)
+
+    def _differentiate(
+        self,
+        loss: torch.Tensor,
+        outputs: list[torch.Tensor],  # noqa: ARG002
+        share: torch.Tensor,
+    ) -> None:
+        """Give the outputs that a loss was computed from their gradients."""
+        torch.autograd.backward(loss, share)
 
     # Backward
 
@@ -243,7 +262,7 @@ class Step:
             found = torch.autograd.grad(ends, [*starts, *trained], gradients, allow_unused=True)
         for weight, gradient in zip(trained, found[len(starts) :], strict=True):
             if gradient is not None:
-                _accumulate(weight, gradient, device)
+                accumulate(weight, gradient, device)
         self._end(segment, m, begun, found[: len(starts)])
 
     def _end(self, segment: Segment, m: int, begun: _Begun, found: Sequence[Any]) -> None:
@@ -268,11 +287,18 @@ class Step:
             return
         assert home is not None  # arguments want no gradients
         assert where is not None
-        source, target = self._devices[where], self._devices[home]
-        arrival = None if home == where else self._sent.links.send(total, source, target)
+        if home != where:
+            self._send_back(m, index, total, where, home)
+        elif weight is not None:
+            accumulate(weight, total, self._devices[home])
+
+    def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:
+        """Send the gradient of a value to where the value was made."""
+        arrival = self._sent.links.send(total, self._devices[where], self._devices[home])
+        weight = self._weights.get(index)
         if weight is not None:
-            _accumulate(weight, total if arrival is None else arrival.wait(), target)
-        elif arrival is not None:
+            accumulate(weight, arrival.wait(), self._devices[home])
+        else:
             self._back.setdefault((m, index), []).append(arrival)
 
     def _gradient(self, m: int, index: int, device: LogicalDevice | None) -> torch.Tensor | None:
@@ -303,7 +329,7 @@ def _on(device: LogicalDevice | None) -> Any:
     return contextlib.nullcontext() if device is None else device.computing()
 
 
-def _accumulate(weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None) -> None:
+def accumulate(weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None) -> None:
     """Add to the gradient of a weight as a backward of the whole would, hooks included."""
     with torch.no_grad(), _on(device):
         get_gradient_edge(weight).node(gradient)

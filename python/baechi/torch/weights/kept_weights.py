@@ -73,7 +73,9 @@ def check_weights(
     """Raise InputError in the place of `error` if a weight is not where the plan has it."""
     for name, tensor in named_weights(model):
         device = planned.get(name)
-        if device is not None and tensor.device != device.torch_device:
+        if device is None or device.is_elsewhere:
+            continue
+        if tensor.device != device.torch_device:
             raise InputError(
                 f"the weight {name!r} is on {tensor.device}, and the plan has it on "
                 f"{device.torch_device}: it was moved or replaced after the model was placed. "

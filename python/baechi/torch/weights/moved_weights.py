@@ -43,7 +43,8 @@ class MovedWeights:
         self._came_from = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in named_weights(self._model)]
         self._devices = {n: device for n, (_, device) in zip(names, goes, strict=True)}
-        move_weights([(tensor, device.torch_device) for tensor, device in goes])
+        here = [(tensor, device) for tensor, device in goes if not device.is_elsewhere]
+        move_weights([(tensor, device.torch_device) for tensor, device in here])
         follow(self._came_from)
         flatten_recurrent(self._model)
 

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks send each other in a step, found by running it with shapes only.
+
+Every rank does so, of the whole step, and comes to the same: which values and gradients there are,
+of which shapes, and at which part of the order each leaves.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.ranks.messages import Message, message_of
+from baechi.torch.run.communication import Arrival
+from baechi.torch.run.micro_batches import Step
+from baechi.torch.run.segment_program import function_of
+from baechi.torch.run.step_order import Part
+from baechi.torch.run.step_program import StepProgram
+
+
+@dataclass
+class Foreseen:
+    """What a step does between ranks."""
+
+    messages: dict[Part, list[Message]] = field(default_factory=dict)  # in their order
+    numbers: dict[int, Any] = field(default_factory=dict)  # of the host, by node
+    trains: set[tuple[int, int]] = field(default_factory=set)  # micro-batch, node
+    loss: tuple[tuple[int, ...], torch.dtype] = ((), torch.float32)
+
+    def text(self) -> str:
+        """Return all that ranks must agree on."""
+        lines = [f"{part}: {message}" for part, sent in self.messages.items() for message in sent]
+        return "\n".join([*lines, repr(sorted(self.numbers.items())), repr(self.loss)])
+
+
+@dataclass(frozen=True)
+class WeightShape:
+    """How a weight was before it went to its rank."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    is_parameter: bool
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> WeightShape:
+        """Return that of a weight."""
+        is_parameter = isinstance(weight, nn.Parameter)
+        return WeightShape(weight.size(), weight.stride(), weight.dtype, is_parameter)
+
+    def stand_in(self, requires_grad: bool) -> torch.Tensor:
+        """Return a tensor like the weight; inside a mode that computes shapes only."""
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        return nn.Parameter(made, requires_grad) if self.is_parameter else made
+
+
+class _OneHost:
+    """Stands for the devices of a step that computes nothing: they are one."""
+
+    def __init__(self, devices: Sequence[LogicalDevice]) -> None:
+        self.devices = [LogicalDevice(d.index, d.name, torch.device("cpu"), False) for d in devices]
+
+    def fetched(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:  # noqa: ARG002
+        return tensor
+
+    def mark(self, value: Any, device: LogicalDevice | None) -> None:
+        pass
+
+
+def _arrived(tensor: torch.Tensor) -> Arrival:
+    return Arrival(tensor.detach(), None, None, None)
+
+
+class _Rehearsal(Step):
+    """A step with shapes only, which notes what is sent."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        host: Any,
+        batches: Sequence[list[torch.Tensor]],
+        loss: Callable[[Any, int, LogicalDevice | None], torch.Tensor],
+        owned: Sequence[tuple[torch.Tensor, int]],
+    ) -> None:
+        super().__init__(program, host, batches, loss)
+        self.found = Foreseen()
+        self._owned = [(w, owner) for w, owner in owned if w.requires_grad]  # and its device
+        self._part: Part | None = None
+
+    def run(self) -> torch.Tensor:
+        mean = super().run()
+        self.found.loss = tuple(mean.shape), mean.dtype
+        self.found.trains = self._trains
+        return mean
+
+    def _run_part(self, part: Part) -> None:
+        self._part = part
+        super()._run_part(part)
+
+    def _made(self, m: int, index: int, value: Any) -> None:
+        if not isinstance(value, torch.Tensor):
+            name = self._program.graph.nodes[index].key
+            if not isinstance(value, (int, float, bool)) or (
+                self.found.numbers.setdefault(index, value) != value
+            ):
+                raise InputError(f"{name} makes a number that ranks do not know before a step runs")
+        super()._made(m, index, value)
+
+    def _note(
+        self, is_gradient: bool, m: int, index: int, tensor: Any, way: tuple[int, int]
+    ) -> None:
+        assert self._part is not None
+        key = self._program.graph.nodes[index].key
+        message = message_of(tensor, is_gradient, (m, index, *way), key)
+        self.found.messages.setdefault(self._part, []).append(message)
+
+    def _send(self, m: int, index: int, value: Any, home: int, target: int) -> Any:
+        self._note(False, m, index, value, (home, target))
+        return _arrived(value)
+
+    def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:
+        self._note(True, m, index, total, (where, home))
+        if index not in self._weights:
+            self._back.setdefault((m, index), []).append(_arrived(total))
+
+    def _differentiate(
+        self, loss: torch.Tensor, outputs: list[torch.Tensor], share: torch.Tensor
+    ) -> None:
+        """Find gradients without leaving any with tensors of the user's."""
+        wanted = [output for output in outputs if output.requires_grad]
+        asked = [*wanted, *(weight for weight, _ in self._owned)]
+        found = torch.autograd.grad(loss, asked, share, allow_unused=True)
+        for output, gradient in zip(wanted, found, strict=False):
+            output.grad = gradient
+        for (_, owner), gradient in zip(self._owned, found[len(wanted) :], strict=True):
+            if gradient is not None and owner != self._program.loss_on:
+                raise InputError(
+                    f"the loss reads a weight that rank {owner} has, and is "
+                    f"computed on rank {self._program.loss_on}: only what the model returns and "
+                    "the targets come there; have the model return what the loss needs"
+                )
+
+
+def check_program(program: StepProgram) -> None:
+    """Raise InputError for what would need more than what ranks send each other."""
+    nodes = program.graph.nodes
+    for segment in program.segments:
+        if segment.device is not None or segment.only_looks:
+            continue
+        names = ", ".join(nodes[n].key for n in segment.nodes[:3])
+        if segment.in_turn:
+            raise InputError(f"{names} draws random numbers on no device of the plan")
+        for read in segment.reads:
+            if program.homes[read] is not None and not nodes[read].is_host:
+                raise InputError(f"{names} reads what a rank has, and is on no device of the plan")
+
+
+def foresee(
+    program: StepProgram,
+    model: nn.Module,
+    weights: Mapping[str, WeightShape],
+    owners: Mapping[str, int],
+    devices: Sequence[LogicalDevice],
+    batches: Sequence[list[torch.Tensor]],
+    loss: Callable[[Any, int, Callable[[Any], Any]], torch.Tensor],
+) -> Foreseen:
+    """Run a step with shapes only; return what ranks send each other in it.
+
+    Args:
+        program: The step.
+        model: Whose weights may be elsewhere.
+        weights: The shape of each, by name.
+        owners: The device of each.
+        devices: Of the cluster.
+        batches: The tensors of each micro-batch.
+        loss: Of an output and the number of a micro-batch, and with what makes tensors shapes.
+
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    check_program(program)
+    host = _OneHost(devices)
+    dry = copy.copy(program)
+    dry.functions = [function_of(dry.graph, s, model, host.devices) for s in dry.segments]
+    tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
+    before = [(t, n, w) for t in tables for n, w in t.items() if w is not None]
+    named = {id(w): n for n, w in (*model.named_parameters(), *model.named_buffers())}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+
+        def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            return made.requires_grad_(tensor.requires_grad)
+
+        made = {id(w): weights[named[id(w)]].stand_in(w.requires_grad) for _, _, w in before}
+        owned = [(twin, owners[named[i]]) for i, twin in made.items()]
+        try:
+            for table, name, weight in before:
+                table[name] = made[id(weight)]
+            parts = [[shape_of(t) for t in batch] for batch in batches]
+            step = _Rehearsal(
+                dry,
+                host,
+                parts,
+                lambda output, m, _: loss(output, m, lambda v: map_tensors(shape_of, v)),
+                owned,
+            )
+            step.run()
+        except InputError:
+            raise
+        except Exception as error:
+            said = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(
+                f"what ranks send each other in a step of {type(model).__name__} cannot be "
+                f"foreseen from shapes alone: {said}"
+            ) from error
+        finally:
+            for table, name, weight in before:
+                table[name] = weight
+    return step.found

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's part of a step of micro-batches.
+
+Every rank goes through the same list. It runs the parts on its own device; at those of the others
+it asks for what they send to it. So a rank asks for messages in the order in which another sends
+them, and whatever is waited for stands earlier in the list: the first part that is not over can
+always go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from baechi.torch.ranks.foreseen import Foreseen
+from baechi.torch.ranks.messages import Message
+from baechi.torch.ranks.transport import Arriving, Transport
+from baechi.torch.run.micro_batches import Loss, Step, accumulate
+from baechi.torch.run.sent_tensors import SentTensors
+from baechi.torch.run.step_order import Part, Phase
+from baechi.torch.run.step_program import StepProgram
+from baechi.torch.trace.segments import Segment
+
+
+class RankStep(Step):
+    """A step of which this process runs what is on one device."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        sent: SentTensors,
+        batches: Sequence[list[torch.Tensor]],
+        loss: Loss,
+        foreseen: Foreseen,
+        transport: Transport,
+    ) -> None:
+        super().__init__(program, sent, batches, loss)
+        self._foreseen = foreseen
+        self._transport = transport
+        self._me = transport.device.index
+        transport.name_of = self._said
+        self._trains = set(foreseen.trains)
+        self._to_send: deque[Message] = deque()  # of the part that runs
+        self._weight_gradients: list[tuple[int, Arriving]] = []  # of those that others read, too
+        self.part: Part | None = None  # that runs
+
+    def run(self) -> torch.Tensor:
+        """Run this rank's part; returns the mean loss where it is, elsewhere what is like it."""
+        for part in self._program.order:
+            self.part = part
+            self._begin_part(self._foreseen.messages.get(part, ()))
+            self._run_part(part)
+            if self._to_send:
+                raise RuntimeError(
+                    f"{self._said(self._to_send[0])} was foreseen, and there is none"
+                )
+        for index, arriving in self._weight_gradients:
+            accumulate(self._weights[index], arriving.wait(), self._devices[self._me])
+        self._transport.finish()
+        if self._program.loss_on == self._me:
+            return self._mean()
+        shape, dtype = self._foreseen.loss
+        return torch.empty(shape, dtype=dtype)
+
+    def _run_part(self, part: Part) -> None:
+        """Run a part if it is this rank's, or everybody's."""
+        if part.phase is Phase.LOSS:
+            if self._program.loss_on == self._me:
+                super()._run_part(part)
+            return
+        segment = self._program.segments[part.segment]
+        if segment.only_looks:
+            if part.phase is Phase.FORWARD:
+                self._look(segment, part.micro_batch)
+        elif segment.device in (self._me, None):
+            super()._run_part(part)
+        elif part.phase is Phase.FORWARD:
+            self._take_numbers(segment, part.micro_batch)
+
+    def _look(self, segment: Segment, m: int) -> None:
+        """Take the numbers that follow from shapes, which are known everywhere."""
+        for read in segment.reads:
+            home = self._program.homes[read]
+            if home in (self._me, None) or self._program.graph.nodes[read].is_host:
+                self._read(m, read, self._program.read_on(segment, read))
+        self._take_numbers(segment, m)
+
+    def _take_numbers(self, segment: Segment, m: int) -> None:
+        for index in segment.makes:
+            if index in self._foreseen.numbers:
+                self._made(m, index, self._foreseen.numbers[index])
+
+    # Messages
+
+    def _begin_part(self, messages: Sequence[Message]) -> None:
+        """Send the weights that a part reads from here, and ask for what it sends to here."""
+        assert not self._to_send
+        for message in messages:
+            is_weight = message.value in self._weights and not message.is_gradient
+            if message.source == self._me and is_weight:
+                weight = self._weights[message.value].data
+                self._transport.send(weight, message, changes=True)
+            elif message.source == self._me:
+                self._to_send.append(message)
+            elif message.target == self._me:
+                self._ask_for(message)
+
+    def _ask_for(self, message: Message) -> None:
+        arriving = self._transport.receive(message)
+        m, index = message.micro_batch, message.value
+        if not message.is_gradient:
+            self._values[m, index, self._me] = arriving
+            self._left[m, index, self._me] = self._program.readers[index][self._me]
+        elif index in self._weights:
+            self._weight_gradients.append((index, arriving))
+        else:
+            self._back.setdefault((m, index), []).append(arriving)
+
+    def _send(self, m: int, index: int, value: Any, home: int, target: int) -> Any:  # noqa: ARG002
+        if index in self._weights:  # it went when the part began
+            return None
+        changes = index in self._program.of_weights
+        self._send_next(value, (False, m, index, target), changes=changes)
+        return None
+
+    def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:  # noqa: ARG002
+        self._send_next(total, (True, m, index, home), changes=False)
+
+    def _send_next(
+        self, tensor: torch.Tensor, what: tuple[bool, int, int, int], *, changes: bool
+    ) -> None:
+        """Send what is next in the list: whoever receives it takes it for that."""
+        message = self._to_send.popleft() if self._to_send else None
+        if message is None or (*message[:3], message.target) != what:
+            name = self._program.graph.nodes[what[2]].key
+            raise RuntimeError(f"{name} has something for rank {what[3]} that was not foreseen")
+        try:
+            self._transport.send(tensor, message, changes=changes)
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._said(message)} cannot be sent: {error}") from error
+
+    def said(self) -> str:
+        """Tell which part runs."""
+        if self.part is None:
+            return "the begin of a step"
+        phase, number, m = self.part
+        segment = self._program.segments[number]
+        keys = [self._program.graph.nodes[n].key for n in segment.nodes[:1]]
+        what = "the loss" if phase is Phase.LOSS else (segment.operators or tuple(keys))[0]
+        return f"the {phase.name.lower()} of {what}, micro-batch {m}"
+
+    def _said(self, message: Message) -> str:
+        return message.said(self._program.graph)

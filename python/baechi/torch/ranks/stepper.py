@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of a model over ranks, as its user asks for them on every rank."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.mini_batch import cut
+from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.ranks.foreseen import Foreseen, WeightShape, foresee
+from baechi.torch.ranks.processes import Facts, Processes, digest
+from baechi.torch.ranks.step import RankStep
+from baechi.torch.ranks.transport import Transport
+from baechi.torch.ranks.weights import sample_of
+from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.step_program import StepProgram
+from baechi.torch.run.stepping import Stepper, StepPlan
+from baechi.torch.weights.homes import named_weights
+
+_SAMPLED = 1024  # values of each tensor of a batch that ranks compare
+_RANK_SEED = 0x9E3779B97F4A7C15  # far apart
+
+
+@dataclass
+class _Known:
+    """What a step with tensors of certain shapes does."""
+
+    program: StepProgram
+    shapes: Any
+    foreseen: Foreseen
+    digest: str
+    trained: str
+
+
+class RankStepper(Stepper):
+    """Runs this rank's part of steps."""
+
+    def __init__(self, assigner: Assigner, planned: StepPlan, processes: Processes) -> None:
+        super().__init__(assigner, planned)
+        self._processes = processes
+        weights = named_weights(assigner.model)
+        self._weights = {name: WeightShape.of(weight) for name, weight in weights}
+        self.device = assigner.devices[processes.rank]
+        self.transport = Transport(processes, self.device, assigner.sent.fetched)
+        self._known: list[_Known] = []
+        self._random: Any = None  # the state of this rank's generator
+
+    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+        """Run this rank's part of a step; return the mean loss of all micro-batches."""
+        mine = self._assigner
+        self._processes.check()
+        try:
+            known, tensors, wanted = self._prepared(inputs, targets)
+            facts: Facts | Exception = self._facts(known, inputs, targets)
+        except Exception as error:
+            facts = error
+        self._processes.agree("step", facts)
+
+        def loss(output: Any, m: int, where: LogicalDevice | None) -> torch.Tensor:
+            if not self._planned.has_targets:
+                return self._planned.loss(output)
+            assert where is not None
+            here = map_tensors(lambda t: mine.sent.fetched(t, where), wanted[m])
+            return self._planned.loss(output, here)
+
+        step = RankStep(known.program, mine.sent, tensors, loss, known.foreseen, self.transport)
+        with self._processes.running(step.said), self._own_random(known.program):
+            found = mine.run_step(step.run, (inputs, targets))
+            assert known.program.loss_on is not None
+            found = self._processes.loss_of(known.program.loss_on, found)
+        return found.to(self.device.torch_device)
+
+    def facts(self, inputs: Any, targets: Any) -> Facts:
+        """Return what all ranks must know alike of a step."""
+        return self._facts(self._prepared(inputs, targets)[0], inputs, targets)
+
+    def _prepared(self, inputs: Any, targets: Any) -> tuple[_Known, Any, Any]:
+        self._check(inputs, targets)
+        wanted = cut(targets, self.micro_batches)
+        program, tensors = self.program(cut(inputs, self.micro_batches))
+        weights = named_weights(self._assigner.model)
+        trained = digest(repr([name for name, w in weights if w.requires_grad]))[:16]
+        shapes = _shapes_in((inputs, targets)), trained
+        for known in self._known:
+            if known.program is program and known.shapes == shapes:
+                return known, tensors, wanted
+        foreseen = self._foreseen(program, tensors, wanted)
+        text = f"{program.order}\n{foreseen.text()}"
+        self._known = [*self._known[-7:], _Known(program, shapes, foreseen, digest(text), trained)]
+        return self._known[-1], tensors, wanted
+
+    def _foreseen(self, program: StepProgram, tensors: Any, wanted: Any) -> Foreseen:
+        mine, planned = self._assigner, self._planned
+
+        def loss(output: Any, m: int, shapes: Any) -> torch.Tensor:
+            if not planned.has_targets:
+                return planned.loss(output)
+            return planned.loss(output, shapes(wanted[m]))
+
+        names = {device.name: device.index for device in mine.devices}
+        owners = {name: names[device] for name, device in mine.weight_devices.items()}
+        return foresee(program, mine.model, self._weights, owners, mine.devices, tensors, loss)
+
+    def _facts(self, known: _Known, inputs: Any, targets: Any) -> Facts:
+        samples = [sample_of(t, _SAMPLED).hex() for t in tensors_in((inputs, targets))]
+        return {
+            "shapes of the batch": str(_shapes_in((inputs, targets))),
+            "values of the batch, which each is given whole": digest("".join(samples))[:16],
+            "weights that are trained": known.trained,
+            "messages": known.digest[:16],
+        }
+
+    @contextlib.contextmanager
+    def _own_random(self, program: StepProgram) -> Iterator[None]:
+        """Draw random numbers of this rank's own, lest it repeats what another rank drew."""
+        nodes = program.graph.nodes
+        mine = [s for s in program.segments if s.device == self.device.index and s.in_turn]
+        if not any(nodes[n].random for s in mine for n in s.nodes):
+            yield
+            return
+        where = self.device.torch_device
+        if where.type == "cpu":
+            read, write = torch.get_rng_state, torch.set_rng_state
+        else:
+            module = torch.get_device_module(where)
+
+            def read() -> torch.Tensor:
+                return module.get_rng_state(where)
+
+            def write(state: torch.Tensor) -> None:
+                module.set_rng_state(state, where)
+
+        before = read()
+        if self._random is None:
+            seed = (torch.initial_seed() + self._processes.rank * _RANK_SEED) % (1 << 63)
+            with torch.random.fork_rng(devices=[]):
+                generator = torch.Generator(where).manual_seed(seed)
+            self._random = generator.get_state()
+        write(self._random)
+        try:
+            yield
+        finally:
+            self._random = read()
+            write(before)
+
+
+def _shapes_in(value: Any) -> list[tuple[Any, ...]]:
+    return [(tuple(t.shape), str(t.dtype)) for t in tensors_in(value)]

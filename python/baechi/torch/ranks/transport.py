@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes messages between ranks, by torch.distributed.
+
+Nothing is tagged, as NCCL knows no tags: the messages of a pair of ranks are received in the order
+in which they are sent. No call here waits but `Arriving.wait` and `Transport.finish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+
+from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.ranks.messages import Message, bytes_of, laid_out
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.run.communication import Arrival
+
+Bring = Callable[[torch.Tensor, LogicalDevice], torch.Tensor]  # from the host to a device
+
+
+class Arriving(Arrival):
+    """A message that was asked for."""
+
+    __slots__ = ("_is_there", "_message", "_transport", "_work")
+
+    def __init__(self, transport: Transport, message: Message) -> None:
+        where = transport.device.torch_device if transport.is_direct else torch.device("cpu")
+        super().__init__(message.buffer(where), None, None, None)
+        self._transport = transport
+        self._message = message
+        self._work = transport.received(self.tensor, message)
+        self._is_there = False
+
+    def wait(self) -> torch.Tensor:
+        """Return the tensor, once it is there."""
+        if not self._is_there:
+            if self._work is not None:
+                self._transport.wait_for(self._work, self._message, self._message.source)
+            self.tensor = self._transport.brought(self.tensor)
+            self._work, self._is_there = None, True
+        return self.tensor
+
+
+class Transport:
+    """Sends and receives what one rank has to."""
+
+    def __init__(self, processes: Processes, device: LogicalDevice, bring: Bring) -> None:
+        self.device = device
+        self.is_direct = processes.is_direct
+        self._processes = processes
+        self._bring = bring
+        self._leaving: list[tuple[Any, torch.Tensor, Message]] = []
+        self.messages = 0  # that were sent so far
+        self.bytes = 0
+        self.name_of: Callable[[Message], str] = repr  # for errors
+
+    def send(self, tensor: torch.Tensor, message: Message, *, changes: bool) -> None:
+        """Begin to send; `changes`: the memory may be written to before `finish`."""
+        if message.elements == 0:
+            return
+        tensor = laid_out(tensor, message, changes=changes)
+        if not self.is_direct:
+            tensor = tensor.to("cpu")
+        flat = bytes_of(tensor)
+        group = self._processes.group_of(message.source, message.target)
+        work = distributed.isend(flat, message.target, group=group)
+        self._leaving.append((work, flat, message))
+        self.messages += 1
+        self.bytes += flat.numel()
+
+    def received(self, buffer: torch.Tensor, message: Message) -> Any:
+        """Begin to receive into a buffer; None where there is nothing to come."""
+        if message.elements == 0:
+            return None
+        group = self._processes.group_of(message.source, message.target)
+        return distributed.irecv(bytes_of(buffer), message.source, group=group)
+
+    def receive(self, message: Message) -> Arriving:
+        """Ask for a message; those of a pair of ranks in the order in which they are sent."""
+        return Arriving(self, message)
+
+    def brought(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Return what came where this rank computes."""
+        if buffer.device == self.device.torch_device:
+            return buffer
+        return self._bring(buffer, self.device)
+
+    def wait_for(self, work: Any, message: Message, rank: int) -> None:
+        """Wait for a message that another rank sends or receives."""
+        self._processes.waited(work.wait, self.name_of(message), rank)
+
+    def finish(self) -> None:
+        """Wait until all that was sent has left, so that its memory may be used again."""
+        for work, _, message in self._leaving:
+            self.wait_for(work, message, message.target)
+        self._leaving.clear()

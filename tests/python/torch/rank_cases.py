@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What four processes do in ranks_test.py: python rank_cases.py FOLDER.
+
+They run some cases together, then the rest in two pairs. What they find they leave in the folder,
+for the test to look at. Models are traced before the processes part, so that it is done once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import baechi.torch
+import torch
+from baechi.torch.base.nested import map_tensors
+from baechi.torch.placing import placed_over
+from baechi.torch.planning import Request
+from baechi.torch.trace.exported import export
+from torch import distributed, nn
+
+from models.pytorch import MODELS
+
+STEPS = 3
+TIMEOUT = timedelta(seconds=60)
+
+# Of models/pytorch: model, micro-batches, seed of the placement, for so many ranks.
+MODEL_CASES = {
+    4: [("two-tower", 1, 1), ("unet", 4, 3)],
+    2: [("transformer", 2, 1), ("mixtral", 4, 1), ("vit", 1, 2)],
+}
+_graphs: dict[str, list[Any]] = {}  # traced once
+
+
+def doubled(value: Any) -> Any:
+    return map_tensors(lambda t: t.double() if t.is_floating_point() else t, value)
+
+
+def built(name: str) -> tuple[nn.Module, Any]:
+    """Return a model of models/pytorch in double precision, and a mini-batch."""
+    entry = MODELS[name]
+    torch.manual_seed(7)
+    model = entry.build(entry.small()).double()
+    return model, doubled(entry.inputs(entry.small(), 8))
+
+
+def own_loss(output: Any) -> Any:
+    return output
+
+
+def trained(model: nn.Module, step: Callable[[], Any]) -> list[float]:
+    """Return the losses of some steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(step().item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def own_weights(placed: Any) -> dict[str, torch.Tensor]:
+    here = placed.plan.cluster.devices[placed.rank].name
+    state = [*placed.model.named_parameters(), *placed.model.named_buffers()]
+    return {n: w.detach().clone() for n, w in state if placed.weight_devices[n] == here}
+
+
+def at_random(model: nn.Module, inputs: Any, micro_batches: int, seed: int, **options: Any) -> Any:
+    """Place each operator on the rank that chance chooses."""
+    loss, targets = options.pop("loss", own_loss), options.pop("targets", None)
+    count = distributed.get_world_size()
+    search = {"method": "random", "seed": seed, "bounds": False}
+    request = Request(model, inputs, f"{count}x1GiB", search=search, **options)
+    return placed_over(request, True, micro_batches, loss, targets)
+
+
+def train_model(name: str, micro_batches: int, seed: int) -> Any:
+    model, inputs = built(name)
+    placed = at_random(model, inputs, micro_batches, seed, exported=_graphs[name])
+    losses = trained(model, lambda: placed.step(inputs))
+    others = [w for n, w in model.named_parameters() if n not in own_weights(placed)]
+    assert all(w.untyped_storage().nbytes() <= 8 for w in others)
+    assert placed.transfers > 0
+    return losses, own_weights(placed)
+
+
+class Odd(nn.Module):
+    """What travels is transposed, empty, without dimensions, whole numbers, or a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.embedding = nn.Embedding(6, 6)
+        self.tied = nn.Linear(6, 6, bias=False)
+        self.tied.weight = self.embedding.weight
+        self.frozen, self.unread = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.frozen.requires_grad_(requires_grad=False)
+        self.register_buffer("shift", torch.arange(6.0))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.first(x)
+        turned = x.t().contiguous().t()
+        size = torch.exp(self.scale * 0.1)
+        best = turned.argmax(1)
+        y = torch.relu(self.second(turned)) * size + self.embedding(best)
+        nothing = y[:, :0].tanh()
+        y = self.norm(y + self.shift)
+        left, right = y.split(3, 1)
+        y = torch.cat([right.tanh(), nothing, left.sigmoid()], 1) + self.frozen(x)
+        y = y + y.mean(0, keepdim=True).expand_as(y)
+        return {"best": best, "logits": self.tied(y), "mask": y > 0, "size": size}
+
+
+def odd_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(8, 6, generator=generator).double()
+    return x, torch.randint(0, 6, (8,), generator=generator)
+
+
+WEIGHTS = torch.linspace(0.5, 1.5, 6).double()
+
+
+def odd_loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
+    """Read several outputs: numbers, truth values and whole numbers, too."""
+    loss = nn.functional.cross_entropy(output["logits"], targets, WEIGHTS)
+    share = output["mask"].double().mean() + (output["best"] == targets).double().mean()
+    return loss * output["size"] + 0.1 * share
+
+
+def odd_model() -> Odd:
+    torch.manual_seed(5)
+    model = Odd()
+    model.double()
+    return model
+
+
+ODD_CASES = [(1, 1), (2, 2), (4, 3)]
+
+
+def train_odd(micro_batches: int, seed: int) -> Any:
+    model, (x, targets) = odd_model(), odd_batch()
+    known = _graphs["odd"]
+    options = {"loss": odd_loss, "targets": targets, "exported": known}
+    placed = at_random(model, x, micro_batches, seed, **options)
+    return trained(model, lambda: placed.step(x, targets)), own_weights(placed)
+
+
+def said(call: Callable[[], Any]) -> str:
+    """Return the error of a call."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def other_rank_differs(place: Callable[..., Any], model: Any, rank: int) -> dict[str, str]:
+    """Return what is said where rank 1 does not do as rank 0 does, before any message."""
+    x, targets = odd_batch()
+    later = odd_model()
+    later.second.weight.data[0, 0] += rank
+    found = {
+        "weights": said(lambda: place(later, x)),
+        "example": said(lambda: place(model, x[: 8 - 4 * rank])),
+        "training": said(lambda: place(odd_model().train(rank == 0), x)),
+    }
+    placed = place(model, x)
+    found["batch"] = said(lambda: placed.step(x[: 8 - 4 * rank], targets[: 8 - 4 * rank]))
+    found["values"] = said(lambda: placed.step(x + rank, targets))
+    found["targets"] = said(lambda: placed.step(x, None if rank else targets))
+    model.frozen.weight.requires_grad_(rank == 1)
+    found["frozen"] = said(lambda: placed.step(x, targets))
+    model.frozen.weight.requires_grad_(requires_grad=False)
+    found["then"] = said(lambda: placed.step(x, targets))
+    return found
+
+
+def what_is_refused() -> dict[str, str]:
+    """Return what is said of what cannot be over ranks, or not yet."""
+    rank = distributed.get_rank()
+    x, targets = odd_batch()
+    common: Any = {"loss": odd_loss, "targets": targets, "micro_batches": 2, "method": "random"}
+
+    def place(model: nn.Module, inputs: Any, **options: Any) -> Any:
+        wanted = targets[: len(inputs)]
+        asked = {"cluster": "2x1GiB", **common, "targets": wanted, **options}
+        return baechi.torch.place(model, inputs, bounds=False, verbose=False, **asked)
+
+    model = odd_model()
+    found = {
+        "sizes": said(lambda: place(model, x, cluster="3x1GiB")),
+        "auto": said(lambda: place(model, x, cluster="auto")),
+        "calls": said(lambda: place(model, x, micro_batches=None, targets=None, loss=None)),
+        "ranks": said(lambda: place(model, x, ranks="yes")),
+        "no room": said(lambda: place(model, x, cluster="2x100B", method="auto")),
+        **other_rank_differs(place, model, rank),
+    }
+    found["again"] = said(lambda: place(model, x))
+    model = odd_model()
+    placed = place(model, x)
+    found["model"] = said(lambda: model(x))
+    found["part"] = said(lambda: model.first(x))
+    found["state"] = said(model.state_dict)
+    found["load"] = said(lambda: model.load_state_dict({}))
+    found["restore"] = said(placed.restore)
+    found["verify"] = said(lambda: placed.verify(x))
+    alone = place(odd_model(), x, devices=["cpu", "cpu"], ranks=False)
+    found["alone"] = said(lambda: alone.step(x, targets))
+    return found
+
+
+def cases_of(world: int) -> dict[str, Callable[[], Any]]:
+    """Return what so many ranks run, by name."""
+    cases: dict[str, Callable[[], Any]] = {}
+    for name, m, seed in MODEL_CASES[world]:
+        cases[f"{name} {m} {seed}"] = functools.partial(train_model, name, m, seed)
+    if world == 4:
+        for m, seed in ODD_CASES:
+            cases[f"odd {m} {seed}"] = functools.partial(train_odd, m, seed)
+    else:
+        cases["refused"] = what_is_refused
+    return cases
+
+
+def run(world: int, folder: Path, number: int) -> None:
+    """Run the cases for so many ranks; `number`: of this process among all."""
+    rank, group = number % world, number // world
+    where = f"file://{folder}/rendezvous-{world}-{group}"
+    distributed.init_process_group(
+        "gloo", init_method=where, rank=rank, world_size=world, timeout=TIMEOUT
+    )
+    cases = list(cases_of(world).items())
+    for name, case in cases[group :: 4 // world]:  # each pair has half of them
+        print(name, flush=True)
+        torch.save(case(), folder / f"{name} {rank}.pt")
+    distributed.destroy_process_group()
+
+
+def main(folder: Path) -> int:
+    """Part into four processes; return how many failed."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for name in [name for cases in MODEL_CASES.values() for name, _, _ in cases]:
+        _graphs[name] = [export(*built(name))]
+    _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
+    running = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            log = os.open(folder / f"log{number}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            try:
+                run(4, folder, number)
+                run(2, folder, number)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        running.append(child)
+    return sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in running)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placements over the processes of torch.distributed train as one process does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import rank_cases
+import torch
+from micro_batch_steps_test import in_turn
+
+_CASES = [(world, *case) for world, cases in rank_cases.MODEL_CASES.items() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """Return where four processes left what they found in all cases."""
+    folder = tmp_path_factory.mktemp("ranks")
+    path = os.pathsep.join([str(root), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(
+        [sys.executable, rank_cases.__file__, str(folder)],
+        env=environment,
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log*"))]
+    assert found.returncode == 0, "\n".join([found.stderr[-2000:], *logs])
+    return folder
+
+
+def same(folder: Path, case: str, world: int, model: Any, losses: list[float]) -> None:
+    """Compare what each rank found with one process; every weight has one owner."""
+    expected = dict([*model.named_parameters(), *model.named_buffers()])
+    seen: set[str] = set()
+    for rank in range(world):
+        found: Any = torch.load(folder / f"{case} {rank}.pt")
+        assert found[0] == pytest.approx(losses, rel=1e-9, abs=1e-9)
+        assert not seen & found[1].keys()
+        seen |= found[1].keys()
+        for key, weight in found[1].items():
+            torch.testing.assert_close(
+                weight,
+                expected[key].detach(),
+                rtol=1e-7,
+                atol=1e-7,
+                msg=lambda m: f"{key}: {m}",  # noqa: B023
+            )
+    assert seen == expected.keys()
+
+
+@pytest.mark.parametrize(("world", "name", "micro_batches", "seed"), _CASES)
+def test_losses_and_weights_are_those_of_one_process(
+    folder: Path, world: int, name: str, micro_batches: int, seed: int
+) -> None:
+    """Random placements of whole models: branches, long skips, tied weights, experts, averages."""
+    model, inputs = rank_cases.built(name)
+    losses = rank_cases.trained(
+        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss)
+    )
+    same(folder, f"{name} {micro_batches} {seed}", world, model, losses)
+
+
+@pytest.mark.parametrize(("micro_batches", "seed"), rank_cases.ODD_CASES)
+def test_odd_tensors_travel(folder: Path, micro_batches: int, seed: int) -> None:
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+
+    def step() -> torch.Tensor:
+        parts = zip(x.chunk(micro_batches), targets.chunk(micro_batches), strict=True)
+        losses = [rank_cases.odd_loss(model(part), wanted) for part, wanted in parts]
+        total = torch.stack(losses).mean()
+        total.backward()
+        return total
+
+    losses = rank_cases.trained(model, step)
+    same(folder, f"odd {micro_batches} {seed}", 4, model, losses)
+
+
+_SAID = {
+    "sizes": "there are 2 processes and the cluster has 3 devices",
+    "auto": "name the devices, one for each process",
+    "calls": "over ranks a model runs steps: give micro_batches=1",
+    "ranks": "ranks is 'auto', True or False, not 'yes'",
+    "no room": "DoesNotFit",
+    "weights": "rank 0 and rank 1 do not have the same weight 'second.weight'",
+    "example": "do not have the same shapes of the example batch",
+    "training": "micro_batches are steps of training",
+    "batch": "step is called with 4 samples and was planned for 8",
+    "values": "do not have the same values of the batch",
+    "targets": "targets were given to place",
+    "frozen": "do not have the same weights that are trained",
+    "then": "nothing",
+    "again": "is placed over ranks already",
+    "model": "placed over ranks, where it runs steps only: loss = placed.step",
+    "part": "placed over ranks, where it runs steps only",
+    "state": "this one has a part of its weights",
+    "load": "load them before the model is placed",
+    "restore": "build the model again",
+    "verify": "ranks=False",
+    "alone": "nothing",
+}
+
+
+def test_what_ranks_do_not_agree_on_is_said_on_each(folder: Path) -> None:
+    """And they go on behind it; what is not there over ranks is refused."""
+    for rank in range(2):
+        found = torch.load(folder / f"refused {rank}.pt")
+        assert found.keys() == _SAID.keys()
+        for name, words in _SAID.items():
+            assert words in found[name], (rank, name, found[name])
