@@ -23,6 +23,7 @@ std::string found_json(const std::string& objective, const DnnpPlacement& found,
   json.field("objective", objective);
   json.field("value", found.value.count());
   json.field("segments", found.segments.count());
+  if (found.bound.has_value()) json.field("bound", found.bound->count());
   json.key("device_of");
   json.begin_object();
   for (const OpId op : costs.graph().ops())
@@ -35,7 +36,8 @@ std::string found_json(const std::string& objective, const DnnpPlacement& found,
 
 std::string found_text(const std::string& objective, const DnnpPlacement& found) {
   return objective + " " + short_text(found.value) + " (" + std::to_string(found.value.count()) +
-         " ns); segments alone " + short_text(found.segments) + "\n";
+         " ns); segments alone " + short_text(found.segments) +
+         (found.bound.has_value() ? "; none is below " + short_text(*found.bound) : "") + "\n";
 }
 
 }  // namespace

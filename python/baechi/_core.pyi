@@ -639,6 +639,12 @@ class ObjectivePlacement:
         """What the dynamic program alone had reached."""
 
     @property
+    def bound_ns(self) -> int | None:
+        """
+        dnnp-maxload: no placement's value is below it; None for other objectives.
+        """
+
+    @property
     def device_of(self) -> dict[str, str]:
         """The device of every operator, by name."""
 

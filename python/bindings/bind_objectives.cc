@@ -110,6 +110,13 @@ void bind_objectives(nb::module_& m) {
           "segments_ns", [](const PlacementHandle& h) { return h.found.segments.count(); },
           "What the dynamic program alone had reached.")
       .def_prop_ro(
+          "bound_ns",
+          [](const PlacementHandle& h) -> std::optional<std::int64_t> {
+            if (!h.found.bound.has_value()) return std::nullopt;
+            return h.found.bound->count();
+          },
+          "dnnp-maxload: no placement's value is below it; None for other objectives.")
+      .def_prop_ro(
           "device_of",
           [](const PlacementHandle& h) {
             std::map<std::string, std::string> device_of;

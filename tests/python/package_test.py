@@ -490,6 +490,11 @@ def test_objectives_score_and_place() -> None:
         assert found is not None
         assert bar.value_ns is not None
         assert found.value_ns <= bar.value_ns
+        if objective == "dnnp-maxload":
+            assert found.bound_ns is not None
+            assert 0 < found.bound_ns <= found.value_ns
+        else:
+            assert found.bound_ns is None
         again = baechi.score(graph, cluster, found.device_of, objective)
         assert again.value_ns == found.value_ns
     with pytest.raises(baechi.InputError, match="dnnp-latency"):

@@ -8,6 +8,7 @@
 #include "baechi/base/assert.h"
 #include "baechi/base/random.h"
 #include "baechi/dnn_partitioning/dnnp_assignment.h"
+#include "baechi/dnn_partitioning/dnnp_bound.h"
 #include "baechi/dnn_partitioning/dnnp_instance.h"
 #include "baechi/dnn_partitioning/dnnp_segments.h"
 
@@ -22,6 +23,7 @@ using dnnp::Ns;
 
 // Loads and neighbors that a search looks at in a second of one core, about.
 constexpr double kWorkPerSecond = 40e6;
+constexpr double kBoundWorkPerSecond = 4e6;   // pairs of load and price that a bound looks at
 constexpr std::size_t kStreams = 6;           // searches of a round
 constexpr std::int64_t kFirstRound = 32'000;  // work of each of them in the first round
 constexpr std::int64_t kRoundGrowth = 4;
@@ -282,7 +284,12 @@ std::variant<DnnpPlacement, DoesNotFit> place_for(const CostModel& costs, DnnpOb
       left -= round;
       if (search.best() < best.value) best = {search.best(), search.best_parts()};
     }
-  DnnpPlacement result{placement_of(in, best.parts), Time(best.value), Time(segments), stopped};
+  DnnpPlacement result{placement_of(in, best.parts), Time(best.value), Time(segments)};
+  if (objective == DnnpObjective::kMaxLoad) {
+    const auto work = static_cast<std::int64_t>(options.budget * kBoundWorkPerSecond);
+    result.bound = Time(dnnp::max_load_bound(in, best.value, {work, stop}));
+  }
+  result.stopped_early = stopped;
   BAECHI_ASSERT(dnnp_score(costs, result.device, objective).value == result.value,
                 "the search keeps the score's accounts");
   return result;

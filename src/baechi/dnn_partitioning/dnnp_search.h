@@ -18,7 +18,7 @@ namespace baechi {
 
 struct DnnpOptions {
   // How long to search, in seconds of one core of a current machine; it sets an amount of work,
-  // not a clock. The segments alone take milliseconds.
+  // not a clock. The segments alone take milliseconds. The bound may take as long again.
   double budget = 1.0;
   std::uint64_t seed = 1;
   // Emergency brakes: stop early, with the best so far.
@@ -30,6 +30,8 @@ struct DnnpPlacement {
   Placement device;
   Time value;     // of the objective
   Time segments;  // what the dynamic program alone had reached
+  // Max-load: no placement that keeps colocation, pins and kinds is below it.
+  std::optional<Time> bound = {};
   bool stopped_early = false;
 };
 

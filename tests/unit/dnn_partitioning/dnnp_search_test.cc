@@ -97,6 +97,8 @@ TEST_CASE("dnnp placers: keep the rules, and reach the best of all placements ne
       CHECK(score.fits);
       CHECK(found->value <= found->segments);
       CHECK(found->value >= *best);
+      CHECK(found->bound.has_value() == (entry.objective == DnnpObjective::kMaxLoad));
+      CHECK(found->bound.value_or(*best) <= *best);
       const auto again = place_for(costs, entry.objective, {.budget = 0.002});
       CHECK(std::get<DnnpPlacement>(again).device == found->device);
       ++compared;
