@@ -21,6 +21,7 @@ from baechi.torch.placing import assign  # `place` refuses what will run out of 
 from torch import nn
 
 WARM_UP = 2  # steps before the one that is measured
+AfterStep = Callable[[], None]
 
 
 @dataclass
@@ -28,10 +29,12 @@ class Recipe:
     """What to train, and how people split it."""
 
     build: Callable[[], nn.Module]
-    inputs: torch.Tensor
+    inputs: Any  # of one call: a tensor, or arguments by name
     loss: Callable[[Any], torch.Tensor]
     memory: Sequence[str]  # of each card
     second_card_from: str  # the first operator that the split by hand has on the second card
+    # Trains WARM_UP + 1 steps, and calls what it is given after each.
+    train: Callable[[Recipe, nn.Module, AfterStep], None] | None = None
 
 
 def options_of(text: str | None, memory: Sequence[str]) -> argparse.Namespace:
@@ -73,25 +76,24 @@ class Cards:
             model = fresh(recipe)
             captured = baechi.torch.capture(model, recipe.inputs, loss=recipe.loss)
             model.to(self.names[0])
-            inputs = recipe.inputs.to(self.names[0])
-            return baechi.torch.measure(model, inputs, captured, loss=recipe.loss)
+            inputs = moved(recipe.inputs, self.names[0])
+            # a virtual clock says the same every time
+            return baechi.torch.measure(model, inputs, captured, loss=recipe.loss, repeats=2)
 
-    def step_time(self, step: Callable[[], None]) -> float:
-        """Return the milliseconds of a step, after a few that warm up."""
-        for _ in range(WARM_UP):
-            step()
-        for name in self.names:
-            torch.accelerator.synchronize(name)
-            torch.accelerator.reset_peak_memory_stats(name)
-        if not self.real:
-            self._sim.reset_virtual_clock()
-        start = time.perf_counter()
-        step()
-        for name in self.names:
-            torch.accelerator.synchronize(name)
-        if self.real:
-            return (time.perf_counter() - start) * 1e3
-        return float(self._sim.virtual_time()) * 1e3
+    def step_time(self, train: Callable[[AfterStep], None]) -> float:
+        """Return the milliseconds of the step behind those that warm up."""
+        starts: list[float] = []
+
+        def after_step() -> None:
+            for name in self.names:
+                torch.accelerator.synchronize(name)
+            starts.append(time.perf_counter() if self.real else float(self._sim.virtual_time()))
+            if len(starts) == WARM_UP:
+                for name in self.names:
+                    torch.accelerator.reset_peak_memory_stats(name)
+
+        train(after_step)
+        return (starts[WARM_UP] - starts[WARM_UP - 1]) * 1e3
 
     def peaks(self) -> str:
         """Write what each card held at most, beside what it has."""
@@ -101,17 +103,32 @@ class Cards:
         )
 
 
-def trained(recipe: Recipe, cards: Cards, model: nn.Module, inputs: torch.Tensor) -> str:
-    """Train a few steps; say what one takes and what the cards hold, or that memory runs out."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+def moved(inputs: Any, device: str) -> Any:
+    """Return inputs on a device."""
+    if isinstance(inputs, dict):
+        return {name: value.to(device) for name, value in inputs.items()}
+    return inputs.to(device)
 
-    def step() -> None:
+
+def train_by_itself(recipe: Recipe, model: nn.Module, after_step: AfterStep) -> None:
+    """Train as scripts do; inputs are where they are."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trainable, lr=1e-4)
+    inputs = recipe.inputs
+    for _ in range(WARM_UP + 1):
         optimizer.zero_grad()
-        recipe.loss(model(inputs)).backward()
+        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+        recipe.loss(output).backward()
         optimizer.step()
+        after_step()
 
+
+def trained(recipe: Recipe, cards: Cards, model: nn.Module) -> str:
+    """Train a few steps; say what one takes and what the cards hold, or that memory runs out."""
+    train = recipe.train or train_by_itself
     try:
-        return f"{cards.step_time(step):.2f} ms a step; {cards.peaks()}"
+        taken = cards.step_time(lambda after_step: train(recipe, model, after_step))
+        return f"{taken:.2f} ms a step; {cards.peaks()}"
     except torch.OutOfMemoryError:
         return "out of memory"
 
@@ -123,14 +140,22 @@ def fresh(recipe: Recipe) -> nn.Module:
     return recipe.build()
 
 
-def by_hand(recipe: Recipe, cards: Cards, model: nn.Module) -> Any:
+def operators(recipe: Recipe) -> list[str]:
+    """Return the names of what a step runs, backward operators too."""
+    plan = baechi.torch.plan(
+        fresh(recipe), recipe.inputs, "2xgpu:1TiB", loss=recipe.loss, method="single"
+    )
+    return list(plan.graph.names)
+
+
+def split(
+    recipe: Recipe, cards: Cards, model: nn.Module, names: list[str], second_card_from: str | None
+) -> Any:
     """Put everything from one operator on onto the second card, as people write it."""
     captured = baechi.torch.capture(model, recipe.inputs, loss=recipe.loss)
-    names = baechi.torch.plan(
-        model, recipe.inputs, "2xgpu:1TiB", loss=recipe.loss, method="single"
-    ).graph.names
     forward = [name for name in names if not name.endswith(":backward")]
-    behind = set(forward[forward.index(recipe.second_card_from) :])
+    cut = len(forward) if second_card_from is None else forward.index(second_card_from)
+    behind = set(forward[cut:])
     device_of = {
         name: "gpu:1" if name.removesuffix(":backward") in behind else "gpu:0" for name in names
     }
@@ -142,15 +167,13 @@ def by_hand(recipe: Recipe, cards: Cards, model: nn.Module) -> Any:
 def compare(recipe: Recipe, real: bool) -> None:
     """Print what one card does, what the split by hand does, and what the plan does."""
     cards = Cards(recipe.memory, real)
-    first = cards.names[0]
-    model = fresh(recipe).to(first)
-    print(f"one card:      {trained(recipe, cards, model, recipe.inputs.to(first))}")
-
-    model = fresh(recipe)
-    placed = by_hand(recipe, cards, model)
-    print(f"split by hand: {trained(recipe, cards, model, recipe.inputs)}")
-    placed.restore()
-    del placed
+    names = operators(recipe)
+    for what, start in (("one card:     ", None), ("split by hand:", recipe.second_card_from)):
+        model = fresh(recipe)
+        placed = split(recipe, cards, model, names, start)
+        print(f"{what} {trained(recipe, cards, model)}")
+        placed.restore()
+        del placed
 
     model = fresh(recipe)
     costs = cards.costs(recipe)
@@ -163,6 +186,6 @@ def compare(recipe: Recipe, real: bool) -> None:
         costs=costs,
         gradients="freed",  # each step begins with zero_grad()
     )
-    print(f"planned:       {trained(recipe, cards, model, recipe.inputs)}")
+    print(f"planned:       {trained(recipe, cards, model)}")
     print(placed)
     placed.restore()

@@ -96,11 +96,15 @@ def pages_of(name: str) -> list[str]:
     ]
 
 
-def run(page: Path, folder: Path) -> list[tuple[str, str]]:
-    """Run the programs of a page; return what each that shows it should print, and what it did."""
+def run(page: Path, folder: Path, **more: str) -> list[tuple[str, str]]:
+    """Run the programs of a page; return what each that shows it should print, and what it did.
+
+    `more` is what commands find in their environment.
+    """
     scope: dict[str, object] = {"__name__": "page"}
     environment = {
         **os.environ,
+        **more,
         "DATA": str(ROOT / "tests" / "data"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }

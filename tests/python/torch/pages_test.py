@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from experiments import bank_packages
 from tests import pages
 
 
@@ -22,13 +23,27 @@ def test_a_page_prints_what_it_says(root: Path, sim: ModuleType, page: str, tmp_
         pytest.importorskip("onnxruntime")
     if "transformers" in (root / page).read_text():
         pytest.importorskip("transformers")
-    pairs = pages.run(root / page, tmp_path)
+    more = {"HF_HUB_OFFLINE": "1"}
+    if "diffusers" in (root / page).read_text():
+        more["PYTHONPATH"] = str(diffusers_at(tmp_path / "packages"))
+    pairs = pages.run(root / page, tmp_path, **more)
     for shown, printed in pairs:
         assert pages.says(shown, printed), printed
     if page in ALSO:
         ALSO[page]([printed for _, printed in pairs])
     gc.collect()
     sim.reset()
+
+
+def diffusers_at(folder: Path) -> Path:
+    """Return a folder with diffusers and peft; torchvision's kernels are for other builds."""
+    if why := bank_packages.install():
+        pytest.skip(f"pip cannot install {bank_packages.LIST.name}: {why}")
+    folder.mkdir()
+    for package in bank_packages.FOLDER.iterdir():
+        if not package.name.startswith(("torchvision", "timm")):
+            (folder / package.name).symlink_to(package)
+    return folder
 
 
 def the_first_model_uses_two_cards(printed: list[str]) -> None:
@@ -46,19 +61,35 @@ def the_pipeline_takes_what_it_says(printed: list[str]) -> None:
     assert sooner < taken / 2
 
 
-def the_vision_model_trains_only_as_planned(printed: list[str]) -> None:
-    step, one, other = re.findall(
-        r"planned: +([\d.]+) ms a step; ([\d.]+) MiB.*, ([\d.]+) MiB", printed[0]
-    )[0]
-    assert float(one) <= 32
-    assert float(other) <= 24
+def only_the_plan_fits(printed: list[str]) -> None:
+    assert printed[0].count("out of memory") == 2
+    found = re.search(
+        r"planned: +([\d.]+) ms a step; ([\d.]+) MiB of ([\d.]+)MiB, ([\d.]+) MiB of ([\d.]+)MiB",
+        printed[0],
+    )
+    assert found is not None
+    step, one, first, other, second = map(float, found.groups())
+    assert one <= first
+    assert other <= second
     predicted = re.findall(r"predicted to take ([\d.]+) ms", printed[0])[0]
-    assert float(step) == pytest.approx(float(predicted), rel=0.15)
+    assert step == pytest.approx(float(predicted), rel=0.3)  # it leaves the optimizer out
+
+
+def planned_maps_are_shorter(printed: list[str]) -> None:
+    accelerate, prompt, answer = (
+        [float(found) for found in re.findall(r" (\d+\.\d+)", line)[:2]]
+        for line in printed[0].splitlines()[1:4]
+    )
+    assert prompt[0] < accelerate[0]
+    assert answer[1] < accelerate[1]
 
 
 # What must hold of figures that a page shows.
 ALSO = {
     "docs/tutorial/first_model.md": the_first_model_uses_two_cards,
     "docs/tutorial/micro_batches.md": the_pipeline_takes_what_it_says,
-    "docs/how_to/recipes/vision.md": the_vision_model_trains_only_as_planned,
+    "docs/how_to/recipes/device_map.md": planned_maps_are_shorter,
+    "docs/how_to/recipes/flux_lora.md": only_the_plan_fits,
+    "docs/how_to/recipes/trainer.md": only_the_plan_fits,
+    "docs/how_to/recipes/vision.md": only_the_plan_fits,
 }
