@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baechi._core import Cluster, Graph, InputError, Plan, Profile, check_options
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
+from baechi.progress import stage, told
+from baechi.reports import report
+from baechi.summary import Summary, on_one_device, summary
 from baechi.tensorflow import _private, versions
 from baechi.tensorflow.assigner import (
     Landing,
@@ -42,13 +46,22 @@ class Placed:
     Attributes:
         plan: What the placement comes from, if it was planned.
         function: The placed function; what Keras' fit calls for each batch.
+        runs_on: TensorFlow's device for each of the cluster's.
+
+    `print(placed)` shows what a step takes, and what every device does and holds.
 
     """
 
     def __init__(
-        self, assigned: PlacedFunction | PlacedGraph, keras_part: PlacedKeras | None, plan: Any
+        self,
+        assigned: PlacedFunction | PlacedGraph,
+        keras_part: PlacedKeras | None,
+        plan: Any,
+        runs_on: Mapping[str, str],
     ) -> None:
         self.plan: Plan | None = plan
+        self.runs_on = dict(runs_on)
+        self._alone = ""
         self.function: Any = getattr(assigned, "function", None)
         self._assigned = assigned
         self._keras = keras_part
@@ -82,11 +95,34 @@ class Placed:
             self._keras.restore()
         self._assigned.restore()
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Show the plan as one HTML page, as `baechi.report` does; return the path."""
+        if self.plan is None:
+            raise InputError(
+                "this was placed without a plan: assign(..., plan=plan) says what to report"
+            )
+        return report(self.plan, path)
+
+    def _summary(self) -> Summary:
+        if self.plan is not None and not self._alone:
+            self._alone = on_one_device(self.plan)
+        model = None if self._keras is None else self._keras.model
+        name = "A graph" if self.function is None else "A function"
+        name = name if model is None else type(model).__name__
+        return summary(name, self.plan, self.runs_on, {}, self._alone)
+
+    def __str__(self) -> str:
+        return str(self._summary())
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()
+
     def __repr__(self) -> str:
         devices = len(set(self.device_of.values()))
         return f"<Placed {len(self.device_of)} operations on {devices} devices>"
 
 
+@stage("assigning")
 def assign(
     captured: Any,
     device_of: Mapping[str, str],
@@ -113,12 +149,12 @@ def assign(
     graph = getattr(traced, "graph", traced)
     planned = planned_devices(graph, device_of, devices)
     if not _private.is_concrete(traced):
-        return Placed(PlacedGraph(graph, planned), None, plan)
+        return Placed(PlacedGraph(graph, planned), None, plan, devices)
     assigned = PlacedFunction(traced, planned)
     try:
         if check and not (found := assigned.check()):
             raise NotAsPlanned(f"{found}; check=False runs it nevertheless")
-        placed = Placed(assigned, None, plan)
+        placed = Placed(assigned, None, plan, devices)
         if isinstance(captured, Captured) and captured.model is not None:
             placed._keras = PlacedKeras(
                 captured.model, captured.signature, placed.function, placed.device_of
@@ -129,6 +165,7 @@ def assign(
     return placed
 
 
+@told
 def plan(
     target: Any,
     *inputs: Any,
@@ -141,6 +178,7 @@ def plan(
     devices: Sequence[str] | None = None,
     fetches: Any = None,
     feed_dict: Any = None,
+    verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Plan:
     """Plan where each operation of a training step would run; arguments are those of `place`.
@@ -155,6 +193,7 @@ def plan(
     return step.plan(found, names, profile, options)
 
 
+@told
 def place(
     target: Any,
     *inputs: Any,
@@ -170,6 +209,7 @@ def place(
     check: bool = True,
     fetches: Any = None,
     feed_dict: Any = None,
+    verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
     """Plan where each operation of a training step runs, and make it run so.
@@ -193,6 +233,8 @@ def place(
         check: Read back where each operation is put; NotAsPlanned if not where it was planned.
         fetches: What a session runs of a TensorFlow 1 graph.
         feed_dict: What that is fed, to measure it.
+        verbose: Say on stderr what is done, where that takes more than a second, and what came of
+            it; by default where stderr is a terminal.
         options: More for `baechi.place_graph`.
 
     Raises:
@@ -228,7 +270,8 @@ class _Step:
                 )
             self.captured = target
         else:
-            self.captured = capture(target, *inputs, fetches=run["fetches"], **options)
+            traced = stage("tracing")(capture)
+            self.captured = traced(target, *inputs, fetches=run["fetches"], **options)
 
     def plan(
         self, cluster: Cluster, devices: Mapping[str, str], profile: ProfileLike, options: Any
@@ -239,11 +282,18 @@ class _Step:
             costs = ",".join(f"{kind}={preset}" for kind, preset in kinds)
         elif isinstance(profile, str) and profile == "measure":
             costs = self._measured(cluster, devices)
+        return self._planned(cluster, devices, costs, options)
+
+    @stage("planning")
+    def _planned(
+        self, cluster: Cluster, devices: Mapping[str, str], costs: Any, options: Any
+    ) -> Plan:
         graph = graph_of(self.captured, costs)
         _require_kinds(graph, cluster)
         graph = pinned(graph, self.captured.asked, cluster, devices)
         return place_graph(graph, cluster, **{"order": "none", **options})
 
+    @stage("measuring")
     def _measured(self, cluster: Cluster, devices: Mapping[str, str]) -> Profile:
         kinds: dict[str, str] = {}
         for device in cluster.devices:
