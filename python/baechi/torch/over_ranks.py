@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,25 @@ from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placed import Placed
 from baechi.torch.planning import Request
-from baechi.torch.ranks.processes import Facts, Processes, digest, local_rank, own_rank, world_size
+from baechi.torch.ranks.processes import (
+    Facts,
+    Processes,
+    RankError,
+    digest,
+    local_rank,
+    own_rank,
+    world_size,
+)
 from baechi.torch.ranks.stepper import RankStepper
-from baechi.torch.ranks.weights import check_whole, guard, owned, release, sample_of
+from baechi.torch.ranks.weights import (
+    Guard,
+    check_state,
+    check_whole,
+    gathered,
+    release,
+    sample_of,
+    total_norm,
+)
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.weights.homes import named_weights
 
@@ -94,7 +111,7 @@ class PlacedOverRanks(Placed):
     """A model of which this process runs the part on one device, until `restore`."""
 
     _processes: Processes
-    _is_part = False  # only the weights of this rank are here
+    _guard: Guard | None = None  # once only the weights of this rank are here
 
     def take_ranks(
         self, processes: Processes, planned: StepPlan, inputs: Any, targets: Any
@@ -111,13 +128,54 @@ class PlacedOverRanks(Placed):
 
     def release(self) -> None:
         """Let go of the weights that other ranks have."""
-        here = self._stepper.device.name
-        mine = owned(self.model, self.weight_devices, here)
-        for name, weight in named_weights(self.model):
-            if name not in mine:
-                release(weight)
-        guard(self.model)
-        self._is_part = True
+        for weight in self._others():
+            release(weight)
+        self._guard = Guard(self.model)
+
+    @property
+    def _owners(self) -> dict[int, int]:
+        """The rank that has each weight, by id."""
+        rank = {device.name: device.index for device in self._assigner.devices}
+        where = self.weight_devices
+        return {id(w): rank[where[name]] for name, w in named_weights(self.model)}
+
+    def _others(self) -> list[torch.Tensor]:
+        owners = self._owners
+        return [w for _, w in named_weights(self.model) if owners[id(w)] != self.rank]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the whole model, on the host of every rank; all ranks call it."""
+        assert self._guard is not None
+        return gathered(self._guard.state_of(self.model), self._owners, self._processes)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of the whole model; every rank takes its own from what it is given."""
+        assert self._guard is not None
+        wanted, owners = self._guard.state_of(self.model), self._owners
+        with self._processes.agreeing("load this state") as facts:
+            check_state(state, wanted)
+            texts = [sample_of(state[name], _SAMPLED).hex() for name in wanted]
+            facts["values of the state"] = digest("".join(texts))[:16]
+        with torch.no_grad():
+            for name, weight in wanted.items():
+                if owners.get(id(weight)) == self.rank:
+                    weight.copy_(state[name])
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip gradients by the norm of those of all ranks; all ranks call it."""
+        owners = self._owners
+        mine = [p for p in self.model.parameters() if owners[id(p)] == self.rank]
+        grads = [p.grad for p in mine if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads, norm_type)
+        norms = self._processes.norms(norm.item())
+        wrong = [rank for rank, each in enumerate(norms) if not math.isfinite(each)]
+        if error_if_nonfinite and wrong:
+            raise RankError(f"the norm of the gradients of rank {wrong[0]} is {norms[wrong[0]]}")
+        total = torch.tensor(total_norm(norms, norm_type), dtype=torch.float64)
+        torch.nn.utils.clip_grads_with_norm_(mine, max_norm, total)
+        return total
 
     @property
     def rank(self) -> int:
@@ -140,7 +198,7 @@ class PlacedOverRanks(Placed):
 
     def restore(self) -> Any:
         """Refuse once weights are gone: other ranks have them."""
-        if self._is_part:
+        if self._guard is not None:
             raise InputError(
                 "restore: the model is placed over ranks, and this one has a part of its weights: "
                 "build the model again"

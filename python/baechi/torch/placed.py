@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,22 @@ class Placed:
         if not self._active:
             raise InputError("the model is not placed any more: restore() was called")
         return self._stepper.step(inputs, targets)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the model; over ranks that of all, on the host of every rank."""
+        state: dict[str, Any] = self.model.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of the model; over ranks each takes its own of what it is given."""
+        self.model.load_state_dict(state)
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip the gradients of all weights by their norm, over ranks that of all; return it."""
+        weights = self.model.parameters()
+        return torch.nn.utils.clip_grad_norm_(weights, max_norm, norm_type, error_if_nonfinite)
 
     def verify(
         self,

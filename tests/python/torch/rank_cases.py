@@ -24,6 +24,7 @@ from baechi.torch.placing import placed_over
 from baechi.torch.planning import Request
 from baechi.torch.trace.exported import export
 from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from models.pytorch import MODELS
 
@@ -209,11 +210,60 @@ def what_is_refused() -> dict[str, str]:
     found["model"] = said(lambda: model(x))
     found["part"] = said(lambda: model.first(x))
     found["state"] = said(model.state_dict)
+    found["other state"] = said(lambda: placed.load_state_dict({"first.weight": x}))
     found["load"] = said(lambda: model.load_state_dict({}))
     found["restore"] = said(placed.restore)
     found["verify"] = said(lambda: placed.verify(x))
     alone = place(odd_model(), x, devices=["cpu", "cpu"], ranks=False)
     found["alone"] = said(lambda: alone.step(x, targets))
+    return found
+
+
+def saved_and_loaded() -> Any:
+    """Train with clipped gradients, gather the state, and go on from it in another placement."""
+    x, targets = odd_batch()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    model = odd_model()
+    placed = at_random(model, x, 2, 1, **options)
+    losses, norms = clipped(placed, model, lambda: placed.step(x, targets))
+    state = placed.state_dict()
+    again = odd_model()
+    second = at_random(again, x, 2, 5, **options)
+    second.load_state_dict(state)
+    losses.append(second.step(x, targets).item())
+    return losses, norms, state
+
+
+def clipped(placed: Any, model: nn.Module, step: Callable[[], Any]) -> tuple[list[float], Any]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    losses, norms = [], []
+    for kind in (2.0, float("inf"), 1.0):
+        losses.append(step().item())
+        norms.append(placed.clip_grad_norm_(0.05, kind).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms
+
+
+def failing(seed: int) -> dict[str, str]:
+    """Fail in the loss of the second micro-batch, then in a forward, then not."""
+    x, targets = odd_batch()
+    calls = []
+
+    def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
+        if not isinstance(targets, FakeTensor):
+            calls.append(1)
+            if len(calls) == 3:  # the first is recorded
+                raise RuntimeError("no luck in the loss")
+        return odd_loss(output, targets)
+
+    model = odd_model()
+    options = {"loss": loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(model, x, 4, seed, **options)
+    found = {"loss": said(lambda: placed.step(x, targets))}
+    found["input"] = said(lambda: placed.step(x, targets + 100))  # no such class
+    model.zero_grad()
+    found["then"] = str(placed.step(x, targets).item())
     return found
 
 
@@ -225,6 +275,8 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
     if world == 4:
         for m, seed in ODD_CASES:
             cases[f"odd {m} {seed}"] = functools.partial(train_odd, m, seed)
+        cases["saved"] = saved_and_loaded
+        cases["failing"] = functools.partial(failing, 2)
     else:
         cases["refused"] = what_is_refused
     return cases

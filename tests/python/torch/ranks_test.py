@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import rank_cases
 import torch
 from micro_batch_steps_test import in_turn
@@ -71,18 +72,20 @@ def test_losses_and_weights_are_those_of_one_process(
     same(folder, f"{name} {micro_batches} {seed}", world, model, losses)
 
 
+def odd_step(
+    model: Any, x: torch.Tensor, targets: torch.Tensor, micro_batches: int
+) -> torch.Tensor:
+    parts = zip(x.chunk(micro_batches), targets.chunk(micro_batches), strict=True)
+    losses = [rank_cases.odd_loss(model(part), wanted) for part, wanted in parts]
+    total = torch.stack(losses).mean()
+    total.backward()
+    return total
+
+
 @pytest.mark.parametrize(("micro_batches", "seed"), rank_cases.ODD_CASES)
 def test_odd_tensors_travel(folder: Path, micro_batches: int, seed: int) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
-
-    def step() -> torch.Tensor:
-        parts = zip(x.chunk(micro_batches), targets.chunk(micro_batches), strict=True)
-        losses = [rank_cases.odd_loss(model(part), wanted) for part, wanted in parts]
-        total = torch.stack(losses).mean()
-        total.backward()
-        return total
-
-    losses = rank_cases.trained(model, step)
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, micro_batches))
     same(folder, f"odd {micro_batches} {seed}", 4, model, losses)
 
 
@@ -104,7 +107,8 @@ _SAID = {
     "model": "placed over ranks, where it runs steps only: loss = placed.step",
     "part": "placed over ranks, where it runs steps only",
     "state": "this one has a part of its weights",
-    "load": "load them before the model is placed",
+    "load": "placed.load_state_dict(state), on every rank",
+    "other state": "state has no 'scale'",
     "restore": "build the model again",
     "verify": "ranks=False",
     "alone": "nothing",
@@ -118,3 +122,37 @@ def test_what_ranks_do_not_agree_on_is_said_on_each(folder: Path) -> None:
         assert found.keys() == _SAID.keys()
         for name, words in _SAID.items():
             assert words in found[name], (rank, name, found[name])
+
+
+def test_states_and_norms_are_those_of_all_ranks(folder: Path) -> None:
+    """Gradients are clipped by the norm of all, and another placement goes on from the state."""
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], verbose=False)
+    losses, norms = rank_cases.clipped(placed, model, lambda: odd_step(model, x, targets, 2))
+    state = {name: value.clone() for name, value in placed.state_dict().items()}
+    placed.restore()
+    losses.append(odd_step(model, x, targets, 2).item())
+    for rank in range(4):
+        found = torch.load(folder / f"saved {rank}.pt")
+        assert found[0] == pytest.approx(losses, rel=1e-9)
+        assert found[1] == pytest.approx(norms, rel=1e-9)
+        assert found[2].keys() == state.keys()
+        for name, value in found[2].items():
+            torch.testing.assert_close(value, state[name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_rank_that_fails_is_told_of_on_each(folder: Path) -> None:
+    """All come to the end of the step, and the next one is right."""
+    x, targets = rank_cases.odd_batch()
+    model = rank_cases.odd_model()
+    found = [torch.load(folder / f"failing {rank}.pt") for rank in range(4)]
+    assert all("no luck in the loss" in each["loss"] for each in found)
+    assert sum(each["loss"] == "RuntimeError: no luck in the loss" for each in found) == 1
+    told = [each["loss"] for each in found if each["loss"].startswith("RankError: rank ")]
+    assert len(told) == 3
+    assert all("failed in the loss of micro-batch 1: " in each for each in told)
+    assert all("out of bounds" in each["input"] for each in found)
+    for _ in range(2):  # the averages of the norm have seen the batches of both
+        odd_step(model, x, targets, 4)
+    expected = odd_step(model, x, targets, 4).item()
+    assert all(float(each["then"]) == pytest.approx(expected, rel=1e-6) for each in found)

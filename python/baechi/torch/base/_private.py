@@ -47,6 +47,15 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+def group_timeout() -> Any:
+    """Return how long those in the present group of processes wait; None where that is unknown."""
+    try:
+        backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+        return backend.options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+
+
 class on_stream:  # noqa: N801
     """Makes a stream the current one of its device, and that device the current one.
 

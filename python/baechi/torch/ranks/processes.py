@@ -16,6 +16,7 @@ from torch import distributed
 from baechi._core import InputError
 from baechi.pipeline import DoesNotFit
 from baechi.progress import warn
+from baechi.torch.base import _private
 
 _DIRECT = {"cuda": "nccl", "xpu": "xccl"}  # what takes the tensors of such devices as they are
 Facts = Mapping[str, str]  # what must be the same everywhere, by what it is called in an error
@@ -45,6 +46,14 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+class Failure(NamedTuple):
+    """Why a rank could not go on in a step."""
+
+    position: int  # in the order of the step
+    part: str
+    error: Exception
+
+
 _KNOWN: dict[torch.device, Any] = {}  # the group of all, and what was made for it
 
 
@@ -66,8 +75,9 @@ class Processes:
         self.count = distributed.get_world_size()
         everyone = list(range(self.count))
         # Of our own: what the user's code does with its groups stays in order beside it.
-        self._agreeing = distributed.new_group(everyone, backend="gloo")
-        self._moving = distributed.new_group(everyone, backend="gloo")
+        how: Any = {"backend": "gloo", "timeout": _private.group_timeout()}
+        self._agreeing = distributed.new_group(everyone, **how)
+        self._moving = distributed.new_group(everyone, **how)
         self._pairs: dict[tuple[int, int], Any] = {}
         self.is_direct = self._join_directly(device)
         self.device = device
@@ -119,11 +129,41 @@ class Processes:
         self._talk(lambda: distributed.broadcast_object_list(box, 0, group=self._agreeing))
         return box[0]
 
-    def loss_of(self, rank: int, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss that a rank has; elsewhere `loss` is of the same kind."""
-        found = loss.detach().to("cpu", copy=True)
-        self._talk(lambda: distributed.broadcast(found, rank, group=self._agreeing))
-        return found
+    def from_rank(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the host as a rank has it."""
+        if tensor.numel():
+            flat = tensor.view(-1).view(torch.uint8)
+            self._talk(lambda: distributed.broadcast(flat, rank, group=self._agreeing))
+        return tensor
+
+    def norms(self, mine: float) -> list[float]:
+        """Return a number that every rank has."""
+        line = torch.tensor([mine], dtype=torch.float64)
+        found = [torch.empty_like(line) for _ in range(self.count)]
+        self._talk(lambda: distributed.all_gather(found, line, group=self._agreeing))
+        return [each.item() for each in found]
+
+    def ended(self, rank: int, loss: torch.Tensor, failure: Failure | None) -> torch.Tensor:
+        """Return the loss that a rank has; elsewhere `loss` is of the same kind.
+
+        Raises:
+            RankError: A rank failed in the step; `failure` is what this one knows of itself.
+
+        """
+        mine = torch.tensor([float(failure is None), loss.double().item()], dtype=torch.float64)
+        found = [torch.empty_like(mine) for _ in range(self.count)]
+        self._talk(lambda: distributed.all_gather(found, mine, group=self._agreeing))
+        if all(each[0] for each in found):
+            return found[rank][1].to(loss.dtype).reshape(loss.shape)
+        told = (
+            None if failure is None else (failure.position, failure.part, _Told.of(failure.error))
+        )
+        failures = [(each[0], r, each) for r, each in enumerate(self.all_gathered(told)) if each]
+        _, first, (_, part, error) = min(failures)
+        if failure is not None and first == self.rank:
+            raise failure.error
+        error.raise_as(f"rank {first} failed in {part}")
+        raise AssertionError("it was raised")
 
     def agree(self, what: str, mine: Facts | BaseException) -> None:
         """Go on if all ranks have the same facts, and no error; raise on every rank otherwise.

@@ -9,14 +9,16 @@ always go on.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from baechi.torch.ranks.foreseen import Foreseen
 from baechi.torch.ranks.messages import Message
+from baechi.torch.ranks.processes import Failure, RankError
 from baechi.torch.ranks.transport import Arriving, Transport
 from baechi.torch.run.micro_batches import Loss, Step, accumulate
 from baechi.torch.run.sent_tensors import SentTensors
@@ -43,27 +45,50 @@ class RankStep(Step):
         self._me = transport.device.index
         transport.name_of = self._said
         self._trains = set(foreseen.trains)
-        self._to_send: deque[Message] = deque()  # of the part that runs
+        self._to_begin: deque[Message] = deque()  # of the part that runs, before it runs
+        self._to_send: deque[Message] = deque()  # by the part itself
         self._weight_gradients: list[tuple[int, Arriving]] = []  # of those that others read, too
         self.part: Part | None = None  # that runs
+        self.failure: Failure | None = None  # why this rank could not go on
 
     def run(self) -> torch.Tensor:
-        """Run this rank's part; returns the mean loss where it is, elsewhere what is like it."""
-        for part in self._program.order:
+        """Run this rank's part; returns the mean loss where it is, elsewhere what is like it.
+
+        A rank that fails goes on sending what others wait for, without values, so that all come to
+        the end of the step, where they are told.
+        """
+        for position, part in enumerate(self._program.order):
             self.part = part
-            self._begin_part(self._foreseen.messages.get(part, ()))
-            self._run_part(part)
-            if self._to_send:
-                raise RuntimeError(
-                    f"{self._said(self._to_send[0])} was foreseen, and there is none"
-                )
-        for index, arriving in self._weight_gradients:
-            accumulate(self._weights[index], arriving.wait(), self._devices[self._me])
+            self._note_messages(part)
+            if self.failure is None:
+                self._try(position, functools.partial(self._run_with_messages, part))
+            self._transport.skip(self._to_begin)
+            self._transport.skip(self._to_send)
+        if self.failure is None:
+            self._try(len(self._program.order), self._take_weight_gradients)
         self._transport.finish()
-        if self._program.loss_on == self._me:
+        if self._program.loss_on == self._me and self.failure is None:
             return self._mean()
         shape, dtype = self._foreseen.loss
-        return torch.empty(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype)
+
+    def _try(self, position: int, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except RankError:  # then nobody listens
+            raise
+        except Exception as error:
+            self.failure = Failure(position, self.said(), error)
+
+    def _run_with_messages(self, part: Part) -> None:
+        self._begin_part()
+        self._run_part(part)
+        if self._to_send:
+            raise RuntimeError(f"{self._said(self._to_send[0])} was foreseen, and there is none")
+
+    def _take_weight_gradients(self) -> None:
+        for index, arriving in self._weight_gradients:
+            accumulate(self._weights[index], arriving.wait(), self._devices[self._me])
 
     def _run_part(self, part: Part) -> None:
         """Run a part if it is this rank's, or everybody's."""
@@ -95,18 +120,25 @@ class RankStep(Step):
 
     # Messages
 
-    def _begin_part(self, messages: Sequence[Message]) -> None:
-        """Send the weights that a part reads from here, and ask for what it sends to here."""
-        assert not self._to_send
-        for message in messages:
+    def _note_messages(self, part: Part) -> None:
+        """Take note of what a part has for this rank, and of what it sends from here."""
+        for message in self._foreseen.messages.get(part, ()):
             is_weight = message.value in self._weights and not message.is_gradient
-            if message.source == self._me and is_weight:
+            if message.source == self._me and not is_weight:
+                self._to_send.append(message)
+            elif self._me in (message.source, message.target):
+                self._to_begin.append(message)
+
+    def _begin_part(self) -> None:
+        """Send the weights that a part reads from here, and ask for what it sends to here."""
+        while self._to_begin:
+            message = self._to_begin[0]
+            if message.target == self._me:
+                self._ask_for(message)
+            else:
                 weight = self._weights[message.value].data
                 self._transport.send(weight, message, changes=True)
-            elif message.source == self._me:
-                self._to_send.append(message)
-            elif message.target == self._me:
-                self._ask_for(message)
+            self._to_begin.popleft()
 
     def _ask_for(self, message: Message) -> None:
         arriving = self._transport.receive(message)
@@ -133,24 +165,28 @@ class RankStep(Step):
         self, tensor: torch.Tensor, what: tuple[bool, int, int, int], *, changes: bool
     ) -> None:
         """Send what is next in the list: whoever receives it takes it for that."""
-        message = self._to_send.popleft() if self._to_send else None
+        message = self._to_send[0] if self._to_send else None
         if message is None or (*message[:3], message.target) != what:
             name = self._program.graph.nodes[what[2]].key
             raise RuntimeError(f"{name} has something for rank {what[3]} that was not foreseen")
         try:
             self._transport.send(tensor, message, changes=changes)
+        except RankError:
+            raise
         except RuntimeError as error:
             raise RuntimeError(f"{self._said(message)} cannot be sent: {error}") from error
+        self._to_send.popleft()
 
     def said(self) -> str:
         """Tell which part runs."""
         if self.part is None:
             return "the begin of a step"
         phase, number, m = self.part
+        if phase is Phase.LOSS:
+            return f"the loss of micro-batch {m}"
         segment = self._program.segments[number]
-        keys = [self._program.graph.nodes[n].key for n in segment.nodes[:1]]
-        what = "the loss" if phase is Phase.LOSS else (segment.operators or tuple(keys))[0]
-        return f"the {phase.name.lower()} of {what}, micro-batch {m}"
+        key = (*segment.operators, self._program.graph.nodes[segment.nodes[0]].key)[0]
+        return f"the {phase.name.lower()} of {key}, micro-batch {m}"
 
     def _said(self, message: Message) -> str:
         return message.said(self._program.graph)

@@ -72,8 +72,8 @@ class RankStepper(Stepper):
         step = RankStep(known.program, mine.sent, tensors, loss, known.foreseen, self.transport)
         with self._processes.running(step.said), self._own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
-            assert known.program.loss_on is not None
-            found = self._processes.loss_of(known.program.loss_on, found)
+        assert known.program.loss_on is not None
+        found = self._processes.ended(known.program.loss_on, found, step.failure)
         return found.to(self.device.torch_device)
 
     def facts(self, inputs: Any, targets: Any) -> Facts:

@@ -7,6 +7,7 @@ in which they are sent. No call here waits but `Arriving.wait` and `Transport.fi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -37,11 +38,17 @@ class Arriving(Arrival):
     def wait(self) -> torch.Tensor:
         """Return the tensor, once it is there."""
         if not self._is_there:
-            if self._work is not None:
-                self._transport.wait_for(self._work, self._message, self._message.source)
+            self.finish()
             self.tensor = self._transport.brought(self.tensor)
-            self._work, self._is_there = None, True
+            self._is_there = True
         return self.tensor
+
+    def finish(self) -> None:
+        """Wait until it is there, for whoever wants it or not."""
+        if self._work is not None:
+            self._transport.wait_for(self._work, self._message, self._message.source)
+            self._work = None
+        self._transport.open.pop(id(self), None)
 
 
 class Transport:
@@ -53,6 +60,7 @@ class Transport:
         self._processes = processes
         self._bring = bring
         self._leaving: list[tuple[Any, torch.Tensor, Message]] = []
+        self.open: dict[int, Arriving] = {}  # asked for, and not waited for yet
         self.messages = 0  # that were sent so far
         self.bytes = 0
         self.name_of: Callable[[Message], str] = repr  # for errors
@@ -80,7 +88,19 @@ class Transport:
 
     def receive(self, message: Message) -> Arriving:
         """Ask for a message; those of a pair of ranks in the order in which they are sent."""
-        return Arriving(self, message)
+        arriving = Arriving(self, message)
+        self.open[id(arriving)] = arriving
+        return arriving
+
+    def skip(self, messages: deque[Message]) -> None:
+        """Send and receive what nobody will look at, so that other ranks need not wait for it."""
+        while messages:
+            message = messages.popleft()
+            if message.target == self.device.index:
+                self.receive(message)
+            else:
+                nothing = message.buffer(self.device.torch_device).zero_()
+                self.send(nothing, message, changes=False)
 
     def brought(self, buffer: torch.Tensor) -> torch.Tensor:
         """Return what came where this rank computes."""
@@ -93,7 +113,9 @@ class Transport:
         self._processes.waited(work.wait, self.name_of(message), rank)
 
     def finish(self) -> None:
-        """Wait until all that was sent has left, so that its memory may be used again."""
+        """Wait until all has left and arrived, so that its memory may be used again."""
+        for arriving in list(self.open.values()):
+            arriving.finish()
         for work, _, message in self._leaving:
             self.wait_for(work, message, message.target)
         self._leaving.clear()

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.weights.homes import named_weights
+from baechi.torch.ranks.processes import Processes
 
 
 def sample_of(tensor: torch.Tensor, most: int) -> bytes:
@@ -53,28 +55,87 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
-def guard(model: nn.Module) -> None:
-    """Refuse to read or load the weights of a model of which this rank has a part."""
-    _PARTS.add(model)
-    name = type(model).__name__
+class Guard:
+    """Refuses to read or load the weights of a model of which this rank has a part."""
 
-    def read(*_: Any) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        _PARTS.add(model)
+        self._is_open = False
+        name = type(model).__name__
+
+        def read(*_: Any) -> None:
+            if not self._is_open:
+                raise InputError(
+                    f"{name} is placed over ranks, and this one has a part of its weights: "
+                    "placed.state_dict(), on every rank, gathers all of them"
+                )
+
+        def load(*_: Any) -> None:
+            raise InputError(
+                f"{name} is placed over ranks, and this one has a part of its weights: "
+                "placed.load_state_dict(state), on every rank, loads each where it is"
+            )
+
+        for module in model.modules():
+            module.register_state_dict_pre_hook(read)
+            module.register_load_state_dict_pre_hook(load)
+
+    def state_of(self, model: nn.Module) -> dict[str, Any]:
+        """Return the state of a model, in which those weights have values that are here."""
+        self._is_open = True
+        try:
+            state: dict[str, Any] = model.state_dict(keep_vars=True)
+            return state
+        finally:
+            self._is_open = False
+
+
+def gathered(state: dict[str, Any], owners: dict[int, int], processes: Processes) -> dict[str, Any]:
+    """Return a state with the values of all ranks, on the host; tied weights stay one.
+
+    Args:
+        state: As each rank has it.
+        owners: The rank of every weight, by id.
+        processes: That all call this.
+
+    """
+    known: dict[int, torch.Tensor] = {}
+    for value in state.values():
+        owner = owners.get(id(value))
+        if owner is not None and id(value) not in known:
+            there = value.detach()
+            if owner == processes.rank:
+                host = there.to("cpu", copy=True).contiguous()
+            else:
+                host = torch.empty(there.shape, dtype=there.dtype)
+            known[id(value)] = processes.from_rank(owner, host)
+    return {
+        name: known.get(id(v), v.detach() if isinstance(v, torch.Tensor) else v)
+        for name, v in state.items()
+    }
+
+
+def check_state(state: Mapping[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise InputError unless a state has exactly the weights that a model has, of their shapes."""
+    missing = [name for name in wanted if name not in state]
+    unknown = [name for name in state if name not in wanted]
+    if missing or unknown:
         raise InputError(
-            f"{name} is placed over ranks, and this one has a part of its weights: "
-            "to gather them is not there yet"
+            f"state has no {missing[0]!r}" if missing else f"the model has no {unknown[0]!r}"
         )
+    for name, weight in wanted.items():
+        value = state[name]
+        if not (isinstance(value, torch.Tensor) and isinstance(weight, torch.Tensor)):
+            raise InputError(f"state: {name!r} is no tensor, and only tensors are loaded")
+        if value.shape != weight.shape:
+            raise InputError(
+                f"state: {name!r} is of shape {tuple(value.shape)}, and {tuple(weight.shape)} in "
+                "the model"
+            )
 
-    def load(*_: Any) -> None:
-        raise InputError(
-            f"{name} is placed over ranks, and this one has a part of its weights: load them "
-            "before the model is placed"
-        )
 
-    for module in model.modules():
-        module.register_state_dict_pre_hook(read)
-        module.register_load_state_dict_pre_hook(load)
-
-
-def owned(model: nn.Module, devices: dict[str, str], here: str) -> dict[str, torch.Tensor]:
-    """Return the weights that are on a device, by name."""
-    return {name: w for name, w in named_weights(model) if devices[name] == here}
+def total_norm(norms: list[float], norm_type: float) -> float:
+    """Return the norm of all gradients from those of each rank's."""
+    if norm_type == math.inf:
+        return max(norms, key=lambda norm: math.inf if math.isnan(norm) else norm)
+    return sum(norm**norm_type for norm in norms) ** (1.0 / norm_type)
