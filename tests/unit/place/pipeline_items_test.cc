@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/place/kept_together.h"
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/items.h"
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::pipeline {
 namespace {
@@ -136,6 +143,86 @@ TEST_CASE("pipeline: layers that recur are stages where weights are slow to send
   const Trace trace = simulate(unrolled_costs, std::get<PlacedGraph>(result));
   // Eight micro-batches of 12 cells, 3 us each, on three devices take 96 us, and fill and drain once.
   CHECK(trace.schedule.makespan < Time(110'000));
+}
+
+// Sets without a place in the forward pass, as the rule has it: over all operators, again and again.
+void adopt_by_rule(const CostModel& costs, const IdVector<OpId, bool>& backward, UnionFind& sets) {
+  const OpGraph& graph = costs.graph();
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  std::vector<bool> settled(graph.num_ops(), false);
+  for (const OpId op : graph.ops())
+    if (!once[op] && !backward[op]) settled[sets.find(op.value())] = true;
+  bool joined = false;
+  const auto join = [&](OpId op, OpId other) {
+    const std::uint32_t a = sets.find(op.value()), b = sets.find(other.value());
+    if (settled[a] || !settled[b]) return;
+    joined = true;
+    sets.unite(a, b);
+    settled[sets.find(a)] = true;
+  };
+  const auto order = graph.topological_order();
+  std::vector<std::size_t> rank(graph.num_ops());
+  for (std::size_t i = 0; i < order.size(); ++i) rank[order[i].value()] = i;
+  for (const OpId op : order) {
+    std::optional<OpId> last;
+    Bytes read;
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (once[op] || !edge.tensor.has_value() || once[edge.from]) continue;
+      read += graph.size(*edge.tensor);
+      if (!last.has_value() || rank[edge.from.value()] > rank[last->value()]) last = edge.from;
+    }
+    if (last.has_value() && read > graph.output_bytes(op)) join(op, *last);
+  }
+  do {
+    joined = false;
+    for (std::size_t i = order.size(); i-- > 0;)
+      for (const Edge& edge : graph.out_edges(order[i]))
+        if (once[edge.to] == once[order[i]] || once[order[i]]) join(order[i], edge.to);
+    if (joined) continue;
+    for (const OpId op : order)
+      for (const Edge& edge : graph.in_edges(op)) join(op, edge.from);
+  } while (joined);
+}
+
+// A few forward operators, and backward ones that name none.
+OpGraph mostly_backward(std::uint64_t seed) {
+  Random random(seed);
+  OpGraphBuilder builder("backward");
+  std::vector<TensorId> outputs;
+  const std::size_t count = 6 + random.below(30);
+  for (std::size_t i = 0; i < count; ++i) {
+    const OpId op = builder.add_operator({.name = "o" + std::to_string(i), .backward = i >= 3});
+    builder.set_time(op, "gpu", Time(1));
+    for (std::size_t k = 0; k < 1 + random.below(2) && !outputs.empty(); ++k)
+      builder.connect(outputs[random.below(outputs.size())], op);
+    outputs.push_back(
+        builder.add_output(op, Bytes(1 + static_cast<std::int64_t>(random.below(9)))));
+  }
+  return std::move(builder).build();
+}
+
+TEST_CASE("pipeline: items are those of the rule, whatever the sweeps skip") {
+  std::size_t adopted = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = mostly_backward(seed);
+    const Cluster cluster =
+        baechi::testing::byte_per_ns(2, CommunicationMode::kDuplex, Time(0), Bytes(1'000'000));
+    const CostModel costs(graph, cluster);
+    const IdVector<OpId, bool> backward = backward_ops(graph);
+    UnionFind expected = kept_together(costs);
+    UnionFind before = kept_together(costs);
+    adopt_by_rule(costs, backward, expected);
+    for (const OpId op : graph.ops())
+      adopted += expected.find(op.value()) != before.find(op.value());
+    unite_circles(graph, backward, expected);
+    UnionFind found = items(costs, backward);
+    for (const OpId a : graph.ops())
+      for (const OpId b : graph.ops())
+        REQUIRE((found.find(a.value()) == found.find(b.value())) ==
+                (expected.find(a.value()) == expected.find(b.value())));
+  }
+  CHECK(adopted > 1000);
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <functional>
 #include <optional>
 #include <queue>
+#include <set>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "baechi/graph/unroll.h"
 #include "baechi/place/kept_together.h"
@@ -94,50 +96,107 @@ void find_circles(const PassGraph& graph, Circle&& circle) {
 // Sets whose place in the forward pass nothing says yet: of operators of the backward pass or per
 // step alone (a variable, its updates and the sum of its gradients, say). Sums of gradients go with
 // the last that they read, since that is less to send; the others with what reads their output, else
-// with what they read.
-void adopt(const CostModel& costs, const IdVector<OpId, bool>& once,
-           const IdVector<OpId, bool>& backward, UnionFind& sets) {
-  const OpGraph& graph = costs.graph();
-  std::vector<bool> settled(graph.num_ops(), false);  // by representatives
-  std::vector<std::optional<DeviceId>> pin(graph.num_ops());
-  for (const OpId op : graph.ops()) {
-    const std::uint32_t set = sets.find(op.value());
-    if (!once[op] && !backward[op]) settled[set] = true;
-    if (costs.pin(op).has_value()) pin[set] = costs.pin(op);
-  }
-  bool joined = false;
-  const auto join = [&](OpId op, OpId other) {
-    const std::uint32_t a = sets.find(op.value()), b = sets.find(other.value());
-    if (settled[a] || !settled[b] || pin[a] != pin[b]) return;
-    joined = true;
-    sets.unite(a, b);
-    settled[sets.find(a)] = true;
-    pin[sets.find(a)] = pin[b];
-  };
-  const auto order = graph.topological_order();
-  std::vector<std::uint32_t> rank(graph.num_ops(), 0);
-  for (std::uint32_t i = 0; i < order.size(); ++i) {
-    rank[order[i].value()] = i;
-    if (once[order[i]]) continue;
-    std::optional<OpId> last;
-    Bytes read;
-    for (const Edge& edge : graph.in_edges(order[i])) {
-      if (!edge.tensor.has_value() || once[edge.from]) continue;
-      read += graph.size(*edge.tensor);
-      if (!last.has_value() || rank[edge.from.value()] > rank[last->value()]) last = edge.from;
+// with what they read: sweeps over all operators from the last to the first, as long as one of them
+// joins sets, then one from the first to the last, and so on until nothing changes. A sweep only
+// comes to operators beside which a set was settled since the last one of its direction.
+class Adoption {
+ public:
+  Adoption(const CostModel& costs, const IdVector<OpId, bool>& once,
+           const IdVector<OpId, bool>& backward, UnionFind& sets)
+      : graph_(costs.graph()),
+        once_(once),
+        sets_(sets),
+        settled_(graph_.num_ops(), false),
+        pin_(graph_.num_ops()),
+        members_(graph_.num_ops()),
+        rank_(graph_.num_ops(), 0) {
+    for (const OpId op : graph_.ops()) {
+      const std::uint32_t set = sets_.find(op.value());
+      if (!once_[op] && !backward[op]) settled_[set] = true;
+      if (costs.pin(op).has_value()) pin_[set] = costs.pin(op);
+      members_[set].push_back(op);
     }
-    if (last.has_value() && read > graph.output_bytes(order[i])) join(order[i], *last);
+    for (const OpId op : graph_.topological_order()) {
+      rank_[op.value()] = static_cast<std::uint32_t>(order_.size());
+      order_.push_back(op);
+    }
   }
-  do {
-    joined = false;
-    for (std::size_t i = order.size(); i-- > 0;)
-      for (const Edge& edge : graph.out_edges(order[i]))
-        if (once[edge.to] == once[order[i]] || once[order[i]]) join(order[i], edge.to);
-    if (joined) continue;
-    for (const OpId op : order)
-      for (const Edge& edge : graph.in_edges(op)) join(op, edge.from);
-  } while (joined);
-}
+
+  void run() {
+    adopt_sums();
+    for (std::uint32_t i = 0; i < order_.size(); ++i) {
+      up_.insert(i);
+      down_.insert(i);
+    }
+    while (sweep_up() || sweep_down()) continue;
+  }
+
+ private:
+  bool join(OpId op, OpId other) {
+    const std::uint32_t a = sets_.find(op.value()), b = sets_.find(other.value());
+    if (settled_[a] || !settled_[b] || pin_[a] != pin_[b]) return false;
+    sets_.unite(a, b);
+    const std::uint32_t both = sets_.find(a);
+    settled_[both] = true;
+    pin_[both] = pin_[b];
+    for (const OpId member : std::exchange(members_[a], {})) {
+      for (const Edge& edge : graph_.in_edges(member)) up_.insert(rank_[edge.from.value()]);
+      for (const Edge& edge : graph_.out_edges(member)) down_.insert(rank_[edge.to.value()]);
+    }
+    return true;
+  }
+
+  void adopt_sums() {
+    for (const OpId op : order_) {
+      if (once_[op]) continue;
+      std::optional<OpId> last;
+      Bytes read;
+      for (const Edge& edge : graph_.in_edges(op)) {
+        if (!edge.tensor.has_value() || once_[edge.from]) continue;
+        read += graph_.size(*edge.tensor);
+        if (!last.has_value() || rank_[edge.from.value()] > rank_[last->value()]) last = edge.from;
+      }
+      if (last.has_value() && read > graph_.output_bytes(op)) join(op, *last);
+    }
+  }
+
+  // With what reads their outputs.
+  bool sweep_up() {
+    bool joined = false;
+    for (auto at = up_.end(); at != up_.begin();) {
+      const std::uint32_t i = *--at;
+      up_.erase(at);
+      for (const Edge& edge : graph_.out_edges(order_[i]))
+        if (once_[edge.to] == once_[order_[i]] || once_[order_[i]])
+          joined = join(order_[i], edge.to) || joined;
+      at = up_.lower_bound(i);
+    }
+    return joined;
+  }
+
+  // With what they read.
+  bool sweep_down() {
+    bool joined = false;
+    for (auto at = down_.begin(); at != down_.end();) {
+      const std::uint32_t i = *at;
+      down_.erase(at);
+      for (const Edge& edge : graph_.in_edges(order_[i]))
+        joined = join(order_[i], edge.from) || joined;
+      at = down_.upper_bound(i);
+    }
+    return joined;
+  }
+
+  const OpGraph& graph_;
+  const IdVector<OpId, bool>& once_;
+  UnionFind& sets_;
+  std::vector<bool> settled_;  // by representatives, as the next two
+  std::vector<std::optional<DeviceId>> pin_;
+  std::vector<std::vector<OpId>> members_;  // of sets that are not settled
+  std::vector<OpId> order_;
+  std::vector<std::uint32_t> rank_;
+  std::set<std::uint32_t> up_, down_;  // places in the order that the next sweeps come to
+};
 
 }  // namespace
 
@@ -168,7 +227,8 @@ void unite_circles(const OpGraph& graph, const IdVector<OpId, bool>& backward, U
 UnionFind items(const CostModel& costs, const IdVector<OpId, bool>& backward) {
   const OpGraph& graph = costs.graph();
   UnionFind sets = kept_together(costs);
-  adopt(costs, once_per_step(graph), backward, sets);
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  Adoption(costs, once, backward, sets).run();
   unite_circles(graph, backward, sets);
   return sets;
 }
