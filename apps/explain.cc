@@ -5,10 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/planning.h"
 #include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
@@ -21,7 +23,7 @@ namespace baechi::cli {
 namespace {
 
 struct Options {
-  GraphArgument graph;
+  SizesArgument sizes;
   std::string plan, op;
   ClusterArgument cluster;
   std::optional<ExecutionOrder> order;
@@ -40,8 +42,19 @@ Plan plan_on(const Plan& plan, ExecutionOrder order, const CostModel& costs,
   return replayed(plan, costs, order, context.cancel);
 }
 
+// Of a step of several micro-batches; on the cluster and in the order of `plan`.
+std::optional<PipelineExplanation> pipeline_of(const Unrolled& step, const Plan& plan,
+                                               const Options& options, const RunContext& context) {
+  if (plan.micro_batches == 1) return std::nullopt;
+  const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
+  return PipelineExplanation{.bubbles = find_bubbles(step, Cluster(plan.cluster), plan.schedule),
+                             .limit = pipeline_limit(plan),
+                             .next = next_steps(sizes, plan, context.cancel),
+                             .scaled = sizes.size() == 1 && sizes.front().batch_size().has_value()};
+}
+
 ExitCode explain(const Options& options, const RunContext& context) {
-  const auto [step, given] = load_plan(options.plan, options.graph, context);
+  const auto [step, given] = load_plan(options.plan, options.sizes.graph, context);
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
   require_right(graph, given, options.plan, {.capacities = false});
@@ -50,7 +63,9 @@ ExitCode explain(const Options& options, const RunContext& context) {
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);
   if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, context.cancel);
-  const Explained explained{graph, cluster, plan};
+  const std::optional<PipelineExplanation> pipeline =
+      options.op.empty() ? pipeline_of(step, plan, options, context) : std::nullopt;
+  const Explained explained{graph, cluster, plan, pipeline.has_value() ? &*pipeline : nullptr};
 
   std::string text;
   if (options.op.empty()) {
@@ -70,7 +85,7 @@ ExitCode explain(const Options& options, const RunContext& context) {
 
 Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
-  add_graph_argument(set, options->graph);
+  add_graph_argument(set, options->sizes.graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   set.add("--op", options->op,
           "Why this operator is on its device: start, finish, memory and step time on "
@@ -79,6 +94,7 @@ Run declare(OptionSet& set) {
         return name.empty() ? "the operator's name is empty" : std::string();
       })
       .type_name("NAME");
+  add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/false);
   add_order_option(set, options->order);
   return [options](const RunContext& context) { return explain(*options, context); };

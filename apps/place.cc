@@ -133,7 +133,7 @@ ExitCode place(const Options& options, const RunContext& context) {
     document = model.has_value() ? placed_model(*model, *format, graph, plan)
                                  : plan_to_json(plan, made.step);
   const ReportPlan shown{&plan, plan.method};
-  if (!options.report.empty()) report = html_report(graph, {&shown, 1});
+  if (!options.report.empty()) report = html_report(made.step, {&shown, 1});
   if (!options.micro_batch_graph.empty()) micro_batch = graph_to_json(made.graph_of_one());
   write_files(options, document, report, micro_batch);
   if (options.output != "-") show_plan(plan, times, made.step, context.json);

@@ -48,7 +48,7 @@ ExitCode report(const Options& options, const RunContext& context) {
                            std::to_string(plans[0].plan.micro_batches) + " on one page");
     shown.push_back({&plans[i].plan, options.plans[i]});
   }
-  const std::string page = html_report(plans[0].step.graph, shown);
+  const std::string page = html_report(plans[0].step, shown);
   write_result(options.output, page);
   if (context.json) {
     std::string text;

@@ -19,7 +19,7 @@ struct Options {
   GraphArgument graph;
   std::string plan, color = "auto";
   std::size_t width = 0;  // 0: as the terminal has it
-  bool ascii = false;
+  bool ascii = false, load = false;
 };
 
 std::size_t terminal_width() {
@@ -37,13 +37,13 @@ bool wants_color(const std::string& choice) {
 
 ExitCode show(const Options& options, const RunContext& context) {
   const auto [step, plan] = load_plan(options.plan, options.graph, context);
-  const OpGraph& graph = step.graph;
   const std::size_t width = options.width != 0 ? options.width : terminal_width();
-  print_result(context.json ? terminal_view_json(graph, plan, width)
-                            : terminal_view(graph, plan,
+  print_result(context.json ? terminal_view_json(step, plan, width)
+                            : terminal_view(step, plan,
                                             {.width = width,
                                              .color = wants_color(options.color),
-                                             .ascii = options.ascii}));
+                                             .ascii = options.ascii,
+                                             .load = options.load}));
   return ExitCode::kOk;
 }
 
@@ -62,6 +62,8 @@ Run declare(OptionSet& set) {
       .one_of({"auto", "always", "never"})
       .show_default();
   set.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
+  set.add_flag("--load", options->load,
+               "Of a plan of several micro-batches, too: how busy devices are, not with which");
   return [options](const RunContext& context) { return show(*options, context); };
 }
 

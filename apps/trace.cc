@@ -18,8 +18,7 @@ struct Options {
 
 ExitCode trace(const Options& options, const RunContext& context) {
   const auto [step, plan] = load_plan(options.plan, options.graph, context);
-  const OpGraph& graph = step.graph;
-  write_result(options.output, trace_events(graph, plan));
+  write_result(options.output, trace_events(step, plan));
   return ExitCode::kOk;
 }
 

@@ -53,8 +53,8 @@ ALLOWED = {
     "io/plan": "base graph cluster schedule io/text io/json io/cluster",
     "io/step": "base graph cluster cost schedule simulate io/text io/plan",
     "io": "base io/json io/profile io/graph",
-    "report/facts": "base graph schedule simulate verify",
-    "report/picture": "base graph schedule io/graph",
+    "report/facts": "base graph cluster schedule simulate verify",
+    "report/picture": "base graph cluster schedule io/graph report/facts",
     "report/text": "base graph cluster schedule simulate plan study io/text io/json report/facts",
     "report/html": "base graph schedule io/json report/facts",
     "report/export": "base graph schedule io/json io/graph_def io/onnx report/facts report/picture "

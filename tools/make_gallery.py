@@ -37,6 +37,11 @@ def make_pages(baechi: str, folder: Path) -> None:
     run("place", "tower.json", *cluster, "--method", "balanced", "-o", "tower.plan.json")
     picture = ["--to", "svg", "-o", str(IMAGES / "picture_two_tower.svg")]
     run("export", "tower.json", "tower.plan.json", *picture)
+    run("generate", "llama", "--training", "-o", "llama.json")
+    step = ["--cluster", "4x96GiB", "--micro-batches", "8"]
+    run("place", "llama.json", *step, "-o", "pipeline.json")
+    picture = ["--to", "svg", "-o", str(IMAGES / "picture_pipeline.svg")]
+    run("export", "llama.json", "pipeline.json", *picture)
 
 
 def take_pictures(browser: Any, folder: Path) -> None:

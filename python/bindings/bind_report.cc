@@ -48,14 +48,14 @@ void bind_report(nb::module_& m) {
         nb::gil_scoped_release unlocked;
         std::vector<ReportPlan> shown;
         for (std::size_t i = 0; i < plans.size(); ++i) shown.push_back({&plans[i].plan, labels[i]});
-        return html_report(*plans.front().graph, shown);
+        return html_report(plans.front().step_graph(), shown);
       },
       "plans"_a, "labels"_a, "One or two plans of a graph as the text of an HTML page.");
   m.def(
       "trace_events",
       [](const PlanHandle& h) {
         nb::gil_scoped_release unlocked;
-        return trace_events(*h.graph, h.plan);
+        return trace_events(h.step_graph(), h.plan);
       },
       "plan"_a, "A plan as the text of a trace that Perfetto and chrome://tracing open.");
   m.def(

@@ -42,7 +42,13 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
     const CostModel costs(*h.graph, cluster);
     Plan plan = h.plan;
     if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, cancel);
-    const Explained explained{*h.graph, cluster, plan};
+    std::optional<PipelineExplanation> pipeline;
+    if (h.step != nullptr && !op.has_value())
+      pipeline = {.bubbles = find_bubbles(*h.step, cluster, plan.schedule),
+                  .limit = pipeline_limit(plan),
+                  .next = next_steps(*h.micro_batch, plan, cancel),
+                  .scaled = h.micro_batch->batch_size().has_value()};
+    const Explained explained{*h.graph, cluster, plan, pipeline.has_value() ? &*pipeline : nullptr};
     if (op.has_value()) {
       const OperatorExplanation told =
           explain_operator(costs, plan, find_operator(*h.graph, *op), cancel);

@@ -47,6 +47,7 @@ struct PlanHandle {
   std::shared_ptr<const Unrolled> step = {};        // of more than one micro-batch
   std::shared_ptr<const OpGraph> micro_batch = {};  // the graph of one of them
 
+  StepGraph step_graph() const { return step != nullptr ? StepGraph(*step) : StepGraph(*graph); }
   GraphHandle graph_of_one() const { return {step != nullptr ? micro_batch : graph}; }
 };
 // A plan of a step of micro-batches.

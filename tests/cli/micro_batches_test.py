@@ -71,6 +71,95 @@ def test_plans_of_micro_batches_can_be_looked_at(
     assert done.returncode == 0, done.stderr
 
 
+CAUSES = ["fill", "drain", "imbalance", "transfers", "memory"]
+
+
+def test_explain_says_why_devices_are_idle_and_what_would_help(
+    run: Run, llama: dict[int, Path], plan: Path
+) -> None:
+    document = json.loads(run("explain", llama[1], plan, "--json").stdout)
+    makespan = json.loads(plan.read_text())["makespan"]
+    for device in document["devices"]:
+        assert list(device["idle"]) == CAUSES
+        assert sum(device["idle"].values()) == makespan - device["busy"]
+    pipeline = document["pipeline"]
+    assert pipeline["micro_batches"] == 8
+    assert pipeline["limit"]["busy"] == max(device["busy"] for device in document["devices"])
+    names = [outcome["name"] for outcome in pipeline["next"]]
+    assert names == ["4 micro-batches", "twice the memory"]  # of 8 samples
+    assert pipeline["next"][1]["makespan"] <= makespan
+    words = run("explain", llama[1], plan).stdout
+    assert "pipeline of 8 micro-batches: the stage on " in words
+    assert "costs of other micro-batches are scaled" in words
+    words = run("explain", llama[1], plan, "--sizes", llama[8]).stdout
+    assert "scaled" not in words
+
+
+def test_show_draws_micro_batches_or_the_load(run: Run, llama: dict[int, Path], plan: Path) -> None:
+    def first_device(*options: str) -> str:
+        shown = run("show", llama[1], plan, "--width", "120", "--ascii", *options)
+        assert shown.returncode == 0, shown.stderr
+        assert all(cause in shown.stdout for cause in CAUSES)
+        lines = [line for line in shown.stdout.splitlines() if line.startswith("gpu:")]
+        return lines[0].split("|")[1]
+
+    passes = first_device()
+    assert set("01234567abcdefgh") <= set(passes)
+    assert not set("01234567abcdefgh") & set(first_device("--load"))
+    shown = run("show", llama[1], plan, "--color", "always").stdout
+    assert "\x1b[34;7ma" in shown  # a backward pass of micro-batch 0
+    document = json.loads(run("show", llama[1], plan, "--json").stdout)
+    assert document["micro_batches"] == 8
+    assert all(list(device["idle"]) == CAUSES for device in document["devices"])
+
+
+def test_traces_have_passes_and_idle_time(run: Run, llama: dict[int, Path], plan: Path) -> None:
+    events = json.loads(run("trace", llama[1], plan).stdout)["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    passes = [event for event in slices if event["cat"] == "pass"]
+    assert {event["name"] for event in passes} == {
+        f"{way} {m}" for way in ("forward", "backward") for m in range(8)
+    }
+    operators = [
+        event for event in slices if "micro_batch" in event["args"] and event not in passes
+    ]
+    for event in operators:  # each lies in a pass of its own micro-batch
+        assert (
+            any(
+                outer["ts"] <= event["ts"]
+                and event["ts"] + event["dur"] <= outer["ts"] + outer["dur"] + 1e-6
+                and outer["pid"] == event["pid"]
+                and outer["args"]["micro_batch"] == event["args"]["micro_batch"]
+                for outer in passes
+            )
+            or event["dur"] == 0
+        )
+    idle = {event["name"] for event in slices if event["cat"] == "idle"}
+    assert idle
+    assert idle <= set(CAUSES)
+
+
+def test_a_picture_of_a_pipeline_and_a_page_have_every_micro_batch(
+    run: Run, llama: dict[int, Path], plan: Path, tmp_path: Path
+) -> None:
+    picture = run("export", llama[1], plan, "--to", "svg").stdout
+    for m in range(8):
+        for way in ("forward", "backward"):
+            assert f"<title>micro-batch {m}, {way}: " in picture
+    assert "idle, fill" in picture
+    assert picture == run("export", llama[1], plan, "--to", "svg").stdout
+    page = tmp_path / "page.html"
+    assert run("report", llama[1], plan, "-o", page).returncode == 0
+    text = page.read_text()
+    data = json.loads(text.split('type="application/json" id="data">')[1].split("</script>")[0])
+    assert set(data["operators"]["micro_batch"]) == {-1, *range(8)}
+    (shown,) = data["plans"]
+    assert shown["micro_batches"] == 8
+    for device in shown["devices"]:
+        idle = device["bubbles"]
+        assert sum(idle["time"]) == sum(idle["totals"]) == shown["makespan"] - device["busy"]
+
+
 def test_exports_of_the_placement_name_the_operators_of_one_micro_batch(
     run: Run, llama: dict[int, Path], plan: Path, tmp_path: Path
 ) -> None:

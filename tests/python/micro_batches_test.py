@@ -75,6 +75,17 @@ def test_what_cannot_be_is_said(
         plan.with_order("none")
 
 
+def test_explain_says_why_devices_are_idle_and_what_would_help(plan: baechi.Plan) -> None:
+    told = baechi.explain(plan)
+    for device in told["devices"]:
+        assert sum(device["idle"].values()) == plan.makespan_ns - device["busy"]
+    assert [outcome["name"] for outcome in told["pipeline"]["next"]] == [
+        "4 micro-batches",
+        "twice the memory",
+    ]
+    assert "pipeline of 8 micro-batches" in str(told)
+
+
 def test_studies_plan_steps_as_place_graph_does(
     sizes: list[baechi.Graph], cluster: baechi.Cluster
 ) -> None:

@@ -53,6 +53,25 @@ struct Unrolled {
   std::size_t mark = 0;  // so many letters longer are the names of copies 0
 };
 
+// A plan's graph, and which of its operators are of which micro-batch: borrowed.
+class StepGraph {
+ public:
+  StepGraph(const OpGraph& graph) : graph_(&graph) {}  // NOLINT(google-explicit-constructor)
+  StepGraph(const Unrolled& step)                      // NOLINT(google-explicit-constructor)
+      : graph_(&step.graph), step_(step.micro_batches > 1 ? &step : nullptr) {}
+
+  const OpGraph& graph() const { return *graph_; }
+  std::uint32_t micro_batches() const { return step_ == nullptr ? 1 : step_->micro_batches; }
+  // Absent: it runs once per step, adds up micro-batches, or there is only one.
+  std::optional<std::uint32_t> micro_batch(OpId op) const {
+    return step_ == nullptr ? std::nullopt : step_->micro_batch[op];
+  }
+
+ private:
+  const OpGraph* graph_;
+  const Unrolled* step_ = nullptr;
+};
+
 // The graph as a step of one micro-batch.
 Unrolled as_step(OpGraph graph);
 

@@ -16,6 +16,7 @@
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
+#include "baechi/report/picture/pipeline_svg.h"
 #include "baechi/report/picture/plan_dot.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/csv_field.h"
@@ -175,6 +176,10 @@ std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
 std::string to_dot(const OpGraph& graph, const Plan& plan) { return plan_dot(graph, plan); }
 std::string to_svg(const OpGraph& graph, const Plan& plan) { return plan_svg(graph, plan); }
 
+std::string to_pipeline_svg(const Unrolled& step, const Plan& plan) {
+  return pipeline_svg(step, plan);
+}
+
 std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   static_cast<void>(graph);
   return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
@@ -183,7 +188,10 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
 constexpr std::array<ExportFormat, 13> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
-    {"svg", "a picture: a lane per device, data flowing down, at most 300 nodes", to_svg},
+    {"svg",
+     "a picture: a lane per device, data flowing down, at most 300 nodes; of several micro-batches "
+     "time flowing to the right",
+     to_svg, false, to_pipeline_svg},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
      to_device_map, true},
     {"tensorflow", "TensorFlow device string per node", to_tensorflow, true},
@@ -209,6 +217,7 @@ std::span<const ExportFormat> export_formats() { return kFormats; }
 
 std::string write_export(const ExportFormat& format, const Unrolled& step,
                          const OpGraph& micro_batch, const Plan& plan) {
+  if (format.write_step != nullptr) return format.write_step(step, plan);
   return format.write(format.placement_alone ? micro_batch : step.graph, plan);
 }
 

@@ -18,6 +18,8 @@ struct ExportFormat {
   std::string_view summary;
   std::string (*write)(const OpGraph&, const Plan&);  // throws InputError when it cannot say it
   bool placement_alone = false;  // for a program that runs the model in an order of its own
+  // Of a step of several micro-batches, where `write` would not do.
+  std::string (*write_step)(const Unrolled&, const Plan&) = nullptr;
 };
 std::span<const ExportFormat> export_formats();
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "baechi/io/json/json_writer.h"
+#include "baechi/report/facts/bubbles.h"
 #include "baechi/report/facts/memory_curves.h"
 #include "baechi/report/facts/waits.h"
 
@@ -69,15 +70,17 @@ struct PlacedTransfer {  // where a transfer's slices are
 
 class TraceWriter {
  public:
-  TraceWriter(const OpGraph& graph, const Plan& plan)
-      : graph_(graph),
+  TraceWriter(const StepGraph& step, const Plan& plan)
+      : step_(step),
+        graph_(step.graph()),
         plan_(plan),
         cluster_(plan.cluster),
-        order_(order_of(plan.schedule, graph, cluster_.num_devices())),
-        waits_(find_waits(graph, plan.schedule, order_)) {}
+        order_(order_of(plan.schedule, graph_, cluster_.num_devices())),
+        waits_(find_waits(graph_, plan.schedule, order_)) {}
 
   std::string write() {
     place_transfers();
+    if (step_.micro_batches() > 1) write_pipeline();
     write_names();
     for (const OpId op : graph_.ops()) write_operator(op);
     for (const PlacedTransfer& transfer : transfers_) write_transfer(transfer);
@@ -200,12 +203,42 @@ class TraceWriter {
                        })});
   }
 
+  // Passes come before the operators that lie in them.
+  void write_pipeline() {
+    for (const DeviceId device : cluster_.devices()) write_passes(device);
+    const auto bubbles = find_bubbles(step_, cluster_, plan_.schedule);
+    for (const DeviceId device : cluster_.devices())
+      for (const Bubble& bubble : bubbles[device].bubbles)
+        add_slice(kBubbleCauses[static_cast<std::size_t>(bubble.cause)], "idle",
+                  lanes_.take(process(device), "idle", bubble.start, bubble.end),
+                  {bubble.start, bubble.end}, [](JsonWriter&) {});
+  }
+
+  void write_passes(DeviceId device) {
+    const std::vector<OpId>& order = order_[device];
+    for (std::size_t i = 0; i < order.size();) {
+      const std::optional<std::uint32_t> number = step_.micro_batch(order[i]);
+      const bool backward = graph_[order[i]].backward;
+      const Time start = plan_.schedule.slots[order[i]].start;
+      Time end = start;
+      for (; i < order.size() && step_.micro_batch(order[i]) == number &&
+             graph_[order[i]].backward == backward;
+           ++i)
+        end = plan_.schedule.slots[order[i]].end;
+      if (!number.has_value() || end == start) continue;
+      const std::string name = (backward ? "backward " : "forward ") + std::to_string(*number);
+      add_slice(name, "pass", {process(device), kComputeThread}, {start, end},
+                [&](JsonWriter& json) { json.field("micro_batch", *number); });
+    }
+  }
+
   void write_operator(OpId op) {
     const OpSlot& slot = plan_.schedule.slots[op];
     add_slice(graph_[op].name, graph_[op].backward ? "backward" : "forward",
               {process(slot.device), kComputeThread}, {slot.start, slot.end},
               [&](JsonWriter& json) {
                 json.field("kind", graph_[op].kind);
+                if (const auto number = step_.micro_batch(op)) json.field("micro_batch", *number);
                 json.field("permanent", graph_[op].permanent.count());
                 json.field("temporary", graph_[op].temporary.count());
                 json.field("outputs", graph_.output_bytes(op).count());
@@ -274,6 +307,7 @@ class TraceWriter {
     }
   }
 
+  const StepGraph step_;
   const OpGraph& graph_;
   const Plan& plan_;
   Cluster cluster_;
@@ -287,8 +321,8 @@ class TraceWriter {
 
 }  // namespace
 
-std::string trace_events(const OpGraph& graph, const Plan& plan) {
-  return TraceWriter(graph, plan).write();
+std::string trace_events(const StepGraph& step, const Plan& plan) {
+  return TraceWriter(step, plan).write();
 }
 
 }  // namespace baechi

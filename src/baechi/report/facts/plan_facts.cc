@@ -74,9 +74,24 @@ void thin_curves(PlanFacts& facts, Time makespan, std::size_t max_points) {
   }
 }
 
+// Sums stay those of all.
+void keep_longest(IdVector<DeviceId, DeviceBubbles>& bubbles, Time makespan, std::size_t most) {
+  const auto count = [&] {
+    std::size_t all = 0;
+    for (const DeviceBubbles& device : bubbles) all += device.bubbles.size();
+    return all;
+  };
+  for (std::int64_t share = std::int64_t{1} << 20; count() > most && share >= 2; share /= 2)
+    for (DeviceBubbles& device : bubbles)
+      std::erase_if(device.bubbles, [&](const Bubble& bubble) {
+        return (bubble.end - bubble.start) * share < makespan;
+      });
+}
+
 }  // namespace
 
-PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimits& limits) {
+PlanFacts plan_facts(const StepGraph& step, const Plan& plan, const PlanFactsLimits& limits) {
+  const OpGraph& graph = step.graph();
   const Cluster cluster(plan.cluster);
   const Schedule& schedule = plan.schedule;
   const DeviceOrder order = order_of(schedule, graph, cluster.num_devices());
@@ -85,6 +100,10 @@ PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimi
   facts.transfers = longest_transfers(schedule, limits.transfers);
   facts.waits = find_waits(graph, schedule, order);
   facts.curves = memory_curves(graph, schedule, cluster.num_devices());
+  if (step.micro_batches() > 1) {
+    facts.bubbles = find_bubbles(step, cluster, schedule, order, facts.waits, facts.curves);
+    keep_longest(facts.bubbles, schedule.makespan, limits.bubbles);
+  }
   facts.peaks = peaks_of(graph, schedule, facts.curves, limits.holders);
   thin_curves(facts, schedule.makespan, limits.curve_points);
   facts.broken =

@@ -11,6 +11,8 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/report/facts/bubbles.h"
 #include "baechi/report/facts/memory_curves.h"
 #include "baechi/report/facts/timeline_bars.h"
 #include "baechi/report/facts/waits.h"
@@ -33,6 +35,7 @@ struct PlanFactsLimits {  // what a page can show
   std::size_t transfers = 30'000;
   std::size_t curve_points = 16'000;  // over all devices
   std::size_t holders = 12;           // per device
+  std::size_t bubbles = 20'000;       // the longest
   std::size_t path_parts = 20'000;
 };
 
@@ -49,11 +52,12 @@ struct PlanFacts {
   bool curves_thinned = false;
   IdVector<DeviceId, PeakFacts> peaks;
   Waits waits;
-  CriticalPath path;                 // empty when something starts for no reason
-  std::vector<PathPart> path_parts;  // one per link, or fewer when there are too many
-  std::vector<std::string> broken;   // what verify/ objects to
+  IdVector<DeviceId, DeviceBubbles> bubbles;  // of several micro-batches; else empty
+  CriticalPath path;                          // empty when something starts for no reason
+  std::vector<PathPart> path_parts;           // one per link, or fewer when there are too many
+  std::vector<std::string> broken;            // what verify/ objects to
 };
 
-PlanFacts plan_facts(const OpGraph& graph, const Plan& plan, const PlanFactsLimits& limits = {});
+PlanFacts plan_facts(const StepGraph& step, const Plan& plan, const PlanFactsLimits& limits = {});
 
 }  // namespace baechi

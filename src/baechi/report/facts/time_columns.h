@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -16,6 +17,7 @@ struct DeviceColumns {
   std::vector<Time> computing;
   std::vector<Time> moving;   // sending or receiving; may exceed the column when transfers overlap
   std::vector<Bytes> memory;  // the most it holds in the column
+  std::vector<std::optional<OpId>> longest;  // of those that compute in it
 };
 
 struct TimeColumns {

@@ -92,7 +92,23 @@ function describeMemory(plan, index, moment, step) {
   ];
 }
 
+function describeBubble(plan, index, i) {
+  const {bubbles, name} = plan.devices[index];
+  const [cause, ...why] = BUBBLES[bubbles.cause[i]].words.split(": ");
+  const share = (time) => percentText(Math.round((1000 * time) / Math.max(plan.makespan, 1)) / 1000);
+  const time = bubbles.end[i] - bubbles.start[i];
+  return [
+    element("div.op-name", {}, `${name} is idle: ${cause}`),
+    definition([
+      ["why", why.join(": ")],
+      ["for", `${timeText(time)}, from ${momentText(bubbles.start[i], Math.max(time / 100, 1))} to ${momentText(bubbles.end[i], Math.max(time / 100, 1))}`],
+      ["in all", `${timeText(bubbles.totals[bubbles.cause[i]])}, ${share(bubbles.totals[bubbles.cause[i]])} of the step`],
+    ]),
+  ];
+}
+
 function describe(data, found, step, follow) {
+  if (found.bubble !== undefined) return describeBubble(found.plan, found.device, found.bubble);
   if (found.bar !== undefined) return describeBar(data, found.plan, found.bar, follow);
   if (found.transfer !== undefined) return describeTransfer(data, found.plan, found.transfer, follow);
   return describeMemory(found.plan, found.device, found.moment, step);

@@ -50,7 +50,8 @@ void fill(std::string& page, std::string_view name, std::string_view content) {
 
 }  // namespace
 
-std::string html_report(const OpGraph& graph, std::span<const ReportPlan> plans) {
+std::string html_report(const StepGraph& step, std::span<const ReportPlan> plans) {
+  const OpGraph& graph = step.graph();
   BAECHI_ASSERT(plans.size() == 1 || plans.size() == 2, "a report shows one plan or two");
   std::string script;
   for (const std::string_view part : html::kScripts) script += part;
@@ -59,7 +60,7 @@ std::string html_report(const OpGraph& graph, std::span<const ReportPlan> plans)
   fill(page, "title", escaped(graph.name().empty() ? "plan" : graph.name()));
   fill(page, "style", html::kStyle);
   fill(page, "script", script);
-  fill(page, "data", for_script(report_data(graph, plans)));
+  fill(page, "data", for_script(report_data(step, plans)));
   return page;
 }
 

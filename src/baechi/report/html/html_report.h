@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
@@ -16,7 +16,7 @@ struct ReportPlan {
   std::string label;           // what the page calls it: "A", a file's name
 };
 
-// Equal input gives equal text. Requires one or two plans of this graph.
-std::string html_report(const OpGraph& graph, std::span<const ReportPlan> plans);
+// Equal input gives equal text. Requires one or two plans of this step.
+std::string html_report(const StepGraph& step, std::span<const ReportPlan> plans);
 
 }  // namespace baechi

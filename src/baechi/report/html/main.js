@@ -4,7 +4,7 @@ const data = decode(document.getElementById("data").textContent);
 const store = {
   data,
   view: new View(Math.max(...data.plans.map((plan) => plan.makespan))),
-  groups: groupOperators(data, "kind"),
+  groups: groupOperators(data, microBatches(data) > 1 ? "micro-batch" : "kind"),
   matches: null, // by operator row: found by the search, or null without one
   group: null, // the legend's entry that stands out, or null
   selection: null,
@@ -121,14 +121,15 @@ const colorBy = element("select", {"aria-label": "Colour by", onchange: () => {
   store.group = null;
   showLegend();
   redraw();
-}}, element("option", {value: "kind"}, "Colour by kind"), element("option", {value: "pass"}, "Colour by pass"), element("option", {value: "layer"}, "Colour by layer"));
+}}, ...(microBatches(data) > 1 ? [element("option", {value: "micro-batch"}, "Colour by micro-batch")] : []), element("option", {value: "kind"}, "Colour by kind"), element("option", {value: "pass"}, "Colour by pass"), element("option", {value: "layer"}, "Colour by layer"));
 
 const legend = element("div.legend");
 
 function showLegend() {
   const {groups, colored} = store.groups;
   const entries = groups.slice(0, colored).map((group, i) => [group.name, `--c${i}`]);
-  if (groups.length > colored) entries.push([plural(groups.length - colored, "other"), "--other"]);
+  const passes = store.groups.by === "micro-batch";
+  if (groups.length > colored) entries.push([passes ? groups[colored].name : plural(groups.length - colored, "other"), "--other"]);
   legend.replaceChildren(
     ...entries.map(([name, color], i) => element("button", {
       "aria-pressed": String(store.group === i),
@@ -139,7 +140,9 @@ function showLegend() {
         redraw();
       },
     }, element("span.swatch", {style: `background:var(${color})`}), name)),
-    ...[["sent", "--send", ""], ["received", "--receive", ""], ["memory", "--memory", ""], ["capacity", "--capacity", ".rule"], ["critical path", "--critical", ".rule"]].map(([name, color, shape]) =>
+    passes ? element("span.mark", {}, element("span.swatch", {style: "background:linear-gradient(var(--forward), var(--forward)), var(--c0)"}), "lighter: forward") : "",
+    ...[["sent", "--send", ""], ["received", "--receive", ""], ["memory", "--memory", ""], ["capacity", "--capacity", ".rule"], ["critical path", "--critical", ".rule"],
+      ...(microBatches(data) > 1 ? BUBBLES.map((part) => [`idle: ${part.name}`, part.color, ""]) : [])].map(([name, color, shape]) =>
       element("span.mark", {}, element(`span.swatch${shape}`, {style: `background:var(${color})`}), name)));
 }
 
@@ -239,7 +242,8 @@ document.getElementById("main").append(...[
   single ? null : comparison(data.plans),
   timelineSection,
   ...pair("Methods compared", methodsTable),
-  ...pair("Devices", (plan) => [devicesTable(plan), swatches([{words: "computing", color: "--c0"}, ...IDLE])]),
+  ...pair("Devices", (plan) => [devicesTable(plan), swatches([{words: "computing", color: "--c0"}, ...idleParts(plan)]),
+    ...(plan.micro_batches > 1 ? [element("h3", {style: "margin-top:14px"}, "Why they are idle"), bubblesTable(plan)] : [])]),
   element("div.grid", {}, ...(single ? [
     pair("Memory at the peaks", (plan) => memorySection(data, plan, follow)), pair("Critical path", (plan) => pathSection(data, plan, follow)),
   ] : []).flat()),

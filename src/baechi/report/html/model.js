@@ -13,6 +13,14 @@ const IDLE = [
   {name: "other", words: "order", color: "--c3"},
   {name: "after", words: "nothing left to do", color: "--line"},
 ];
+// Why a device of a pipeline is idle, in place of the former.
+const BUBBLES = [
+  {name: "fill", words: "fill: the first micro-batch is on its way", color: "--fill"},
+  {name: "drain", words: "drain: the last one is on its way back, or has left", color: "--drain"},
+  {name: "imbalance", words: "imbalance: what comes next is still computed elsewhere", color: "--imbalance"},
+  {name: "transfers", words: "transfers: it is in a queue or on its way", color: "--moving"},
+  {name: "memory", words: "memory: something is ready, and there is no room for it", color: "--no-room"},
+];
 const USES = [
   {words: "computing", color: "--c0"},
   {words: "moving data", color: "--receive"},
@@ -85,6 +93,17 @@ function decodeCurve(device) {
   };
 }
 
+// Idle spans of a device, where the plan is one of several micro-batches.
+function decodeBubbles(columns) {
+  let at = 0;
+  const start = columns.gap.map((gap, i) => {
+    const begin = at + gap;
+    at = begin + columns.time[i];
+    return begin;
+  });
+  return {start, end: start.map((moment, i) => moment + columns.time[i]), cause: columns.cause, totals: columns.totals};
+}
+
 function decodePath(plan, bars, transfers) {
   return plan.critical_path.map(([reason, start, time, use, operator, device, transfer]) => {
     if (transfer === undefined) {
@@ -102,7 +121,10 @@ function decodePlan(plan, number, data) {
   const transfers = decodeTransfers(plan.transfers);
   const channelsOf = new Map();
   for (const [from, to, ...channels] of plan.channel_pairs) channelsOf.set(`${from} ${to}`, channels);
-  for (const device of plan.devices) device.curve = decodeCurve(device);
+  for (const device of plan.devices) {
+    device.curve = decodeCurve(device);
+    device.bubbles = device.bubbles === undefined ? null : decodeBubbles(device.bubbles);
+  }
   return {
     ...plan,
     number,
@@ -141,8 +163,23 @@ function memoryAt(curve, at) {
   return i < 0 ? 0 : curve.bytes[i];
 }
 
-// What an operator belongs to, in the three ways of colouring.
+// Of how many micro-batches a step consists.
+function microBatches(data) {
+  return data.plans[0].micro_batches ?? 1;
+}
+
+// The micro-batches that share a colour, in words.
+function microBatchGroup(data, row) {
+  const own = data.operators.micro_batch[row];
+  if (own < 0) return "once per step";
+  const alike = [];
+  for (let m = own % 8; m < microBatches(data); m += 8) alike.push(m);
+  return `${alike.length > 1 ? "" : "micro-batch "}${alike.slice(0, 3).join(", ")}${alike.length > 3 ? ", ..." : ""}`;
+}
+
+// What an operator belongs to, in the ways of colouring.
 const GROUPINGS = {
+  "micro-batch": microBatchGroup,
   kind: (data, row) => data.kinds[data.operators.kind[row]] || "(no kind)",
   pass: (data, row) => (data.operators.backward[row] ? "backward and update" : "forward"),
   layer: (data, row) => {
@@ -172,11 +209,15 @@ function groupOperators(data, by) {
     const busy = bars.block.get(i)?.busy ?? bars.end[i] - bars.start[i];
     groups[ofRow[bars.operator[i]]].time += busy;
   }
-  const order = groups.map((_, i) => i).sort((a, b) => groups[b].time - groups[a].time || a - b);
+  const order = groups.map((_, i) => i);
+  const place = (group) => (groups[group].name === "once per step" ? 9 : Number(/\d+/.exec(groups[group].name)));
+  if (by === "micro-batch") order.sort((a, b) => place(a) - place(b));
+  else order.sort((a, b) => groups[b].time - groups[a].time || a - b);
   const rank = new Int32Array(groups.length);
   order.forEach((group, place) => (rank[group] = place));
   const colored = groups.length <= 8 ? groups.length : 8;
   return {
+    by,
     groups: order.map((group) => groups[group]),
     colored,
     color: (row) => Math.min(rank[ofRow[row]], colored),

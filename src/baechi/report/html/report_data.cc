@@ -47,6 +47,7 @@ class PlanWriter {
     json_.field("label", label);
     json_.field("method", plan_.method);
     json_.field("makespan", plan_.makespan().count());
+    if (plan_.micro_batches > 1) json_.field("micro_batches", plan_.micro_batches);
     json_.field("order", execution_order_name(plan_.order));
     write_texts("fallbacks", plan_.fallbacks);
     write_texts("notes", plan_.notes);
@@ -157,6 +158,7 @@ class PlanWriter {
       json_.field("sent", seen.sent.count());
       json_.field("received", seen.received.count());
       write_idle(facts_.waits.idle[id]);
+      if (!facts_.bubbles.empty()) write_bubbles(facts_.bubbles[id]);
       write_peak(facts_.peaks[id]);
       if (seen.run_peak.has_value()) json_.field("run_peak", seen.run_peak->count());
       write_curve(facts_.curves[id]);
@@ -174,6 +176,21 @@ class PlanWriter {
     json_.field("moving", idle.moving.count());
     json_.field("other", idle.other.count());
     json_.field("after", idle.after.count());
+    json_.end_object();
+  }
+
+  void write_bubbles(const DeviceBubbles& told) {
+    json_.key("bubbles");
+    json_.begin_object();
+    Time end;  // of the bubble before
+    write_column(json_, "gap", told.bubbles, [&](const Bubble& bubble) {
+      return (bubble.start - std::exchange(end, bubble.end)).count();
+    });
+    write_column(json_, "time", told.bubbles,
+                 [](const Bubble& bubble) { return (bubble.end - bubble.start).count(); });
+    write_column(json_, "cause", told.bubbles,
+                 [](const Bubble& bubble) { return static_cast<unsigned>(bubble.cause); });
+    write_column(json_, "totals", told.total, [](Time total) { return total.count(); });
     json_.end_object();
   }
 
@@ -313,11 +330,12 @@ class PlanWriter {
 
 }  // namespace
 
-std::string report_data(const OpGraph& graph, std::span<const ReportPlan> plans) {
+std::string report_data(const StepGraph& step, std::span<const ReportPlan> plans) {
+  const OpGraph& graph = step.graph();
   std::vector<PlanFacts> facts;
-  ReportOperators operators(graph);
+  ReportOperators operators(step);
   for (const ReportPlan& shown : plans) {
-    facts.push_back(plan_facts(graph, *shown.plan));
+    facts.push_back(plan_facts(step, *shown.plan));
     show_operators(graph, *shown.plan, facts.back(), operators);
   }
   operators.number();

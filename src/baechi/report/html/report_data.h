@@ -6,11 +6,11 @@
 #include <span>
 #include <string>
 
-#include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/report/html/html_report.h"
 
 namespace baechi {
 
-std::string report_data(const OpGraph& graph, std::span<const ReportPlan> plans);
+std::string report_data(const StepGraph& step, std::span<const ReportPlan> plans);
 
 }  // namespace baechi

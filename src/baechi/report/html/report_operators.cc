@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/report/html/report_operators.h"
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string_view>
 
 namespace baechi {
@@ -54,6 +56,11 @@ void ReportOperators::write(JsonWriter& json) const {
   write_column(json, "permanent", shown_, [&](OpId op) { return graph_[op].permanent.count(); });
   write_column(json, "temporary", shown_, [&](OpId op) { return graph_[op].temporary.count(); });
   write_column(json, "outputs", shown_, [&](OpId op) { return graph_.output_bytes(op).count(); });
+  if (step_.micro_batches() > 1)  // -1: runs once per step
+    write_column(json, "micro_batch", shown_, [&](OpId op) {
+      const std::optional<std::uint32_t> own = step_.micro_batch(op);
+      return own.has_value() ? static_cast<std::int64_t>(*own) : -1;
+    });
   json.end_object();
 }
 

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/io/json/json_writer.h"
 
 namespace baechi {
 
 class ReportOperators {
  public:
-  explicit ReportOperators(const OpGraph& graph) : graph_(graph), rows_(graph.num_ops()) {}
+  explicit ReportOperators(const StepGraph& step)
+      : step_(step), graph_(step.graph()), rows_(graph_.num_ops()) {}
 
   void show(OpId op) { rows_[op] = 0; }
   void number();  // after the last show(): rows are in operator order
@@ -29,6 +31,7 @@ class ReportOperators {
  private:
   void write_names(JsonWriter& json) const;
 
+  const StepGraph step_;
   const OpGraph& graph_;
   IdVector<OpId, std::optional<std::size_t>> rows_;
   std::vector<OpId> shown_;

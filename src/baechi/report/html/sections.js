@@ -51,7 +51,7 @@ function summaryTiles(data, plan) {
   const busy = plan.devices.reduce((sum, d) => sum + d.busy, 0);
   const share = plan.makespan > 0 ? busy / (plan.makespan * plan.devices.length) : 0;
   return element("div.tiles", {},
-    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `${ORDER_WORDS[plan.order]}by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
+    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `${plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches, ` : ""}${ORDER_WORDS[plan.order]}by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
     gapTile(plan),
     memoryTile(plan),
     tile("Devices used", [`${plan.usedDevices}`, element("small", {}, ` of ${plan.devices.length}`)],
@@ -125,11 +125,23 @@ function devicesTable(plan) {
     plan.devices.map((d) => {
       let operators = 0;
       for (let i = d.first; i < d.last; ++i) operators += plan.bars.block.get(i)?.operators ?? 1;
-      const idle = IDLE.map((part) => [d.idle[part.name], part.color, `${part.words}: ${timeText(d.idle[part.name])}`]);
+      const idle = d.bubbles !== null ? BUBBLES.map((part, i) => [d.bubbles.totals[i], part.color, `${part.words}: ${timeText(d.bubbles.totals[i])}`]) : IDLE.map((part) => [d.idle[part.name], part.color, `${part.words}: ${timeText(d.idle[part.name])}`]);
       return {cells: [d.name, percentText(Math.round((100 * d.busy) / Math.max(plan.makespan, 1)) / 100),
         stacked([[d.busy, "--c0", `computing: ${timeText(d.busy)}`], ...idle], plan.makespan),
         countText(operators), bytesText(d.sent), bytesText(d.received)]};
     }));
+}
+
+// Of a pipeline: idle time by cause, in figures.
+function bubblesTable(plan) {
+  const share = (time) => (time === 0 ? "" : `${timeText(time)} (${200 * time < plan.makespan ? "<1%" : percentText(Math.round((100 * time) / Math.max(plan.makespan, 1)) / 100)})`);
+  const row = (name, idle, totals) => ({cells: [name, share(idle), ...totals.map(share)]});
+  return table([{name: "device"}, {name: "idle", type: "number"}, ...BUBBLES.map((part) => ({name: part.name, type: "number"}))],
+    plan.devices.map((d) => row(d.name, d.bubbles.totals.reduce((sum, time) => sum + time, 0), d.bubbles.totals)));
+}
+
+function idleParts(plan) {
+  return plan.micro_batches > 1 ? BUBBLES : IDLE;
 }
 
 function swatches(items) {

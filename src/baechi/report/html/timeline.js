@@ -271,6 +271,9 @@ class Timeline {
     const {bars} = plan;
     const {view, groups, selection} = this.store;
     const device = plan.devices[lane.device];
+    const passes = groups.by === "micro-batch";
+    const {backward} = this.store.data.operators;
+    this.drawBubbles(lane);
     const columns = new Map();
     const nsPerPixel = (view.end - view.begin) / this.plotWidth;
     let i = Math.max(device.first, lastNotAfter(bars.start, view.begin, device.first, device.last));
@@ -308,6 +311,10 @@ class Timeline {
       context.globalAlpha = focus === 0 ? 0.15 : 1;
       context.fillStyle = this.palette[groups.color(bars.operator[bar])];
       context.fillRect(left, lane.y, Math.max(width - (width > 4 ? 0.75 : 0), 1), lane.height);
+      if (passes && !backward[bars.operator[bar]]) {
+        context.fillStyle = this.color("--forward");
+        context.fillRect(left, lane.y, Math.max(width - (width > 4 ? 0.75 : 0), 1), lane.height);
+      }
       if (width > 46) {
         const from = Math.max(left, GUTTER);
         const name = shortName(this.store.data.names[bars.operator[bar]]);
@@ -316,8 +323,52 @@ class Timeline {
       }
     }
     context.globalAlpha = 1;
+    if (passes) this.drawPasses(lane);
     if (selection && selection.plan === plan && selection.bar >= device.first && selection.bar < device.last)
       this.outline(bars.start[selection.bar], bars.end[selection.bar], lane.y, lane.height);
+  }
+
+  // Of a pipeline: idle time in the colour of its cause, a tint with a line below.
+  drawBubbles(lane) {
+    const {context} = this;
+    const {view} = this.store;
+    const {bubbles} = this.plan.devices[lane.device];
+    if (bubbles === null || this.store.matches) return;
+    const first = Math.max(0, lastNotAfter(bubbles.start, view.begin, 0, bubbles.start.length));
+    for (let i = first; i < bubbles.start.length && bubbles.start[i] < view.end; ++i) {
+      const left = this.x(bubbles.start[i]);
+      const width = Math.max(this.x(bubbles.end[i]) - left, 0.5);
+      context.fillStyle = this.color(BUBBLES[bubbles.cause[i]].color);
+      context.globalAlpha = 0.35;
+      context.fillRect(left, lane.y, width, lane.height);
+      context.globalAlpha = 1;
+      context.fillRect(left, lane.y + lane.height - 4, width, 4);
+    }
+  }
+
+  // The numbers of micro-batches on bars that are too narrow for names, once for those that follow each other.
+  drawPasses(lane) {
+    const {plan} = this;
+    const {bars} = plan;
+    const {data, view} = this.store;
+    const {micro_batch: batch, backward} = data.operators;
+    const device = plan.devices[lane.device];
+    const like = (a, b) => batch[bars.operator[a]] === batch[bars.operator[b]] && backward[bars.operator[a]] === backward[bars.operator[b]];
+    let i = Math.max(device.first, lastNotAfter(bars.start, view.begin, device.first, device.last));
+    while (i < device.last && bars.start[i] < view.end) {
+      let last = i;
+      let named = false;
+      for (let k = i; k < device.last && like(k, i); ++k) {
+        named ||= this.x(bars.end[k]) - this.x(bars.start[k]) > 46;
+        last = k;
+      }
+      const left = Math.max(this.x(bars.start[i]), GUTTER);
+      const right = Math.min(this.x(bars.end[last]), this.width);
+      const number = batch[bars.operator[i]];
+      if (!named && number >= 0 && right - left > (number < 10 ? 9 : 16))
+        this.text(String(number), (left + right) / 2, lane.y + lane.height / 2, {font: "600 11.5px", color: "#10131a", align: "center"});
+      i = last + 1;
+    }
   }
 
   outline(start, end, y, height) {
@@ -508,7 +559,7 @@ class Timeline {
 
   // --- what is where -----------------------------------------------------------------------------
 
-  // {plan, bar} or {plan, transfer} or {plan, device, moment} for memory, or null.
+  // {plan, bar} or {plan, transfer} or {plan, device, moment} for memory or {plan, device, bubble}, or null.
   at(x, y) {
     if (x < GUTTER || y < OVERVIEW + AXIS) return null;
     const inside = y - OVERVIEW - AXIS + this.box.scrollTop;
@@ -517,7 +568,8 @@ class Timeline {
     const moment = this.moment(x);
     const {plan} = this;
     if (lane.type === "memory") return moment <= plan.makespan ? {plan, device: lane.device, moment} : null;
-    return lane.type === "compute" ? this.barAt(lane, moment) : this.transferAt(lane, moment, inside);
+    if (lane.type === "compute") return this.barAt(lane, moment) ?? this.bubbleAt(lane, moment);
+    return this.transferAt(lane, moment, inside);
   }
 
   barAt(lane, moment) {
@@ -536,6 +588,13 @@ class Timeline {
       }
     }
     return best === null ? null : {plan, bar: best};
+  }
+
+  bubbleAt(lane, moment) {
+    const {bubbles} = this.plan.devices[lane.device];
+    if (bubbles === null) return null;
+    const i = lastNotAfter(bubbles.start, moment, 0, bubbles.start.length);
+    return i >= 0 && moment < bubbles.end[i] ? {plan: this.plan, device: lane.device, bubble: i} : null;
   }
 
   transferAt(lane, moment, y) {

@@ -13,6 +13,7 @@
 #include "baechi/io/graph/write_dot.h"
 #include "baechi/report/picture/picture_layout.h"
 #include "baechi/report/picture/plan_picture.h"
+#include "baechi/report/picture/svg_text.h"
 
 namespace baechi {
 namespace {
@@ -26,29 +27,6 @@ constexpr std::size_t kMostLabels = 40;      // on edges between devices: the he
 // Stripes that tell neighbouring groups apart.
 constexpr std::array<std::string_view, 6> kStripes{"#1f78b4", "#e31a1c", "#33a02c",
                                                    "#6a3d9a", "#ff7f00", "#b15928"};
-
-std::string xml(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
-    }
-  }
-  return out;
-}
 
 // The end of a long name says more than its beginning.
 std::string shortened(std::string_view text) {
@@ -89,7 +67,7 @@ class SvgWriter {
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width_) +
            attribute("height", height_) + " viewBox=\"0 0 " + std::to_string(width_) + " " +
            std::to_string(height_) + "\" role=\"img\">\n";
-    out_ += "<title>" + xml(graph_.name().empty() ? "plan" : graph_.name()) + ": " +
+    out_ += "<title>" + xml_text(graph_.name().empty() ? "plan" : graph_.name()) + ": " +
             std::to_string(graph_.num_ops()) + " operators, a step of " +
             short_text(plan_.makespan()) + "</title>\n";
     out_ +=
@@ -131,9 +109,10 @@ class SvgWriter {
                                  ? short_text(plan_.devices[device].peak) + " of "
                                  : std::string();
     out_ += "<text class=\"d\"" + attribute("x", lane_left_[device] + kLanePadding) +
-            attribute("y", kMargin + 19) + ">" + xml(spec.name) + "</text>\n<text class=\"s\"" +
-            attribute("x", lane_left_[device] + kLanePadding) + attribute("y", kMargin + 34) + ">" +
-            xml(used + short_text(spec.capacity)) + "</text>\n";
+            attribute("y", kMargin + 19) + ">" + xml_text(spec.name) +
+            "</text>\n<text class=\"s\"" + attribute("x", lane_left_[device] + kLanePadding) +
+            attribute("y", kMargin + 34) + ">" + xml_text(used + short_text(spec.capacity)) +
+            "</text>\n";
   }
 
   void write_node(std::size_t n) {
@@ -153,13 +132,13 @@ class SvgWriter {
                attribute("height", kNodeHeight) + " rx=\"2\" fill=\"" +
                std::string(kStripes[node.group->index() % kStripes.size()]) + "\"/>";
     }
-    out_ += "<title>" + xml(told) + "</title><rect" + attribute("x", left(n)) +
-            attribute("y", top(n)) + attribute("width", kNodeWidth) +
-            attribute("height", kNodeHeight) + " rx=\"5\" stroke=\"#6b7280\" fill=\"" +
-            std::string(dot_fill(node.device)) + "\"/>" + stripe + "<text" +
-            attribute("x", left(n) + 10) + attribute("y", top(n) + 15) + ">" +
-            xml(shortened(node.name)) + "</text><text class=\"s\"" + attribute("x", left(n) + 10) +
-            attribute("y", top(n) + 28) + ">" + xml(shortened(second)) + "</text></g>\n";
+    out_ +=
+        "<title>" + xml_text(told) + "</title><rect" + attribute("x", left(n)) +
+        attribute("y", top(n)) + attribute("width", kNodeWidth) + attribute("height", kNodeHeight) +
+        " rx=\"5\" stroke=\"#6b7280\" fill=\"" + std::string(dot_fill(node.device)) + "\"/>" +
+        stripe + "<text" + attribute("x", left(n) + 10) + attribute("y", top(n) + 15) + ">" +
+        xml_text(shortened(node.name)) + "</text><text class=\"s\"" + attribute("x", left(n) + 10) +
+        attribute("y", top(n) + 28) + ">" + xml_text(shortened(second)) + "</text></g>\n";
   }
 
   bool crosses(const PictureEdge& edge) const {
@@ -201,7 +180,7 @@ class SvgWriter {
     const std::int64_t x = (left(edge.from) + left(edge.to) + kNodeWidth) / 2;
     const std::int64_t y = (top(edge.from) + top(edge.to) + kNodeHeight) / 2;
     out_ += "<text class=\"l\" text-anchor=\"middle\"" + attribute("x", x) + attribute("y", y + 4) +
-            ">" + xml(short_text(edge.bytes)) + "</text>\n";
+            ">" + xml_text(short_text(edge.bytes)) + "</text>\n";
   }
 
   const OpGraph& graph_;

@@ -50,7 +50,12 @@ const char* use_name(CriticalUse use) {
 class PlanJson {
  public:
   PlanJson(const Explained& of, const PlanExplanation& told, std::string& out)
-      : graph_(of.graph), cluster_(of.cluster), plan_(of.plan), told_(told), json_(out) {}
+      : graph_(of.graph),
+        cluster_(of.cluster),
+        plan_(of.plan),
+        pipeline_(of.pipeline),
+        told_(told),
+        json_(out) {}
 
   void write() {
     json_.begin_object();
@@ -67,6 +72,7 @@ class PlanJson {
     json_.begin_array();
     for (std::size_t i = 0; i < told_.path.links.size(); ++i) write_link(i);
     json_.end_array();
+    if (pipeline_ != nullptr) write_pipeline(json_, plan_, *pipeline_);
     json_.key("devices");
     json_.begin_array();
     for (const DeviceId device : told_.peaks.keys()) write_device(device);
@@ -120,6 +126,7 @@ class PlanJson {
     json_.begin_object();
     json_.field("name", cluster_[device].name);
     json_.field("busy", seen.busy.count());
+    if (pipeline_ != nullptr) write_bubbles(json_, pipeline_->bubbles[device]);
     json_.field("capacity", cluster_[device].capacity.count());
     json_.field("peak", seen.peak.count());
     if (seen.run_peak.has_value()) json_.field("run_peak", seen.run_peak->count());
@@ -143,6 +150,7 @@ class PlanJson {
   const OpGraph& graph_;
   const Cluster& cluster_;
   const Plan& plan_;
+  const PipelineExplanation* pipeline_;
   const PlanExplanation& told_;
   JsonWriter json_;
 };

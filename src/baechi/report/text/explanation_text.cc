@@ -48,13 +48,18 @@ std::string counted(std::size_t count, const char* what) {
 class PlanText {
  public:
   PlanText(const Explained& of, const PlanExplanation& told)
-      : graph_(of.graph), cluster_(of.cluster), plan_(of.plan), told_(told) {}
+      : graph_(of.graph),
+        cluster_(of.cluster),
+        plan_(of.plan),
+        pipeline_(of.pipeline),
+        told_(told) {}
 
   std::string text() const {
     if (graph_.num_ops() == 0) return "the graph has no operators\n";
     return "step " + short_text(plan_.makespan()) + order_words(plan_) + ", " + bottleneck_words() +
-           "\n" + times_words() + gap_words() + "\n" + path_table() + "\n" + memory_table() +
-           full_words();
+           "\n" + times_words() + gap_words() + "\n" +
+           (pipeline_ == nullptr ? "" : pipeline_text(plan_, *pipeline_) + "\n") + path_table() +
+           "\n" + memory_table() + full_words();
   }
 
  private:
@@ -245,6 +250,7 @@ class PlanText {
   const OpGraph& graph_;
   const Cluster& cluster_;
   const Plan& plan_;
+  const PipelineExplanation* pipeline_;
   const PlanExplanation& told_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/report/text/pipeline_text.h"
 #include "baechi/schedule/plan.h"
 #include "baechi/study/explain.h"
 
@@ -17,6 +18,7 @@ struct Explained {
   const OpGraph& graph;
   const Cluster& cluster;
   const Plan& plan;
+  const PipelineExplanation* pipeline = nullptr;  // of a step of several micro-batches
 };
 
 std::string explanation_text(const Explained& of, const PlanExplanation& told);

@@ -64,6 +64,8 @@ std::string step_text(Time step, std::uint32_t micro_batches) {
   return text;
 }
 
+}  // namespace
+
 void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
   json.field("devices", outcome.devices);
   if (outcome.batch_size.has_value()) json.field("batch_size", *outcome.batch_size);
@@ -84,8 +86,6 @@ void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
     json.field("reason", outcome.reason);
   }
 }
-
-}  // namespace
 
 std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
   const bool of_steps = std::ranges::any_of(

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "baechi/graph/op_graph.h"
+#include "baechi/io/json/json_writer.h"
 #include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"
 #include "baechi/study/sensitivity.h"
@@ -17,6 +18,9 @@
 namespace baechi {
 
 // The first outcome is what the others are compared with.
+// The fields of an outcome but its name.
+void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome);
+
 std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes);
 std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,7 +14,9 @@
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/report/facts/bubbles.h"
 #include "baechi/report/facts/time_columns.h"
+#include "baechi/report/text/pipeline_text.h"
 #include "baechi/report/text/plan_text.h"
 #include "baechi/simulate/critical_path.h"
 
@@ -43,8 +47,9 @@ std::string fitted(std::string text, std::size_t width) {
 
 class Picture {
  public:
-  Picture(const OpGraph& graph, const Plan& plan, const TerminalStyle& style)
-      : graph_(graph), plan_(plan), style_(style) {
+  Picture(const StepGraph& step, const Plan& plan, const TerminalStyle& style)
+      : step_(step), graph_(step.graph()), plan_(plan), style_(style) {
+    passes_ = step.micro_batches() > 1 && !style.load;
     width_ = std::max(style.width, kLeastWidth);
     // In a narrow terminal the picture keeps its room and the values go.
     values_ = width_ >= kLabel + kValues + 30;
@@ -56,7 +61,10 @@ class Picture {
     std::string text = headline(plan_) + "\n" + axis(columns.width);
     for (const DeviceId device : columns.devices.keys())
       text += device_rows(device, columns.devices[device], columns.width);
-    return text + path_row(columns.width) + legend();
+    text += path_row(columns.width) + legend();
+    if (step_.micro_batches() == 1) return text;
+    return text + "\n" +
+           bubbles_text(plan_, find_bubbles(step_, Cluster(plan_.cluster), plan_.schedule));
   }
 
  private:
@@ -78,6 +86,19 @@ class Picture {
 
   std::string colored(std::string_view color, const std::string& text) const {
     return style_.color ? "\033[" + std::string(color) + "m" + text + "\033[0m" : text;
+  }
+
+  // A digit for a forward pass and a letter for a backward one, the last of the number.
+  std::string pass(const std::optional<OpId>& op) const {
+    static constexpr std::array<std::string_view, 8> kColors{"34", "33", "32", "35",
+                                                             "31", "36", "93", "95"};
+    if (!op.has_value()) return " ";
+    const std::optional<std::uint32_t> number = step_.micro_batch(*op);
+    if (!number.has_value()) return "*";
+    const char first = graph_[*op].backward ? 'a' : '0';
+    const std::string mark(1, static_cast<char>(first + static_cast<char>(*number % 10)));
+    return colored(
+        std::string(kColors[*number % kColors.size()]) + (graph_[*op].backward ? ";7" : ""), mark);
   }
 
   std::string row(const std::string& label, const std::string& picture, const std::string& values) {
@@ -112,13 +133,15 @@ class Picture {
       busy += columns.computing[c];
       peak = std::max(peak, columns.memory[c]);
       moves = moves || columns.moving[c] > Time(0);
-      computing += level(level_of(columns.computing[c].count(), width.count()));
+      computing += passes_ ? pass(columns.longest[c])
+                           : level(level_of(columns.computing[c].count(), width.count()));
       moving += level(level_of(columns.moving[c].count(), width.count()));
       memory += level(level_of(columns.memory[c].count(), device.capacity.count()));
     }
     const std::int64_t step = std::max<std::int64_t>(plan_.makespan().count(), 1);
     std::string text =
-        row(colored(kBold, fitted(printable(device.name), kLabel)), colored(kBlue, computing),
+        row(colored(kBold, fitted(printable(device.name), kLabel)),
+            passes_ ? computing : colored(kBlue, computing),
             std::to_string(static_cast<int>(100.0 * static_cast<double>(busy.count()) /
                                             static_cast<double>(step))) +
                 "% busy");
@@ -162,8 +185,13 @@ class Picture {
     constexpr std::string_view kWords =
         "height: share of the time, or of the capacity; critical: the number of the device that "
         "the critical path is on, > in transfers";
+    constexpr std::string_view kPassWords =
+        "0 to 9: forward pass of the micro-batch, by the last digit of its number; a to j: "
+        "backward "
+        "pass of 0 to 9; *: once per step; critical: the number of the device that the critical "
+        "path is on, > in transfers";
     std::string text, line;
-    for (std::string_view rest = kWords; !rest.empty();) {
+    for (std::string_view rest = passes_ ? kPassWords : kWords; !rest.empty();) {
       const std::size_t end = std::min(rest.find(' '), rest.size());
       if (!line.empty() && line.size() + 1 + end > width_) {
         text += line + "\n";
@@ -175,26 +203,31 @@ class Picture {
     return text + line + "\n";
   }
 
+  const StepGraph step_;
   const OpGraph& graph_;
   const Plan& plan_;
   TerminalStyle style_;
+  bool passes_ = false;
   bool values_ = true;
   std::size_t width_ = kLeastWidth, columns_ = 1;
 };
 
 }  // namespace
 
-std::string terminal_view(const OpGraph& graph, const Plan& plan, const TerminalStyle& style) {
-  return Picture(graph, plan, style).text();
+std::string terminal_view(const StepGraph& step, const Plan& plan, const TerminalStyle& style) {
+  return Picture(step, plan, style).text();
 }
 
-std::string terminal_view_json(const OpGraph& graph, const Plan& plan, std::size_t columns) {
-  const TimeColumns shown = time_columns(graph, plan, columns);
+std::string terminal_view_json(const StepGraph& step, const Plan& plan, std::size_t columns) {
+  const TimeColumns shown = time_columns(step.graph(), plan, columns);
+  IdVector<DeviceId, DeviceBubbles> bubbles;
+  if (step.micro_batches() > 1) bubbles = find_bubbles(step, Cluster(plan.cluster), plan.schedule);
   std::string text;
   JsonWriter json(text);
   json.begin_object();
   json.field("makespan_ns", plan.makespan().count());
   json.field("column_ns", shown.width.count());
+  if (step.micro_batches() > 1) json.field("micro_batches", step.micro_batches());
   json.key("devices");
   json.begin_array();
   for (const DeviceId device : shown.devices.keys()) {
@@ -209,6 +242,7 @@ std::string terminal_view_json(const OpGraph& graph, const Plan& plan, std::size
     write("computing_ns", shown.devices[device].computing);
     write("moving_ns", shown.devices[device].moving);
     write("memory_bytes", shown.devices[device].memory);
+    if (!bubbles.empty()) write_bubbles(json, bubbles[device]);
     json.end_object();
   }
   json.end_array();

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
@@ -15,12 +15,15 @@ struct TerminalStyle {
   std::size_t width = 100;  // of the longest line, in columns; at least 40
   bool color = false;       // ANSI escape codes
   bool ascii = false;       // instead of Unicode block characters
+  bool load = false;        // of several micro-batches, too: how busy, not with which
 };
 
-std::string terminal_view(const OpGraph& graph, const Plan& plan, const TerminalStyle& style);
+// Of several micro-batches: which one each device runs (a digit its forward pass, a letter its
+// backward pass), and why devices are idle.
+std::string terminal_view(const StepGraph& step, const Plan& plan, const TerminalStyle& style);
 
 // The same, as numbers: {"column_ns", "devices": [{"name", "computing_ns", "moving_ns",
-// "memory"}]}.
-std::string terminal_view_json(const OpGraph& graph, const Plan& plan, std::size_t columns);
+// "memory_bytes"}]}; of several micro-batches "micro_batches", and of every device "idle".
+std::string terminal_view_json(const StepGraph& step, const Plan& plan, std::size_t columns);
 
 }  // namespace baechi
