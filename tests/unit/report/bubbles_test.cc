@@ -135,13 +135,13 @@ TEST_CASE("bubbles: what has no room is told apart from what is not there") {
   const Schedule schedule = in_orders(step, tight, orders);
   const auto told = find_bubbles(step, tight, schedule);
   REQUIRE(schedule.makespan == Time(48));
-  CHECK(told[kGpu0].of(kFill) == Time(6));     // until the first gradient is back
-  CHECK(told[kGpu0].of(kMemory) == Time(12));  // F2, then F3 could run meanwhile
+  CHECK(told[kGpu0].of(kMemory) == Time(18));  // F1, F2, then F3 could run meanwhile
   CHECK(told[kGpu0].of(kDrain) == Time(6));
   for (Device& device : spec.devices) device.capacity = Bytes(1000);
   const Cluster ample(spec);
   const auto free = find_bubbles(step, ample, in_orders(step, ample, orders));
   CHECK(free[kGpu0].of(kMemory) == Time(0));
+  CHECK(free[kGpu0].of(kFill) == Time(6));
   CHECK(free[kGpu0].of(kImbalance) == Time(12));
   check_exact(step, tight, schedule, told);
 }

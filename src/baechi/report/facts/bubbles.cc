@@ -231,12 +231,18 @@ class Idle {
   Time ready(std::size_t place) const { return waits_.last_input[order_[place]].ready; }
 
   // A gap before the operator at `next`, or behind all of them.
-  void split(const Span& gap, std::optional<std::size_t> next) {
+  void split(Span gap, std::optional<std::size_t> next) {
     if (!drained_.has_value()) return add(gap, BubbleCause::kImbalance);
     std::vector<Bubble> parts;
+    if (next.has_value()) {
+      const Time no_room =
+          std::min(gap.end, std::max(fills_.front().end, no_room_from(gap, *next)));
+      parts.push_back({no_room, gap.end, BubbleCause::kMemory});
+      gap.end = no_room;
+    }
     for (const Span& rest : without(gap, fills_, BubbleCause::kFill, parts))
       for (const Span& inner : without(rest, drains_, BubbleCause::kDrain, parts))
-        steady(inner, gap, next, parts);
+        steady(inner, next, parts);
     std::ranges::sort(parts, {}, &Bubble::start);
     for (const Bubble& part : parts) add({part.start, part.end}, part.cause);
   }
@@ -258,23 +264,20 @@ class Idle {
     return rest;
   }
 
-  // Neither fill nor drain.
-  void steady(const Span& gap, const Span& whole, std::optional<std::size_t> next,
-              std::vector<Bubble>& parts) const {
+  // Neither fill nor drain nor memory.
+  void steady(const Span& gap, std::optional<std::size_t> next, std::vector<Bubble>& parts) const {
     if (!next.has_value()) {
       parts.push_back({gap.start, gap.end, BubbleCause::kDrain});
       return;
     }
-    const Time held_back = std::clamp(no_room_from(whole, *next), gap.start, gap.end);
     const LastInput& last = waits_.last_input[order_[*next]];
-    Time sent = held_back;
+    Time sent = gap.end;
     if (last.transfer.has_value())
-      sent = std::clamp(schedule_.transfers[*last.transfer].requested, gap.start, held_back);
-    const Time there = std::clamp(last.ready, sent, held_back);
+      sent = std::clamp(schedule_.transfers[*last.transfer].requested, gap.start, gap.end);
+    const Time there = std::clamp(last.ready, sent, gap.end);
     parts.push_back({gap.start, sent, BubbleCause::kImbalance});
     parts.push_back({sent, there, BubbleCause::kTransfers});
-    parts.push_back({there, held_back, BubbleCause::kImbalance});
-    parts.push_back({held_back, gap.end, BubbleCause::kMemory});
+    parts.push_back({there, gap.end, BubbleCause::kImbalance});
   }
 
   struct PassNeeds {
@@ -288,7 +291,7 @@ class Idle {
     const std::optional<std::size_t> place = ready_behind_[next + 1];
     if (!place.has_value() || ready(*place) >= gap.end) return gap.end;
     const OpId op = order_[*place];
-    if (pipeline_.slack(op) >= gap.end - gap.start) return gap.end;
+    if (pipeline_.slack(op) * 2 >= gap.end - gap.start) return gap.end;
     const Time from = std::max(gap.start, ready(*place));
     const PassNeeds needs = needs_of(*place);
     const bool no_room = curve_.most(from, from + Time(1)) + needs.running > capacity_ ||
