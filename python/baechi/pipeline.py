@@ -40,7 +40,8 @@ class DoesNotFit(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
-def _found(value: object) -> str:
+def described(value: object) -> str:
+    """Write a value that was not expected: its type, and how it begins."""
     words = repr(value)
     return f"{type(value).__name__} {words if len(words) <= 60 else words[:57] + '...'}"
 
@@ -50,8 +51,8 @@ def graph_given(graph: object) -> _core.Graph:
     if isinstance(graph, _core.Graph):
         return graph
     raise _core.InputError(
-        f"graph: expected a baechi.Graph, found {_found(graph)}; baechi.Graph.load(path) reads one "
-        "from a file, baechi.generate(name) makes one up"
+        f"graph: expected a baechi.Graph, found {described(graph)}; baechi.Graph.load(path) reads "
+        "one from a file, baechi.generate(name) makes one up"
     )
 
 
@@ -59,7 +60,7 @@ def graphs_given(graphs: object) -> list[_core.Graph]:
     """Return the argument `sizes` if it is graphs."""
     if isinstance(graphs, (list, tuple)):
         return [graph_given(graph) for graph in graphs]
-    raise _core.InputError(f"sizes: expected a list of baechi.Graph, found {_found(graphs)}")
+    raise _core.InputError(f"sizes: expected a list of baechi.Graph, found {described(graphs)}")
 
 
 def plan_given(plan: object) -> _core.Plan:
@@ -67,8 +68,8 @@ def plan_given(plan: object) -> _core.Plan:
     if isinstance(plan, _core.Plan):
         return plan
     raise _core.InputError(
-        f"plan: expected a baechi.Plan, found {_found(plan)}; baechi.place_graph(graph, cluster) "
-        "makes one, baechi.Plan.load(path, graph) reads one"
+        f"plan: expected a baechi.Plan, found {described(plan)}; baechi.place_graph(graph, "
+        "cluster) makes one, baechi.Plan.load(path, graph) reads one"
     )
 
 
@@ -80,7 +81,7 @@ def cluster_of(cluster: ClusterLike) -> _core.Cluster:
         return _core.Cluster(os.fspath(cluster))
     raise _core.InputError(
         f"cluster: expected a baechi.Cluster, a line such as '2x24GiB+2x8GiB@0.6' or the path of a "
-        f"file, found {_found(cluster)}"
+        f"file, found {described(cluster)}"
     )
 
 
@@ -89,7 +90,7 @@ def _placement_given(device_of: object) -> dict[str, str]:
         return dict(device_of)
     raise _core.InputError(
         "device_of: expected a dictionary with the device of every operator by name, such as "
-        f"plan.device_of, found {_found(device_of)}"
+        f"plan.device_of, found {described(device_of)}"
     )
 
 

@@ -61,8 +61,10 @@ def devices_for(cluster: Cluster, devices: Sequence[str] | None = None) -> dict[
                 devices = found[: len(names)]
                 break
         else:
+            gpus, cpus = (len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
             raise InputError(
-                f"the cluster has {len(names)} devices and TensorFlow fewer: {_HOW_TO_SPLIT}, "
+                f"the cluster has {len(names)} devices, and TensorFlow {gpus} GPUs and {cpus} CPUs"
+                f": name a smaller cluster, {_HOW_TO_SPLIT}, "
                 "or name a device for each with devices=[...]"
             )
     if len(devices) != len(names):

@@ -21,6 +21,7 @@ from baechi.tensorflow.captured import Captured, captured_function, finished
 from baechi.tensorflow.feeding import feed_of
 from baechi.tensorflow.inlining import calls_in
 from baechi.tensorflow.keras_model import capture_model
+from baechi.tensorflow.request import check_batch, check_class_weight, check_target
 from baechi.tensorflow.rewriting import barriers_in, flattened, split_barriers
 from baechi.tensorflow.tracing import batch_size_of, shapes_given, trace
 
@@ -67,6 +68,9 @@ def capture(
         InputError: The target cannot be captured; the message says what to do.
 
     """
+    check_target(target)
+    check_batch(batch)
+    check_class_weight(class_weight)
     if isinstance(target, keras.Model):
         feed = feed_of(inputs, class_weight)
         return capture_model(target, feed, batch=batch, dynamic_batch=dynamic_batch)
@@ -106,11 +110,15 @@ def _loaded(path: str | os.PathLike[str], signature: str) -> tuple[Any, Any]:
         loaded = tf.saved_model.load(os.fspath(path))
     except OSError as error:
         raise InputError(
-            f"{os.fspath(path)} is no SavedModel: {str(error).splitlines()[0]}"
+            f"target: {os.fspath(path)!r} is no SavedModel: {str(error).splitlines()[0]}; give the "
+            "folder that model.export or tf.saved_model.save wrote"
         ) from None
     if signature not in loaded.signatures:
         known = ", ".join(sorted(loaded.signatures)) or "none"
-        raise InputError(f"{os.fspath(path)} has no signature {signature!r}: it has {known}")
+        raise InputError(
+            f"signature: {os.fspath(path)!r} has none that is called {signature!r}, only {known}: "
+            "name one of these"
+        )
     return loaded, loaded.signatures[signature]
 
 
@@ -201,7 +209,8 @@ def graph_of(
             return Graph.from_graph_def(definition, costs=costs, batch=size)
         except InputError as error:  # which speaks of a file
             words = str(error).removeprefix("<bytes>: ")
-        raise InputError(f"the captured graph: {words}")
+        what = "profile" if words.startswith("unknown device") else "the captured graph"
+        raise InputError(f"{what}: {words}")
 
 
 def _is_open(tensor: Any) -> bool:

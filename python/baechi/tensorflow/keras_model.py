@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -70,9 +71,17 @@ def build(model: Any, batch: Any) -> None:
         _private_keras.build_keras(model, tf.nest.map_structure(symbolic, batch))
     except Exception as error:
         raise InputError(
-            "the model was not built, and cannot be from this batch "
-            f"({type(error).__name__}): call it once, model(x), then place it"
+            f"the model cannot train on this batch ({type(error).__name__}: {_reason(error)}): "
+            "give place x and y as fit gets them; if it is for want of shapes, call the model "
+            "once, model(x), before it is placed"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of an error that says what is wrong: Keras' first one names a call."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line for line in plain.splitlines() if line.strip()] or [""]
+    return lines[1] if len(lines) > 1 and lines[0].startswith("Exception enc") else lines[0]
 
 
 def capture_model(
@@ -121,10 +130,10 @@ def trace_training(model: Any, batch: Any) -> Any:
     except InputError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
         raise InputError(
             f"fit cannot trace the model's training step with batches of {batch} "
-            f"({type(error).__name__}: {reason}): see that train_on_batch works, then place it"
+            f"({type(error).__name__}: {_reason(error)}): see that train_on_batch works, then "
+            "place it"
         ) from error
     _require_trainable(model)
     return traced

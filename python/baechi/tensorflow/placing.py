@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from baechi._core import Cluster, Graph, InputError, Plan, Profile, check_options
+from baechi._core import Cluster, InputError, Plan, Profile, check_options
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
 from baechi.progress import stage, told
@@ -28,6 +28,7 @@ from baechi.tensorflow.graph_generator import capture, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras
 from baechi.tensorflow.pins import pinned
 from baechi.tensorflow.profiler import measure
+from baechi.tensorflow.request import check_devices, check_kinds, check_plan, check_profile
 
 if TYPE_CHECKING:
     import os
@@ -188,6 +189,8 @@ def plan(
     run = {"fetches": fetches, "feed_dict": feed_dict}
     options = {"method": method, "budget": budget, **options}
     check_options("plan", options, list(inspect.signature(place).parameters))
+    check_devices(devices)
+    check_profile(profile)
     step = _Step(target, inputs, run, batch=batch, class_weight=class_weight)
     found, names = _cluster(cluster, devices, needed=profile == "measure")
     return step.plan(found, names, profile, options)
@@ -246,6 +249,9 @@ def place(
     run = {"fetches": fetches, "feed_dict": feed_dict}
     options = {"method": method, "budget": budget, **options}
     check_options("place", options, list(inspect.signature(place).parameters))
+    check_devices(devices)
+    check_profile(profile)
+    check_plan(plan)
     choices = {"batch": batch, "class_weight": class_weight, "dynamic_batch": dynamic_batch}
     step = _Step(target, inputs, run, **choices)
     if plan is not None:
@@ -289,7 +295,7 @@ class _Step:
         self, cluster: Cluster, devices: Mapping[str, str], costs: Any, options: Any
     ) -> Plan:
         graph = graph_of(self.captured, costs)
-        _require_kinds(graph, cluster)
+        check_kinds(graph, cluster, costs)
         graph = pinned(graph, self.captured.asked, cluster, devices)
         return place_graph(graph, cluster, **{"order": "none", **options})
 
@@ -306,18 +312,6 @@ class _Step:
         if self.captured.function is None:
             return measure(self.captured, kinds=kinds, **self._run)
         return measure(self.captured, kinds=kinds)
-
-
-def _require_kinds(graph: Graph, cluster: Cluster) -> None:
-    """Raise InputError if the costs are of other kinds of devices than the cluster has."""
-    known = sorted({kind for index in range(len(graph)) for kind in graph[index].times})
-    kinds = sorted({device.kind for device in cluster.devices})
-    if not set(known) & set(kinds):
-        raise InputError(
-            f"the costs are of devices of kind {', '.join(map(repr, known))}, and the cluster's "
-            f"are of kind {', '.join(map(repr, kinds))}: name them alike, when measuring with "
-            f"kinds={{'CPU': {kinds[0]!r}}}"
-        )
 
 
 def _cluster(

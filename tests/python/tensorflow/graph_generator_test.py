@@ -211,7 +211,7 @@ def test_a_loaded_step_is_flat_and_trains_the_same(tmp_path: Path) -> None:
     pairs = {graph[n].forward for n in graph.names if graph[n].kind == "ReluGrad"}
     assert len(pairs) == 2
     assert all(pair is not None and pair.endswith("/Relu") for pair in pairs)
-    with pytest.raises(baechi.InputError, match="no signature 'serve': it has train"):
+    with pytest.raises(baechi.InputError, match="none that is called 'serve', only train"):
         capture(tmp_path, signature="serve")
 
 

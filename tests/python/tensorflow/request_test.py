@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Keras users are told of wrong arguments: the argument, the value, and what would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import baechi.tensorflow
+import keras
+import numpy
+import tensorflow as tf
+
+from baechi import InputError
+
+X = numpy.ones((4, 6), "float32")
+Y = numpy.zeros((4, 3), "float32")
+
+
+def compiled() -> keras.Model:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+    return model
+
+
+def doubled(x: Any) -> Any:
+    return x * 2.0
+
+
+# What is asked with, beside a model, its batch and two devices; what the answer says.
+WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"batch": 0}, ("batch: ", "from 1 on", "int 0")),
+    ({"batch": "8"}, ("batch: ", "str '8'")),
+    ({"batch": True}, ("batch: ", "bool True")),
+    ({"class_weight": [1, 2]}, ("class_weight: ", "{0: 1.0, 1: 2.5}", "list [1, 2]")),
+    ({"devices": "CPU:1"}, ("devices: ", "['GPU:0', 'GPU:1']", "str 'CPU:1'")),
+    ({"devices": [0, 1]}, ("devices: ", "int 0")),
+    (
+        {"devices": ["CPU:7", "CPU:1"]},
+        ("'CPU:7'", "only CPU:0", "set_logical_device_configuration"),
+    ),
+    ({"profile": "guess"}, ("profile: ", "'measure'", "'guess', which is no file either")),
+    ({"profile": 3}, ("profile: ", "int 3")),
+    ({"profile": ["gpu=rtx3090", None]}, ("profile: ", "NoneType None")),
+    ({"profile": "cpu=foo"}, ("profile: unknown device 'foo'", "rtx3090")),
+    (
+        {"profile": "gpu=rtx3090"},
+        ("profile: ", "'gpu'", "'cpu'", "profile='cpu=rtx3090'", "'2xgpu:"),
+    ),
+    ({"plan": 3}, ("plan: ", "int 3", "baechi.tensorflow.plan")),
+    ({"cluster": 2}, ("cluster: ", "'2x24GiB+2x8GiB@0.6'", "int 2")),
+    (
+        {"cluster": "9xcpu:1MiB"},
+        ("9 devices", "0 GPUs and 4 CPUs", "a smaller cluster", "devices="),
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), WRONG)
+def test_a_wrong_argument_is_named(asked: dict[str, Any], said: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        baechi.tensorflow.place(compiled(), X, Y, **{"cluster": "2xcpu:1MiB", **asked})
+    text = str(error.value)
+    assert "\n" not in text
+    assert all(words in text for words in said), text
+    assert not any(words in text for words in ("--", "<bytes>", "the file")), text
+
+
+def test_a_wrong_target_is_named() -> None:
+    with pytest.raises(InputError, match=r"target: expected a compiled Keras model, .*found int 3"):
+        baechi.tensorflow.place(3, X, Y, cluster="2xcpu:1MiB")
+    with pytest.raises(InputError, match=r"target: 'model' is no SavedModel: .*model.export"):
+        baechi.tensorflow.plan("model", cluster="2xcpu:1MiB")
+
+
+def test_a_batch_that_a_model_cannot_train_on_is_told_with_keras_reason() -> None:
+    with pytest.raises(InputError, match=r"None values not supported.*as fit gets them"):
+        baechi.tensorflow.place(compiled(), X, cluster="2xcpu:1MiB")
+    with pytest.raises(InputError, match=r"expected axis -1 of input shape .* value 6"):
+        baechi.tensorflow.place(compiled(), X[:, :5], Y, cluster="2xcpu:1MiB")
+
+
+def test_an_open_size_is_asked_for_in_pythons_words() -> None:
+    with pytest.raises(InputError) as error:
+        baechi.tensorflow.place(doubled, tf.TensorSpec((None, 6)), cluster="2xcpu:1MiB")
+    assert str(error.value).endswith("an open dimension: give it with batch=N")
