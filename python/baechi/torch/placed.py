@@ -188,6 +188,11 @@ class Placed:
         return compared(expected, found, tolerance)
 
     @property
+    def rank(self) -> int:
+        """Which process this is, of those that the model is placed over; 0 where it is alone."""
+        return 0
+
+    @property
     def weight_devices(self) -> dict[str, str]:
         """The cluster's device of every parameter and buffer, by name."""
         return self._assigner.weight_devices

@@ -85,8 +85,15 @@ def planned_maps_are_shorter(printed: list[str]) -> None:
 
 
 # What must hold of figures that a page shows.
+def two_processes_train_as_one(printed: list[str]) -> None:
+    alone, together = (text.splitlines() for text in printed)
+    assert len(alone) == 4
+    assert alone[:3] == together[:3]
+
+
 ALSO = {
     "docs/tutorial/first_model.md": the_first_model_uses_two_cards,
+    "docs/tutorial/two_processes.md": two_processes_train_as_one,
     "docs/tutorial/micro_batches.md": the_pipeline_takes_what_it_says,
     "docs/how_to/recipes/device_map.md": planned_maps_are_shorter,
     "docs/how_to/recipes/flux_lora.md": only_the_plan_fits,

@@ -224,7 +224,8 @@ class Processes:
         try:
             call()
         except RuntimeError as error:
-            raise RankError(f"another rank was lost, or does not answer: {error}") from error
+            said = _first_sentence(error)
+            raise RankError(f"another rank was lost, or does not answer: {said}") from error
 
     def waited(self, wait: Callable[[], Any], name: str, rank: int) -> None:
         """Wait for a message to or from another rank."""
@@ -233,8 +234,14 @@ class Processes:
         except RuntimeError as error:
             raise RankError(
                 f"rank {rank} was lost, or does not answer: rank {self.rank} waited for it with "
-                f"{name}: {error}"
+                f"{name}: {_first_sentence(error)}"
             ) from error
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Return what went wrong, without a library's place in its sources and its advice."""
+    said = str(error).rpartition("] ")[2] if str(error).startswith("[/") else str(error)
+    return said.partition(". ")[0]
 
 
 class _Told(NamedTuple):
