@@ -278,8 +278,8 @@ def test_studies_refuse_marks_that_contradict_edges(
 def test_studies_plan_the_steps_that_place_plans(
     run: Run, llama: dict[int, Path], tmp_path: Path
 ) -> None:
-    step = (*DEVICES, "--micro-batches", "1,4", "--mini-batch", "8", "--sizes", llama[8])
-    step = (*step, "--budget", "20ms")
+    sizes = ("--micro-batches", "1,4", "--mini-batch", "8", "--sizes", llama[8])
+    step = (*DEVICES, *sizes, "--budget", "20ms")
     done = run("place", llama[1], *step, "-o", "-")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)

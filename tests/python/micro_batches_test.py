@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_explain_says_why_devices_are_idle_and_what_would_help(plan: baechi.Plan
 def test_studies_plan_steps_as_place_graph_does(
     sizes: list[baechi.Graph], cluster: baechi.Cluster
 ) -> None:
-    step = {"micro_batches": "1,4", "mini_batch": 8, "sizes": [sizes[1]], "budget": 0.02}
+    step: Any = {"micro_batches": "1,4", "mini_batch": 8, "sizes": [sizes[1]], "budget": 0.02}
     plan = baechi.place_graph(sizes[0], cluster, **step)
     assert plan.micro_batches == 4
     (base,) = baechi.what_if(sizes[0], cluster, standard=False, **step)
@@ -104,7 +105,8 @@ def test_studies_plan_steps_as_place_graph_does(
 
 
 def test_studies_say_what_cannot_be(sizes: list[baechi.Graph], cluster: baechi.Cluster) -> None:
-    for study in (baechi.what_if, baechi.sweep, baechi.least, baechi.sensitivity):
+    studies: tuple[Any, ...] = (baechi.what_if, baechi.sweep, baechi.least, baechi.sensitivity)
+    for study in studies:
         with pytest.raises(ValueError, match="3 does not divide the mini-batch of 8"):
             study(sizes[0], cluster, micro_batches=3, mini_batch=8)
         with pytest.raises(ValueError, match="there are costs for one only"):
