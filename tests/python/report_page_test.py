@@ -39,6 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     baechi.report(plan, folder / "one.html")
     baechi.report(plan, folder / "two.html", other=other)
 
+    chain = baechi.generate("llama", layers=4, training=True)
+    step = baechi.place_graph(chain, "2x96GiB", method="1f1b", micro_batches=10, budget=0.02)
+    baechi.report(step, folder / "step.html")
+
     builder = baechi.GraphBuilder("</title><script>document.title = 'out'</script>")
     before = "</script><script>document.title = 'out'</script><img src=x onerror=alert(1)>"
     builder.add(before, {"gpu": 5}, kind="<b>", outputs=[100])
@@ -101,7 +105,7 @@ def one(browser: Any, folder: Path) -> Iterator[Page]:
     page.page.close()
 
 
-@pytest.mark.parametrize("name", ["one", "two", "hostile"])
+@pytest.mark.parametrize("name", ["one", "two", "step", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_renders_without_a_console_message_and_asks_for_nothing(
     browser: Any, folder: Path, name: str, scheme: str
@@ -253,6 +257,34 @@ def test_colours_by_layer_and_pass_change_the_legend(one: Page) -> None:
     one.page.locator(".legend button").first.click()
     one.settle()
     assert 0 < one.drawn("matches") < one.drawn("bars")
+
+
+def test_micro_batches_have_colours_and_idle_time_its_cause(browser: Any, folder: Path) -> None:
+    step = Page(browser, folder / "step.html")
+    legend = step.page.locator(".legend").first
+    assert step.page.locator("select").input_value() == "micro-batch"
+    names = legend.locator("button").all_inner_texts()
+    assert names == ["0, 8", "1, 9", *(f"micro-batch {m}" for m in range(2, 8)), "once per step"]
+    assert "idle: drain" in legend.inner_text()
+    table = step.page.locator("h3:has-text('Why they are idle') + div")
+    head, first, _ = table.locator("tr").all_inner_texts()
+    assert head.split() == ["device", "idle", "fill", "drain", "imbalance", "transfers", "memory"]
+    assert first.startswith("gpu:0")
+    by_batch = step.picture()
+    box = step.page.locator(".timeline canvas").first.bounding_box()
+    step.page.mouse.move(box["x"] + 134, box["y"] + 140)  # the second device is idle at first
+    lanes = step.page.evaluate("() => document.getElementById('tooltip').innerText")
+    for y in range(100, int(box["height"]), 6):
+        if "is idle: fill" in lanes:
+            break
+        step.page.mouse.move(box["x"] + 134, box["y"] + y)
+        lanes = step.page.evaluate("() => document.getElementById('tooltip').innerText")
+    assert "gpu:1 is idle: fill" in lanes
+    step.page.select_option("select", "kind")
+    step.settle()
+    assert step.picture() != by_batch
+    assert step.errors == []
+    step.page.close()
 
 
 def test_the_theme_button_overrides_the_system(browser: Any, folder: Path) -> None:

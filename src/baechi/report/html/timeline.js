@@ -306,6 +306,10 @@ class Timeline {
       context.globalAlpha = column.focus === 0 ? 0.12 : column.focus === 1 ? 1 : 0.3 + 0.7 * Math.min(1, column.busy / nsPerPixel);
       context.fillStyle = this.palette[groups.color(bars.operator[column.bar])];
       context.fillRect(pixel, lane.y, column.focus === 1 ? 2 : 1, lane.height);
+      if (passes && !backward[bars.operator[column.bar]]) {
+        context.fillStyle = this.color("--forward");
+        context.fillRect(pixel, lane.y, column.focus === 1 ? 2 : 1, lane.height);
+      }
     }
     for (const [bar, left, width, focus] of wide) {
       context.globalAlpha = focus === 0 ? 0.15 : 1;
