@@ -146,6 +146,7 @@ class PlacedOverRanks(Placed):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the whole model, on the host of every rank; all ranks call it."""
         assert self._guard is not None
+        self._processes.agree("gather the state of the model", {})
         return gathered(self._guard.state_of(self.model), self._owners, self._processes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -169,6 +170,8 @@ class PlacedOverRanks(Placed):
         mine = [p for p in self.model.parameters() if owners[id(p)] == self.rank]
         grads = [p.grad for p in mine if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads, norm_type)
+        asked = {"max_norm": str(float(max_norm)), "norm_type": str(float(norm_type))}
+        self._processes.agree("clip gradients", asked)
         norms = self._processes.norms(norm.item())
         wrong = [rank for rank, each in enumerate(norms) if not math.isfinite(each)]
         if error_if_nonfinite and wrong:

@@ -180,6 +180,12 @@ def other_rank_differs(place: Callable[..., Any], model: Any, rank: int) -> dict
     model.frozen.weight.requires_grad_(rank == 1)
     found["frozen"] = said(lambda: placed.step(x, targets))
     model.frozen.weight.requires_grad_(requires_grad=False)
+    model.norm.momentum = 0.2 + rank  # traced again, where weights of others have no memory
+    found["attribute"] = said(lambda: placed.step(x, targets))
+    model.norm.momentum = 0.1
+    others: list[Callable[[], Any]] = [placed.state_dict, lambda: placed.clip_grad_norm_(1.0)]
+    for name, call in zip(("state on one", "clip on one"), others, strict=True):
+        found[name] = said(call if rank == 0 else lambda: placed.step(x, targets))
     found["then"] = said(lambda: placed.step(x, targets))
     return found
 

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import rank_cases
 import torch
+from baechi.torch.ranks.weights import sample_of, sum_of
 from micro_batch_steps_test import in_turn
 
 _CASES = [(world, *case) for world, cases in rank_cases.MODEL_CASES.items() for case in cases]
@@ -102,6 +103,9 @@ _SAID = {
     "values": "do not have the same values of the batch",
     "targets": "targets were given to place",
     "frozen": "do not have the same weights that are trained",
+    "attribute": "do not have the same graph, which follows from modes, attributes",
+    "state on one": "rank 0 is about to gather the state of the model, and rank 1 to step",
+    "clip on one": "rank 0 is about to clip gradients, and rank 1 to step",
     "then": "nothing",
     "again": "is placed over ranks already",
     "model": "placed over ranks, where it runs steps only: loss = placed.step",
@@ -156,3 +160,16 @@ def test_a_rank_that_fails_is_told_of_on_each(folder: Path) -> None:
         odd_step(model, x, targets, 4)
     expected = odd_step(model, x, targets, 4).item()
     assert all(float(each["then"]) == pytest.approx(expected, rel=1e-6) for each in found)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int16, torch.float32, torch.complex128])
+def test_a_batch_is_known_by_every_value_of_it(kind: torch.dtype) -> None:
+    """A sample is of all rows and columns, and a sum leaves nothing out."""
+    batch = torch.zeros(64, 64, dtype=kind)
+    assert sum_of(batch) == sum_of(batch.t())
+    assert sum_of(batch[:0]) == 0
+    other = batch.clone()
+    other[5, 7] = 1
+    assert sum_of(other) != sum_of(batch)
+    columns = torch.arange(64).expand(64, 64)
+    assert sample_of(columns, 64) != sample_of(torch.zeros_like(columns), 64)

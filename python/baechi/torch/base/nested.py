@@ -167,3 +167,8 @@ def _put(container: Any, key: Any, item: Any) -> None:
         object.__setattr__(container, key, item)
     else:
         container[key] = item
+
+
+def is_one_value(weight: torch.Tensor) -> bool:
+    """Whether all elements are one in memory, as where another rank has a weight."""
+    return weight.layout is torch.strided and weight.numel() > 1 and not any(weight.stride())

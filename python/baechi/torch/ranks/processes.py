@@ -175,15 +175,22 @@ class Processes:
         """
         error = mine if isinstance(mine, BaseException) else None
         facts = {} if isinstance(mine, BaseException) else dict(mine)
-        if self._all_alike(error is None, digest(repr(facts))):
+        if self._all_alike(error is None, digest(repr((what, facts)))):
             return
-        found = self.all_gathered((facts, None if error is None else _Told.of(error)))
+        found = self.all_gathered((what, facts, None if error is None else _Told.of(error)))
         if error is not None:
             raise error
-        for rank, (_, told) in enumerate(found):
+        for rank, (other, _, told) in enumerate(found):
             if told is not None:
-                told.raise_as(f"rank {rank} cannot {what}")
-        raise InputError(_difference(what, [facts for facts, _ in found]))
+                told.raise_as(f"rank {rank} cannot {other}")
+        wanted = [other for other, _, _ in found]
+        for rank, other in enumerate(wanted):
+            if other != wanted[0]:
+                raise InputError(
+                    f"rank 0 is about to {wanted[0]}, and rank {rank} to {other}: every rank calls "
+                    "the same, in the same order"
+                )
+        raise InputError(_difference(what, [facts for _, facts, _ in found]))
 
     @contextlib.contextmanager
     def agreeing(self, what: str) -> Iterator[dict[str, str]]:

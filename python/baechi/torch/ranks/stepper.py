@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,15 @@ from baechi.torch.ranks.foreseen import Foreseen, WeightShape, foresee
 from baechi.torch.ranks.processes import Facts, Processes, digest
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport
-from baechi.torch.ranks.weights import sample_of
+from baechi.torch.ranks.weights import sample_of, sum_of
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.run.stepping import Stepper, StepPlan
+from baechi.torch.trace.graph import ExportedGraph
 from baechi.torch.weights.homes import named_weights
 
 _SAMPLED = 1024  # values of each tensor of a batch that ranks compare
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _RANK_SEED = 0x9E3779B97F4A7C15  # far apart
 
 
@@ -36,6 +39,7 @@ class _Known:
     foreseen: Foreseen
     digest: str
     trained: str
+    graph: str
 
 
 class RankStepper(Stepper):
@@ -92,7 +96,9 @@ class RankStepper(Stepper):
                 return known, tensors, wanted
         foreseen = self._foreseen(program, tensors, wanted)
         text = f"{program.order}\n{foreseen.text()}"
-        self._known = [*self._known[-7:], _Known(program, shapes, foreseen, digest(text), trained)]
+        graph = digest(_text_of(program.graph))[:16]
+        found = _Known(program, shapes, foreseen, digest(text), trained, graph)
+        self._known = [*self._known[-7:], found]
         return self._known[-1], tensors, wanted
 
     def _foreseen(self, program: StepProgram, tensors: Any, wanted: Any) -> Foreseen:
@@ -108,11 +114,13 @@ class RankStepper(Stepper):
         return foresee(program, mine.model, self._weights, owners, mine.devices, tensors, loss)
 
     def _facts(self, known: _Known, inputs: Any, targets: Any) -> Facts:
-        samples = [sample_of(t, _SAMPLED).hex() for t in tensors_in((inputs, targets))]
+        given = list(tensors_in((inputs, targets)))
+        samples = [f"{sum_of(t)} {sample_of(t, _SAMPLED).hex()}" for t in given]
         return {
             "shapes of the batch": str(_shapes_in((inputs, targets))),
             "values of the batch, which each is given whole": digest("".join(samples))[:16],
             "weights that are trained": known.trained,
+            "graph, which follows from modes, attributes and arguments of the model": known.graph,
             "messages": known.digest[:16],
         }
 
@@ -152,3 +160,15 @@ class RankStepper(Stepper):
 
 def _shapes_in(value: Any) -> list[tuple[Any, ...]]:
     return [(tuple(t.shape), str(t.dtype)) for t in tensors_in(value)]
+
+
+def _text_of(graph: ExportedGraph) -> str:
+    """Return what a graph computes, alike in all processes that traced the same."""
+    lines = []
+    for node in graph.nodes:
+        target = node.target
+        if isinstance(target, torch.Tensor):
+            about = tuple(target.shape), target.dtype, sum_of(target)
+            target = f"{about} {sample_of(target, _SAMPLED).hex()}"
+        lines.append(f"{node.kind} {target} {node.args} {node.kwargs}")
+    return _ADDRESS.sub("", "\n".join([*lines, str(graph.outputs)]))

@@ -21,10 +21,22 @@ def sample_of(tensor: torch.Tensor, most: int) -> bytes:
     count = tensor.numel()
     if count == 0 or tensor.is_meta or tensor.layout is not torch.strided:
         return b""
-    numbers = torch.arange(0, count, max(1, count // most), device=tensor.device)
+    apart = max(1, count // most) | 1  # odd, lest all of them be of one column
+    numbers = torch.arange(0, count, apart, device=tensor.device)
     places = torch.unravel_index(numbers, tensor.shape) if tensor.dim() else ()
     taken = tensor.detach()[places].resolve_conj().cpu().contiguous()
     return ctypes.string_at(taken.data_ptr(), taken.numel() * taken.element_size())
+
+
+def sum_of(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's values as their bits are, which none of them is left out of."""
+    if tensor.numel() == 0 or tensor.is_meta or tensor.layout is not torch.strided:
+        return 0
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(plain.view(whole[plain.element_size()]).sum(dtype=torch.int64))
 
 
 def release(weight: torch.Tensor) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.torch.base.nested import is_one_value
 from baechi.torch.record.code_names import Names, names_of, of_library
 from baechi.torch.record.replayed import Replayed
 
@@ -337,6 +338,8 @@ class PythonState:
         self._keep(what, lambda: value.taken != taken, value.go_back)
 
     def _contents(self, what: str, tensor: torch.Tensor) -> None:
+        if is_one_value(tensor):  # which nobody can write to
+            return
         kept = tensor.detach().to("cpu", copy=True)
 
         def put_back() -> None:

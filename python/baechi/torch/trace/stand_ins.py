@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from baechi.torch.base import _private
+from baechi.torch.base.nested import is_one_value
 
 
 @contextlib.contextmanager
@@ -21,7 +22,8 @@ def weights_on_host(model: nn.Module) -> Iterator[None]:
     that is there already, and `torch.autograd.grad` from what it is to differentiate by.
     """
     tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
-    away = [(t, n, w) for t in tables for n, w in t.items() if w is not None and not w.is_cpu]
+    weights = [(t, n, w) for t in tables for n, w in t.items() if w is not None]
+    away = [(t, n, w) for t, n, w in weights if not w.is_cpu or is_one_value(w)]
     twins = {id(weight): _stand_in(weight) for _, _, weight in away}
     try:
         for table, name, weight in away:
@@ -35,7 +37,10 @@ def weights_on_host(model: nn.Module) -> Iterator[None]:
 
 
 def _stand_in(weight: torch.Tensor) -> Any:
-    twin = torch.empty_strided(weight.size(), weight.stride(), dtype=weight.dtype)
+    if is_one_value(weight):
+        twin = torch.empty(weight.size(), dtype=weight.dtype)
+    else:
+        twin = torch.empty_strided(weight.size(), weight.stride(), dtype=weight.dtype)
     return nn.Parameter(twin, weight.requires_grad) if isinstance(weight, nn.Parameter) else twin
 
 
