@@ -163,12 +163,6 @@ class Planned:
             place.capture, asked.model, asked.example_inputs, loss=asked.loss
         )
         self.captured = self._record(units=asked.units)
-        if self.captured.differentiated_twice is not None:
-            warn(
-                f"{type(asked.model).__name__} takes gradients of gradients (in "
-                f"{self.captured.differentiated_twice!r}): what these keep is foreseen only "
-                "roughly; leave memory free, for example by a cluster with less than there is"
-            )
         self._memory = Memory(
             asked.model,
             self.captured,

@@ -13,10 +13,7 @@ import torch
 from same_training import trains_the_same
 from torch import nn
 
-pytestmark = [
-    pytest.mark.usefixtures("asynchronous_devices"),
-    pytest.mark.filterwarnings("ignore:.* takes gradients of gradients"),
-]
+pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 def rows(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -177,29 +176,3 @@ def test_memory_is_that_of_the_cluster_where_its_devices_are_not_there(cluster: 
     assert absent.device_of == there.device_of
     assert len(set(there.device_of.values())) == 2
     assert absent.run_peaks == there.run_peaks
-
-
-class Penalised(nn.Module):
-    """The slope of a network's output; a part of what is minimised when it is differentiable."""
-
-    def __init__(self, *, differentiable: bool) -> None:
-        super().__init__()
-        self.differentiable = differentiable
-        self.network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        out = self.network(x).sum()
-        (slope,) = torch.autograd.grad(out, x, create_graph=self.differentiable, retain_graph=True)
-        return out + slope.square().sum()
-
-
-@pytest.mark.parametrize("differentiable", [True, False])
-def test_gradients_of_gradients_are_told_of(differentiable: bool) -> None:
-    model, x = Penalised(differentiable=differentiable), torch.ones(2, 4)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        baechi.torch.plan(model, (x,), "2x1GiB", loss=torch.sum, budget="0.01s")
-    told = [str(w.message) for w in said if "gradients of gradients" in str(w.message)]
-    assert len(told) == differentiable
-    assert all("Penalised takes" in each and "grad" in each.partition("(in ")[2] for each in told)

@@ -16,8 +16,6 @@ from same_training import EXCLUSIVE, trains_the_same
 from torch import nn
 from torch.nn.utils import parametrize
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* takes gradients of gradients")
-
 
 class Shared:
     """What modules tell each other, beside what they return."""

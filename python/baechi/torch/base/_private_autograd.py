@@ -66,6 +66,15 @@ class OneBackwardThread:
         if gone is not None:
             gone()
 
+    @contextlib.contextmanager
+    def wanted(self, who: Any) -> Iterator[None]:
+        """Want it in a ``with`` block."""
+        self.begin(who)
+        try:
+            yield
+        finally:
+            self.end(who)
+
     def _end(self, who: int) -> None:
         self._who.pop(who, None)
         if not self._who and getattr(self._taken, "here", False):

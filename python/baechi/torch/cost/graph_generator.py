@@ -76,6 +76,12 @@ class _Assembly:
                 continue  # a view of a copy would not see the change
             for producer in read - {None}:
                 self._viewed.setdefault(producer, []).append(f"beside:{op.key}")  # type: ignore[arg-type]
+        self._inner: dict[int, list[str]] = {}  # what runs of an operator's backward, with it
+        for index, op in enumerate(captured.ops):
+            base = None if op.inner is None else stands[op.inner]
+            if base is not None:
+                for one in (index, base):
+                    self._inner.setdefault(one, []).append(f"inner:{self._name(base)}")
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
             self._inputs = ">" + INPUTS  # no module is called so
@@ -137,6 +143,7 @@ class _Assembly:
         ]
         if op.grads and self._captured.training:
             groups.append(f"pair:{op.key}")
+        groups += dict.fromkeys(self._inner.get(index, []))
         return groups + self._viewed.get(index, []) + self._together.get(op.key, [])
 
     def _add_forward(self, index: int) -> None:

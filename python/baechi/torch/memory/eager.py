@@ -93,6 +93,8 @@ class StepMemory:
             device = device_of.get(key) if key is not None else None
             if op.only_views and op.returned and isinstance(op.returned[0], str):
                 device = weights.get(op.returned[0])  # it is a weight's view
+            if op.inner is not None:
+                device = self._device[op.inner] or home
             self._device.append(home if loss else device)
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._changes: dict[str, list[tuple[int, int]]] = {}
@@ -223,11 +225,8 @@ class StepMemory:
 
     def _released(self, tensor: int, savers: Iterable[int]) -> int | None:
         """Return when the backwards of operators let go of a tensor that they saved."""
-        ends = []
-        for index in savers:
-            keepers = self._captured.ops[index].keepers.get(tensor, [])
-            ends += [self._captured.nodes[n].at for n in keepers] or [self._end]
-        return max(ends, default=None)
+        ops = self._captured.ops
+        return max((ops[s].released.get(tensor, self._end) for s in savers), default=None)
 
     def _savers_on(self, tensor: int, device: str | None) -> list[int]:
         return [s for s in self._savers.get(tensor, ()) if self._device[s] == device]
@@ -239,7 +238,9 @@ class StepMemory:
             return freed
         saved = self._released(tensor, self._savers_on(tensor, device))
         held = [
-            s.until if s.until is not None else self._end for s in self._objects.get(tensor, ())
+            s.until if s.until is not None else self._end
+            for s in self._objects.get(tensor, ())
+            if s.reader is None or self._device[s.reader] == device  # else it is gone when sent
         ]
         local = max(held, default=start if tensor in self._savers else freed)
         if tensor in self._savers or self._captured.tensors[tensor].returned:
@@ -249,16 +250,21 @@ class StepMemory:
     def _hold_copies(self, seen: TensorObject, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
         owner = made[seen.tensor][0] if seen.tensor in made else self._home
-        kept = any(self._device[s] == owner for s in seen.kept)
+        where = owner if seen.reader is None else self._device[seen.reader]
+        kept = any(self._device[s] == where for s in seen.kept)
         until = seen.until if seen.until is not None else self._end
         until = self._forward_end if kept else until
-        for device in {self._device[t] for t in takers} - {owner}:
+        for device in {self._device[t] for t in takers} - ({owner} if owner == where else set()):
             mine = [t for t in takers if self._device[t] == device]
             start = self._begins[mine[0]] * TICKS
             sender = seen.sender(mine[0])
             if sender is not None:  # it is sent before that one's own arguments are let go of
                 start = min(start, self._captured.ops[sender].end * TICKS - 1)
-            savers = [t for t in mine if seen.tensor in self._captured.ops[t].saved]
+            savers = [
+                saver
+                for saver in self._savers_on(seen.tensor, device)
+                if saver in mine or self._captured.ops[saver].inner in mine
+            ]
             end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))
 

@@ -7,7 +7,9 @@ are, nor who waits for what. Hooks on the nodes do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,8 +66,6 @@ class NodeRecorder:
         self._found: list[AutogradNode] = []
         self._index: dict[Any, int] = {}
         self._edges: list[list[tuple[int, int] | None]] = []
-        # Of what an operation saves that changes a view in place: it has got its new node then.
-        self._keeper: dict[Any, Any] = {}
 
     def watch(self, root: torch.Tensor) -> None:
         """Put hooks on every node under `root`."""
@@ -88,8 +88,6 @@ class NodeRecorder:
                     index[key] = len(index)
                     waiting.append(following)
                 edges.append((index[key], slot))
-                if _changes_view(following) and key + 1 == self._key(node):
-                    self._keeper[key + 1] = key
             self._add(mine, node, edges)
 
     def finished(self) -> list[AutogradNode]:
@@ -112,12 +110,6 @@ class NodeRecorder:
             for key, index in self._index.items()
             if isinstance(key, int) and id(self._found[index]) in order
         }
-
-    @property
-    def keepers(self) -> dict[int, int]:
-        """Return which node keeps what was saved when that number was the last one given."""
-        places = self.places
-        return places | {k: places[by] for k, by in self._keeper.items() if by in places}
 
     def _key(self, node: Any) -> Any:
         variable = getattr(node, "variable", None)
@@ -167,9 +159,21 @@ class NodeRecorder:
         self.nodes.append(node)
 
 
-def _changes_view(node: Any) -> bool:
-    """Whether a node stands for an operation in place on a view."""
-    return type(node).__name__ == "CopySlices"
+@contextlib.contextmanager
+def told_before(roots: Iterable[Any], begins: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call `begins` with each node at or under `roots`, and its gradients, before it runs."""
+    waiting = list(roots)
+    found = set(waiting)
+    while waiting:
+        following = {node for node, _ in waiting.pop().next_functions if node is not None}
+        waiting += following - found
+        found |= following
+    handles = [node.register_prehook(functools.partial(begins, node)) for node in found]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _stored(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -168,7 +168,6 @@ def _captured(
         type(model).__name__,
         recorder.values,
         recorder.again.runs,
-        recorder.differentiated_twice,
     )
 
 
@@ -225,7 +224,11 @@ def record_step(
 ) -> None:
     """Run one step under a recorder that is installed; `side` tells it what is dispatched."""
     hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
-    with side or DispatcherSide(recorder), torch.set_grad_enabled(training):
+    with (
+        side or DispatcherSide(recorder),
+        torch.set_grad_enabled(training),
+        _private_autograd.one_backward_thread.wanted(recorder),  # this thread is watched
+    ):
         with hooks if training else contextlib.nullcontext():
             outputs = recorder.model(*args, **kwargs)
             for tensor in tensors_in(outputs):
@@ -238,15 +241,9 @@ def record_step(
         recorder.number_end()
         recorder.autograd.watch(value)
         recorder.forwarded()
-        _private_autograd.one_backward_thread.begin(recorder)  # this thread is watched
-        try:
-            value.backward()
-        finally:
-            _private_autograd.one_backward_thread.end(recorder)
+        value.backward()
     recorder.finished()
-    places, keepers = recorder.autograd.places, recorder.autograd.keepers
-    for op in recorder.ops:
-        op.keepers = {t: [keepers[n] for n in ns if n in keepers] for t, ns in op.keepers.items()}
+    places = recorder.autograd.places
     for seen in recorder.seen:
         if seen.node is not None:
             number, output = seen.node

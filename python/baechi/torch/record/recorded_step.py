@@ -62,6 +62,7 @@ class TensorObject:
     kept: list[int] = field(default_factory=list)  # operators whose backward keeps it, or a view
     node: tuple[int, int] | None = None  # of autograd, and which of its outputs it is
     until: int | None = None  # events of the trace before the code let go of it; None: it did not
+    reader: int | None = None  # an operator where autograd has taken it in a forward: it is there
 
     @property
     def maker(self) -> int | None:
@@ -104,11 +105,14 @@ class Op:
     arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
     feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
     takes: list[int] = field(default_factory=list)  # its arguments, as numbers of Capture.seen
-    keepers: dict[int, list[int]] = field(default_factory=dict)  # autograd nodes of what it saved
+    # Events of the trace before autograd let go of what it saved; none where it did not.
+    released: dict[int, int] = field(default_factory=dict)
     end: int = 0  # events of the trace before its end
     shapes: str = ""
     grads: bool = False  # it has a backward
     told: bool = False  # by an argument, on which device to make something
+    # What `torch.autograd.grad` ran of another operator's backward, where that one runs: of which.
+    inner: int | None = None
 
     @property
     def only_views(self) -> bool:
@@ -160,8 +164,6 @@ class Capture:
     values: dict[int, list[tuple[int | None, int]]] = field(default_factory=dict)
     # of a graph: storage (None: a weight's) and bytes of each tensor that a node is
     again: list[Again] = field(default_factory=list)
-    # The first operator whose forward ran a backward that another one goes through later.
-    differentiated_twice: str | None = None
 
 
 PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

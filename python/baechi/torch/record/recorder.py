@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi._core import InputError
 from baechi.torch.base import _private, _private_autograd
 from baechi.torch.base.function_rules import (
+    DIFFERENTIATES,
     TRANSFORMS,
     changed_arguments,
     with_host_arguments,
@@ -32,7 +33,7 @@ from baechi.torch.base.function_rules import (
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record import refusals
-from baechi.torch.record.autograd_graph import NodeRecorder
+from baechi.torch.record.autograd_graph import NodeRecorder, told_before
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recomputed import RunAgain
 from baechi.torch.record.recorded_step import KernelRun, Op, TensorObject, Weight, rounded
@@ -112,8 +113,11 @@ class Recorder(Interceptor):
         self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
         self._op: int | None = None
         self._first_numbers: list[int] = []  # of the autograd nodes of each op
+        self._kept: dict[int, Any] = {}  # references to what autograd keeps, by id
+        self._kept_of: dict[tuple[int, int], int] = {}  # how many, by operator and storage
+        self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
+        self._inner_keys: dict[str, int] = {}  # how often each was made
         self._forwarded = False
-        self.differentiated_twice: str | None = None  # as in Capture
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -172,6 +176,8 @@ class Recorder(Interceptor):
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
                 stack.enter_context(_private_autograd.without_saved_hooks(self.pack))
+            if name == DIFFERENTIATES and self._op is not None:
+                call = functools.partial(self._differentiate, self._op, call)
             return self._finish(call(*args, **kwargs), args, kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -244,6 +250,83 @@ class Recorder(Interceptor):
             self._storages.close_segment(op.forward)
             op.end = len(self.trace)
             self._op = None
+
+    def _differentiate(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run `torch.autograd.grad`: what it runs of an operator's backward runs where that did."""
+        outputs = list(tensors_in(args[:1] or kwargs.get("outputs")))
+        roots = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+        self.ops[index].inner = self._base_of(roots[0]) if roots else None
+        inputs: Any = args[1] if len(args) > 1 else kwargs.get("inputs")
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        try:
+            with told_before(roots, functools.partial(self._inner_begins, index)):
+                slopes = call(*args, **kwargs)
+            for slope, by in zip(slopes, inputs, strict=True):
+                if slope is not None and getattr(by, "grad_fn", None) is not None:
+                    self._arrives(index, slope, self._base_of(by.grad_fn))
+            return slopes
+        finally:
+            self._continue_as(index)
+
+    def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
+        """Take note that a slope goes to where what it is by was made."""
+        writers = self.tensors[self.tensor_of(slope, None)].writers
+        if base is None or not writers or self.ops[writers[-1]].inner == base:
+            return
+        reader = self._inner_op(index, base)
+        number = self._see(slope, reader)
+        if number is not None:
+            self.seen[number].reader = reader
+            self.ops[reader].takes.append(number)
+
+    def _base_of(self, node: Any) -> int | None:
+        """Return the operator of the forward that an autograd node, or what made it, is of."""
+        number = _private_autograd.sequence_number(node)
+        if number >= _private_autograd.next_sequence_number():
+            return None  # the accumulation of a leaf
+        index = bisect_right(self._first_numbers, number) - 1
+        inner = self.ops[index].inner if index >= 0 else None
+        return inner if inner is not None else index if index >= 0 else None
+
+    def _inner_begins(self, index: int, node: Any, gradients: Any) -> None:
+        """Take note that `torch.autograd.grad` is about to run a node with gradients."""
+        base = self._base_of(node)
+        if self._op is None or base is None:
+            return
+        op = self.ops[self._inner_op(index, base)]
+        op.grads |= torch.is_grad_enabled()
+        for gradient in dense_in(gradients):
+            tensor = self.tensor_of(gradient, None)
+            writers = [w for w in self.tensors[tensor].writers if w != self._op]
+            if writers and all(self.seen[number].tensor != tensor for number in op.takes):
+                op.takes.append(len(self.seen))
+                size = rounded(gradient.numel() * gradient.element_size())
+                self._handed.append(TensorObject(tensor, size, writers[-1:], reader=self._op))
+                self.seen.append(self._handed[-1])
+
+    def _inner_op(self, index: int, base: int) -> int:
+        """Return the operator for what `torch.autograd.grad` runs of the backward of another."""
+        if self._op is None or self._op == index or self.ops[self._op].inner != base:
+            grad = self.ops[index]
+            key = f"{grad.key}>{self.ops[base].key}"
+            number = self._inner_keys[key] = self._inner_keys.get(key, 0) + 1
+            key = key if number == 1 else f"{key}#{number}"
+            self.ops.append(Op(key, grad.kind, None, grad.scope, inner=base))
+            self._first_numbers.append(_private_autograd.next_sequence_number())
+            self._continue_as(len(self.ops) - 1)
+        return len(self.ops) - 1
+
+    def _continue_as(self, index: int) -> None:
+        """Book what runs next to another operator."""
+        if self._op is not None and self._op != index:
+            before = self.ops[self._op]
+            self._storages.close_segment(before.forward)
+            before.end = len(self.trace)
+            for gradient in self._handed:
+                gradient.until = before.end
+            self._handed.clear()
+            self._op = index
+            self._storages.open_segment(index)
 
     def _present(self, op: Op, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
         """Have what an operator reads on the device while it runs."""
@@ -356,8 +439,6 @@ class Recorder(Interceptor):
             self._storages.open_segment(index)
         if not backward:
             self._read(op, args, kwargs)
-            if torch.is_grad_enabled() and _private_autograd.current_autograd_node() is not None:
-                self.differentiated_twice = self.differentiated_twice or op.key
         if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
@@ -434,16 +515,29 @@ class Recorder(Interceptor):
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
-                op.keepers.setdefault(number, []).append(
-                    _private_autograd.next_sequence_number() - 1
-                )
                 for held in (tensor, tensor._base):
                     known = self._seen.get(id(held))
                     if known is not None and known[0]() is held:
                         self.seen[known[2]].kept.append(self._op)
+                return self._watched(op, number, tensor.data)
         # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
         # would keep it from being let go of.
         return tensor.data
+
+    def _watched(self, op: Op, number: int, kept: torch.Tensor) -> torch.Tensor:
+        """Note when autograd has let go of all that an operator keeps of a storage."""
+        key = id(kept)
+        self._kept_of[id(op), number] = self._kept_of.get((id(op), number), 0) + 1
+
+        def gone(_: Any) -> None:
+            del self._kept[key]
+            self._kept_of[id(op), number] -= 1
+            if self._kept_of[id(op), number] == 0:
+                op.released[number] = len(self.trace)
+
+        op.released.pop(number, None)
+        self._kept[key] = weakref.ref(kept, gone)
+        return kept
 
     def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Hand a node of the backward what it kept."""
