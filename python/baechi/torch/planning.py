@@ -276,8 +276,6 @@ class Planned:
         tiers = tuple(t for t in self._memory.tiers if (worth if t == 2 else operators is None))
         compared = Comparison(plan, host_of(self.captured, device_of), tiers, traced)
         ordered, peaks = self._planned_order(graph) if compared.may_gain() else (None, {})
-        if ordered is not None and (early := self._changed_early(ordered)):
-            compared.why = f"a plan in its own order has {early!r} change what is read after it"
         if not compared.why and compared.gains(ordered) and ordered is not None:
             if not traced:
                 compared.why, peaks = self._traced_in_order(ordered)
@@ -290,27 +288,6 @@ class Planned:
             if not traced:
                 self._check_graph(plan)
         return plan
-
-    def _changed_early(self, plan: Plan) -> str | None:
-        """Return an operator that changes a tensor in place before a plan has it read.
-
-        A graph of operators does not say who reads a tensor before it is changed; the program that
-        runs the plan keeps to it, and the step takes longer than predicted.
-        """
-        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
-        graph = self._memory.graph
-        by_calls = None if graph is None else graph.captured
-        for step in (self.captured, by_calls):
-            read: dict[int, int] = {}  # the last start of those who read a tensor so far
-            for op in step.ops if step is not None else []:
-                begins = starts.get(op.key)
-                if begins is None:
-                    continue  # a plan of the other step
-                if any(read.get(tensor, 0) > begins for tensor in op.changed):
-                    return op.key
-                for tensor in op.reads:
-                    read[tensor] = max(read.get(tensor, 0), begins)
-        return None
 
     @stage("planning")
     def _planned_order(

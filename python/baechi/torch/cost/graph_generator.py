@@ -8,7 +8,7 @@ from its producer to the backward operator: the planner then knows how long it l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,7 @@ class _Assembly:
             if base is not None:
                 for one in (index, base):
                     self._inner.setdefault(one, []).append(f"inner:{self._name(base)}")
+        self._earlier = _in_order(captured, stands)
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
             self._inputs = ">" + INPUTS  # no module is called so
@@ -166,6 +167,8 @@ class _Assembly:
                 and stand != self._captured.tensors[tensor].producer
             ):
                 after.append(self._name(stand))
+        made_by = {source for source, _ in inputs}
+        after += {self._name(i) for i in self._earlier.get(index, ())} - made_by
         trained = cost.parameters if self._captured.training else 0
         held = cost.gradients if self._held_gradients else 0
         self._builder.add(
@@ -219,6 +222,32 @@ class _Assembly:
             forward=op.key,
             backward=True,
         )
+
+
+def _in_order(captured: Capture, stands: Mapping[int, int | None]) -> dict[int, list[int]]:
+    """Return which operators come before each because of what one of the two changes in place.
+
+    Those that read a tensor come before its next change; those that read or change a weight or a
+    buffer also come behind the last one. (Behind what changed a tensor last its readers are by
+    what they read.)
+    """
+    earlier: dict[int, set[int]] = {}
+    readers: dict[int | str, set[int]] = {}  # since the last change
+    last: dict[int | str, int] = {}
+    for index, op in enumerate(captured.ops):
+        stand = stands[index]
+        if stand is None:
+            continue
+        changed: list[int | str] = [*op.changed, *(op.weights if op.changes_weights else ())]
+        before = {last[name] for name in op.weights if name in last}
+        for one in changed:
+            before |= readers.pop(one, set())
+            last[one] = stand
+        earlier.setdefault(stand, set()).update(other for other in before if other < stand)
+        read: list[int | str] = [*op.reads, *op.weights]
+        for one in read:
+            readers.setdefault(one, set()).add(stand)
+    return {index: sorted(others) for index, others in earlier.items()}
 
 
 def graph_of(
