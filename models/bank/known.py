@@ -22,7 +22,7 @@ class Known:
 
 
 _FORCES = [
-    Known("", "PEAK", "what a gradient of a gradient keeps is not foreseen", always=False),
+    Known("", "PEAK", "sums of slopes count where the last one was made", always=False),
     Known("", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False),
 ]
 _HELD = [
