@@ -283,15 +283,19 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   std::optional<StepPlan> best;
   std::vector<std::string> others;
   std::uint32_t chosen = 0;
+  bool proved = true;  // that none of the numbers fits
   for (const std::uint32_t number : numbers) {
     const std::int64_t samples = *request.mini_batch / number;
     OpGraph graph = at_size(sizes, samples);
     StepPlan plan = plan_number(std::move(graph), number, cluster, request, times);
     others.push_back(told(number, plan.result));
+    const auto* answer = std::get_if<Unplaceable>(&plan.result);
+    proved = proved && answer != nullptr && answer->proved;
     if (!better(plan.result, best)) continue;
     chosen = number;
     best = std::move(plan);
   }
+  if (auto* answer = std::get_if<Unplaceable>(&best->result)) answer->proved = proved;
   if (Plan* plan = std::get_if<Plan>(&best->result)) {
     const std::int64_t samples = *request.mini_batch / chosen;
     if (sizes.size() == 1 && size != samples)

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/step_plan.h"
 #include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"
@@ -119,6 +121,40 @@ TEST_CASE("studies of steps: min's plans are of the step, and fit") {
   const auto fewest = fewest_devices(graph, four_devices(Bytes(100)), 8, of_micro_batches({8}, 8));
   REQUIRE(fewest.has_value());
   CHECK(fewest->plan.micro_batches == 8);
+}
+
+// An operator with an output of 200 for one sample, which no device has room for, and of 100 for two.
+// Of these nothing rules a plan out, and yet there is none: two devices have room for ten of the
+// outputs of 16 that nobody reads, each, and there are 21 (too many to try all placements).
+OpGraph less_for_more_samples(std::int64_t batch) {
+  OpGraphBuilder builder("proof");
+  builder.set_batch_size(batch);
+  const auto add = [&](const std::string& name, std::int64_t bytes) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(10));
+    builder.add_output(op, Bytes(bytes));
+  };
+  add("large", 300 - 100 * batch);
+  for (int i = 0; i < 21; ++i) add("o" + std::to_string(i), 8 * batch);
+  return std::move(builder).build();
+}
+
+TEST_CASE("studies of steps: what one number rules out is not ruled out for the others") {
+  std::vector<OpGraph> sizes;
+  for (const std::int64_t batch : {1, 2}) sizes.push_back(less_for_more_samples(batch));
+  const ClusterSpec cluster =
+      byte_per_ns(2, CommunicationMode::kDuplex, Time(0), Bytes(170)).spec();
+  const auto proved = [&](std::vector<std::uint32_t> numbers) {
+    PlanRequest request = of_micro_batches(std::move(numbers), 2);
+    request.method = "m-etf";
+    request.budget = 0.001;
+    const ScenarioRun run = run_scenario(sizes, {"now", cluster}, request);
+    REQUIRE_FALSE(run.outcome.makespan.has_value());
+    return run.outcome.proved;
+  };
+  CHECK_FALSE(proved({1}));
+  CHECK(proved({2}));
+  CHECK_FALSE(proved({1, 2}));
 }
 
 TEST_CASE("studies of steps: devices' worth and sensitivity are those of the step") {
