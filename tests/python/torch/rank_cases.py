@@ -8,7 +8,9 @@ for the test to look at. Models are traced before the processes part, so that it
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -77,7 +79,8 @@ def at_random(model: nn.Module, inputs: Any, micro_batches: int, seed: int, **op
     loss, targets = options.pop("loss", own_loss), options.pop("targets", None)
     count = distributed.get_world_size()
     search = {"method": "random", "seed": seed, "bounds": False}
-    request = Request(model, inputs, f"{count}x1GiB", search=search, **options)
+    where = {"devices": ["cpu"] * count, **options}
+    request = Request(model, inputs, f"{count}x1GiB", search=search, **where)
     return placed_over(request, True, micro_batches, loss, targets)
 
 
@@ -131,7 +134,8 @@ WEIGHTS = torch.linspace(0.5, 1.5, 6).double()
 
 def odd_loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
     """Read several outputs: numbers, truth values and whole numbers, too."""
-    loss = nn.functional.cross_entropy(output["logits"], targets, WEIGHTS)
+    weights = WEIGHTS.to(output["logits"].device)
+    loss = nn.functional.cross_entropy(output["logits"], targets, weights)
     share = output["mask"].double().mean() + (output["best"] == targets).double().mean()
     return loss * output["size"] + 0.1 * share
 
@@ -146,12 +150,77 @@ def odd_model() -> Odd:
 ODD_CASES = [(1, 1), (2, 2), (4, 3)]
 
 
-def train_odd(micro_batches: int, seed: int) -> Any:
+def train_odd(micro_batches: int, seed: int, **options: Any) -> Any:
     model, (x, targets) = odd_model(), odd_batch()
-    known = _graphs["odd"]
-    options = {"loss": odd_loss, "targets": targets, "exported": known}
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"], **options}
     placed = at_random(model, x, micro_batches, seed, **options)
     return trained(model, lambda: placed.step(x, targets)), own_weights(placed)
+
+
+def train_on_simulated() -> Any:
+    """Each process has an accelerator, whose tensors travel through the host."""
+    sim = importlib.import_module("baechi.torch.sim")
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="100us", seed=3)
+    losses, weights = train_odd(4, 2, devices=["sim:0"] * 2)
+    assert {weight.device.type for weight in weights.values()} == {"sim"}
+    return losses, {name: weight.cpu() for name, weight in weights.items()}
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.first(x) * 0 + 1
+        one = nn.functional.dropout(y)
+        return y, one, nn.functional.dropout(y.relu())
+
+
+def random_numbers() -> Any:
+    """Return whether dropout on two ranks is alike, what it was, and the caller's next number."""
+    x, _ = odd_batch()
+    masks: list[torch.Tensor] = []
+
+    def loss(output: Any) -> Any:
+        if not isinstance(output[1], FakeTensor):
+            masks[:] = [each.detach() for each in output]
+        return sum(each.mean() for each in output)
+
+    found = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        model = Dropping().double()
+        for seed in range(1, 9):
+            placed = at_random(model, x, 1, seed, loss=loss)
+            where = {d for name, d in placed.plan.device_of.items() if name.startswith("dropout")}
+            if len(where) == 2:
+                break
+            model = Dropping().double()
+        torch.manual_seed(11)
+        masks.clear()
+        losses = [placed.step(x).item() for _ in range(2)]
+        alike = [torch.equal(masks[1], masks[2])] if masks else []
+        found.append((losses, alike, torch.rand(()).item()))
+    return found
+
+
+def lost(folder: Path, rank: int) -> None:
+    """Have rank 1 killed inside a step; leave what rank 0 says."""
+    x, targets = odd_batch()
+    model = odd_model()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(model, x, 2, 1, **options)
+
+    def end(_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in own_weights(placed) if rank == 1 else ():
+        if name.startswith(("first", "second", "scale")):
+            weight = model.get_parameter(name)
+            weight.register_post_accumulate_grad_hook(end)
+    found = [said(lambda: placed.step(x, targets)) for _ in range(2)]
+    torch.save(found, folder / "lost.pt")
 
 
 def said(call: Callable[[], Any]) -> str:
@@ -198,7 +267,8 @@ def what_is_refused() -> dict[str, str]:
 
     def place(model: nn.Module, inputs: Any, **options: Any) -> Any:
         wanted = targets[: len(inputs)]
-        asked = {"cluster": "2x1GiB", **common, "targets": wanted, **options}
+        devices = ["cpu"] * (3 if options.get("cluster") == "3x1GiB" else 2)
+        asked = {"cluster": "2x1GiB", **common, "targets": wanted, "devices": devices, **options}
         return baechi.torch.place(model, inputs, bounds=False, verbose=False, **asked)
 
     model = odd_model()
@@ -285,16 +355,20 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
         cases["failing"] = functools.partial(failing, 2)
     else:
         cases["refused"] = what_is_refused
+        cases["simulated"] = train_on_simulated
+        cases["random"] = random_numbers
     return cases
+
+
+def join(where: Path, rank: int, world: int) -> None:
+    how: Any = {"init_method": f"file://{where}", "timeout": TIMEOUT}
+    distributed.init_process_group("gloo", rank=rank, world_size=world, **how)
 
 
 def run(world: int, folder: Path, number: int) -> None:
     """Run the cases for so many ranks; `number`: of this process among all."""
     rank, group = number % world, number // world
-    where = f"file://{folder}/rendezvous-{world}-{group}"
-    distributed.init_process_group(
-        "gloo", init_method=where, rank=rank, world_size=world, timeout=TIMEOUT
-    )
+    join(folder / f"rendezvous-{world}-{group}", rank, world)
     cases = list(cases_of(world).items())
     for name, case in cases[group :: 4 // world]:  # each pair has half of them
         print(name, flush=True)
@@ -317,14 +391,19 @@ def main(folder: Path) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
             try:
+                importlib.import_module("baechi.torch.sim")  # before a backward, behind the fork
                 run(4, folder, number)
                 run(2, folder, number)
+                if number < 2:
+                    join(folder / "rendezvous-last", number, 2)
+                    lost(folder, number)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
         running.append(child)
-    return sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in running)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
+    return int(codes != [0, -signal.SIGKILL, 0, 0])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,31 @@ def test_odd_tensors_travel(folder: Path, micro_batches: int, seed: int) -> None
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, micro_batches))
     same(folder, f"odd {micro_batches} {seed}", 4, model, losses)
+
+
+def test_simulated_accelerators_send_through_the_host(folder: Path) -> None:
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 4))
+    same(folder, "simulated", 2, model, losses)
+
+
+def test_ranks_draw_random_numbers_of_their_own(folder: Path) -> None:
+    """Again the same ones, others than another rank's, and none of the caller's."""
+    torch.manual_seed(11)
+    expected = torch.rand(()).item()
+    found = [torch.load(folder / f"random {rank}.pt") for rank in range(2)]
+    for first, again in found:
+        assert first == again
+        assert first[2] == expected
+        assert first[0][0] != first[0][1]
+    assert [each[0][1] for each in found if each[0][1]] == [[False]]
+
+
+def test_a_killed_rank_is_missed(folder: Path) -> None:
+    """By the one that waits for it, at once; ranks do not go on without it."""
+    first, then = torch.load(folder / "lost.pt")
+    assert re.match(r"RankError: (rank 1|another rank) was lost, or does not answer", first)
+    assert "an earlier step failed, and ranks are not in step" in then
 
 
 _SAID = {

@@ -224,25 +224,23 @@ class Processes:
         try:
             yield
         except BaseException as error:
-            self.failed = f"{said()}: {words_of(error)}"
+            self.failed = self.failed or f"{said()}: {words_of(error)}"
             raise
 
     def _talk(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except RuntimeError as error:
-            said = _first_sentence(error)
-            raise RankError(f"another rank was lost, or does not answer: {said}") from error
+        self._or_lost(call, "another rank was lost, or does not answer")
 
     def waited(self, wait: Callable[[], Any], name: str, rank: int) -> None:
         """Wait for a message to or from another rank."""
+        lost = f"rank {rank} was lost, or does not answer: rank {self.rank} waited for it with"
+        self._or_lost(wait, f"{lost} {name}")
+
+    def _or_lost(self, call: Callable[[], Any], said: str) -> None:
         try:
-            wait()
+            call()
         except RuntimeError as error:
-            raise RankError(
-                f"rank {rank} was lost, or does not answer: rank {self.rank} waited for it with "
-                f"{name}: {_first_sentence(error)}"
-            ) from error
+            self.failed = f"{said}: {_first_sentence(error)}"
+            raise RankError(self.failed) from error
 
 
 def _first_sentence(error: BaseException) -> str:
