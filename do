@@ -140,13 +140,17 @@ list_of() {
   echo "$list"
 }
 
-# Not to find it is no failure. The peers ask for solvers and drawing libraries that nobody uses.
+# Not to find it is no failure. Where no index has PyTorch's build for the CPU, the usual one does.
+# The peers ask for solvers and drawing libraries that nobody uses.
 install_need() {
   local need=$1 list=$2 log=$venv/$1.log options=()
   [[ $need == peers ]] && options=(--no-deps)
   echo "do: installing $need ($list), unless it is there" >&2
-  if ! "$python" -m pip install --disable-pip-version-check "${options[@]}" -r "$list" >"$log" 2>&1
-  then
+  local install=("$python" -m pip install --disable-pip-version-check "${options[@]}" -r)
+  "${install[@]}" "$list" >"$log" 2>&1 && return
+  local usual=$venv/$need-usual.txt
+  sed 's/^\(torch==[0-9.]*\)+cpu$/\1/' "$list" >"$usual"
+  if cmp -s "$list" "$usual" || ! "${install[@]}" "$usual" >>"$log" 2>&1; then
     echo "do: pip cannot install $list, so experiments that need it are skipped:" \
       "$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")" >&2
     exit 1 # of the subshell that `experiments` runs this in

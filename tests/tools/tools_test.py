@@ -284,3 +284,22 @@ def test_all_that_a_machine_lacks_is_named_at_once(root: Path) -> None:
         "g++ >= 11 (CXX chooses one); on Debian and Ubuntu: apt install python3-pip python3-dev "
         "g++\n"
     )
+
+
+@pytest.mark.parametrize(("found", "tried"), [("+cpu", 1), ("torch==2.13.0$", 2), ("none", 2)])
+def test_experiments_take_the_usual_build_where_no_index_has_that_for_the_cpu(
+    root: Path, tmp_path: Path, found: str, tried: int
+) -> None:
+    source = re.search(r"^install_need\(\) \{.*?^\}", (root / "do").read_text(), re.M | re.S)
+    assert source is not None
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\necho pip >>{tmp_path}/calls\ngrep -q "{found}" "${{@: -1}}"\n')
+    python.chmod(0o755)
+    (tmp_path / "list.txt").write_text("transformers==5\ntorch==2.13.0+cpu\n")
+    script = f"set -euo pipefail\nvenv={tmp_path}\npython={python}\n{source[0]}\n"
+    command = ["bash", "-c", f"{script}install_need torch {tmp_path}/list.txt"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "are skipped" in done.stderr) == (
+        (1, True) if found == "none" else (0, False)
+    )
+    assert (tmp_path / "calls").read_text().count("pip") == tried
