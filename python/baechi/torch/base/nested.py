@@ -171,4 +171,4 @@ def _put(container: Any, key: Any, item: Any) -> None:
 
 def is_one_value(weight: torch.Tensor) -> bool:
     """Whether all elements are one in memory, as where another rank has a weight."""
-    return weight.layout is torch.strided and weight.numel() > 1 and not any(weight.stride())
+    return weight.layout is torch.strided and weight.dim() > 0 and not any(weight.stride())

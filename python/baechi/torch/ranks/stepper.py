@@ -53,7 +53,6 @@ class RankStepper(Stepper):
         self.device = assigner.devices[processes.rank]
         self.transport = Transport(processes, self.device, assigner.sent.fetched)
         self._known: list[_Known] = []
-        self._random: Any = None  # the state of this rank's generator
 
     def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
         """Run this rank's part of a step; return the mean loss of all micro-batches."""
@@ -126,10 +125,18 @@ class RankStepper(Stepper):
 
     @contextlib.contextmanager
     def _own_random(self, program: StepProgram) -> Iterator[None]:
-        """Draw random numbers of this rank's own, lest it repeats what another rank drew."""
+        """Draw random numbers of this rank's own, lest it repeats what another rank drew.
+
+        They follow from a number of the caller's generator on the host, which every rank draws: so
+        a seed that is set again, or a state that was saved, brings them back.
+        """
         nodes = program.graph.nodes
-        mine = [s for s in program.segments if s.device == self.device.index and s.in_turn]
-        if not any(nodes[n].random for s in mine for n in s.nodes):
+        drawing = [s for s in program.segments if any(nodes[n].random for n in s.nodes)]
+        if not drawing:
+            yield
+            return
+        drawn = int(torch.empty((), dtype=torch.int64).random_())
+        if not any(s.device == self.device.index for s in drawing):
             yield
             return
         where = self.device.torch_device
@@ -145,16 +152,11 @@ class RankStepper(Stepper):
                 module.set_rng_state(state, where)
 
         before = read()
-        if self._random is None:
-            seed = (torch.initial_seed() + self._processes.rank * _RANK_SEED) % (1 << 63)
-            with torch.random.fork_rng(devices=[]):
-                generator = torch.Generator(where).manual_seed(seed)
-            self._random = generator.get_state()
-        write(self._random)
+        seed = (drawn + self._processes.rank * _RANK_SEED) % (1 << 63)
+        write(torch.Generator(where).manual_seed(seed).get_state())
         try:
             yield
         finally:
-            self._random = read()
             write(before)
 
 

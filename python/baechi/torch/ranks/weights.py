@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.ranks.processes import Processes
+
+_CLIPS = "torch.nn.utils.clip_grad"
 
 
 def sample_of(tensor: torch.Tensor, most: int) -> bytes:
@@ -53,6 +56,33 @@ def release(weight: torch.Tensor) -> None:
     one = torch.empty((), dtype=kind, device=weight.device).fill_(nothing)
     weight.grad = None
     weight.data = one.expand(weight.shape)
+    if type(weight) is nn.Parameter:
+        weight.__class__ = ElsewhereParameter
+
+
+class ElsewhereParameter(nn.Parameter):
+    """A parameter that another rank has."""
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """Its gradient, None; torch.nn.utils.clip_grad_norm_ would take the norm of the others."""
+        asks: Any = sys._getframe(1)
+        asks = asks if asks.f_code.co_name != "<listcomp>" else asks.f_back
+        if asks.f_code.co_name == "clip_grad_norm_" and asks.f_globals["__name__"] == _CLIPS:
+            raise InputError(
+                "torch.nn.utils.clip_grad_norm_ sees the gradients of this rank only, and would "
+                "clip by another norm on each: placed.clip_grad_norm_(max_norm), on every rank, "
+                "takes that of all"
+            )
+        return nn.Parameter.grad.__get__(self)
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        nn.Parameter.grad.__set__(self, value)
+
+    @grad.deleter
+    def grad(self) -> None:
+        nn.Parameter.grad.__delete__(self)
 
 
 _PARTS: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of which only a part is here
