@@ -168,7 +168,8 @@ class _Assembly:
             ):
                 after.append(self._name(stand))
         made_by = {source for source, _ in inputs}
-        after += {self._name(i) for i in self._earlier.get(index, ())} - made_by
+        earlier = map(self._name, self._earlier.get(index, ()))
+        after += [name for name in earlier if name not in made_by]
         trained = cost.parameters if self._captured.training else 0
         held = cost.gradients if self._held_gradients else 0
         self._builder.add(
