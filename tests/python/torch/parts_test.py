@@ -132,3 +132,23 @@ def test_arguments_have_any_name() -> None:
     model = Named().to(torch.float64)
     inputs = {name: torch.randn(4, 8, dtype=torch.float64) for name in ("path", "forward")}
     trains_the_same(model, inputs, seeds=(1,), homes=("cpu",))
+
+
+@pytest.mark.parametrize("how", [{"seed": 1}, {"method": "single"}])
+@pytest.mark.parametrize("path", ["encode", "encode.1", "encode.2"])
+def test_a_part_that_a_script_runs_through_a_checkpoint(how: dict[str, Any], path: str) -> None:
+    torch.manual_seed(3)
+    plain = Codec().double()
+    x = torch.randn(4, 8).double().requires_grad_()
+    placed = placed_at_random(copy.deepcopy(plain), x, EXCLUSIVE, tier=1, **how)
+    found = []
+    for model in (plain, placed.model):
+        given = x.detach().clone().requires_grad_()
+        out = checkpoint(model.get_submodule(path), given, use_reentrant=False)
+        out.square().sum().backward()
+        torch.accelerator.synchronize()
+        assert given.grad is not None
+        grads = [weight.grad for weight in model.parameters()]
+        found.append([given.grad, *(grad.cpu() for grad in grads if grad is not None)])
+    torch.testing.assert_close(found[1], found[0])
+    placed.restore()

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from baechi._core import InputError
 from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.function_rules import OBSERVERS
+from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
 
@@ -41,6 +42,12 @@ def _runs_its_parts(unit: nn.Module) -> bool:
     """Whether a unit calls the modules inside it as Python does: compiled ones do not."""
     compiled = _private_compile.is_compiled(unit) or _private_compile.compiled_in_place(unit)
     return not compiled and not isinstance(unit, torch.jit.ScriptModule)
+
+
+def _has_its_inputs(module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Whether what a module is given is where its weights are: not what a caller has elsewhere."""
+    weight = next(module.parameters(), None)
+    return weight is None or all(t.device == weight.device for t in tensors_in((args, kwargs)))
 
 
 def _is_own(weight: torch.Tensor | None) -> bool:
@@ -265,7 +272,8 @@ class Interceptor(TorchFunctionMode):
             return self._as_unit(path, module, forward, args, kwargs)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if state.scope is not None or _private_autograd.current_autograd_node() is not None:
+            in_backward = _private_autograd.current_autograd_node() is not None
+            if state.scope is not None or (in_backward and _has_its_inputs(module, args, kwargs)):
                 if not compiled:
                     return forward(*args, **kwargs)
                 with as_compiled(module):
