@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import baechi
 from experiments import stacks
+from experiments.chains import chains
 from experiments.outcome import Outcome, planned
 from experiments.page import Column, Page, Table, count, gibibytes, milliseconds, percent, times
 from experiments.progress import each
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 NAMED = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
 PRESET = "a100"
 NVLINK, PCIE = "5us,200GB/s", "10us,12GB/s"
-LARGE = 10_000  # operators of a micro-batch beyond which M is 16 at the most
+ALL = (1, 4, 8, 16, 32)  # micro-batches
+MOST = 160_000  # operators of a step: larger ones are left out
 CAP = 0.6  # of what GPipe needs
 
 
@@ -58,12 +60,11 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Devices:
-    """A cluster with memory for everything, and the numbers of micro-batches to look at."""
+    """A cluster with memory for everything."""
 
     name: str
     devices: str
     link: str
-    micro_batches: tuple[int, ...]
     equal: bool = True
 
     def cluster(self) -> baechi.Cluster:
@@ -72,12 +73,13 @@ class Devices:
 
 
 CLUSTERS = (
-    Devices("4 equal, NVLink", "4x1TiB", NVLINK, (4, 8, 16, 32)),
-    Devices("8 equal, NVLink", "8x1TiB", NVLINK, (16,)),
-    Devices("4 equal, PCIe", "4x1TiB", PCIE, (8,)),
-    Devices("2 + 2 at half speed, PCIe", "2x1TiB+2x1TiB@0.5", PCIE, (8, 16), equal=False),
+    Devices("4 equal, NVLink", "4x1TiB", NVLINK),
+    Devices("8 equal, NVLink", "8x1TiB", NVLINK),
+    Devices("4 equal, PCIe", "4x1TiB", PCIE),
+    Devices("2 + 2 at half speed, PCIe", "2x1TiB+2x1TiB@0.5", PCIE, equal=False),
 )
 AMPLE = CLUSTERS[0]
+BRANCHED = ("Inception-V3", "two-tower", "text, image and sound")
 
 
 def best(outcomes: list[Outcome]) -> Outcome | None:
@@ -89,15 +91,16 @@ def best(outcomes: list[Outcome]) -> Outcome | None:
 def measured(
     model: Model, graph: baechi.Graph, devices: Devices, micro_batches: int
 ) -> dict[str, Any]:
-    """One row."""
+    """One row. A single micro-batch is no pipeline: `auto` plans it."""
 
     def step(method: str, on: baechi.Cluster, **how: Any) -> Outcome:
         return planned(graph, on, method, micro_batches=micro_batches, **how)
 
     cluster = devices.cluster()
-    own = step("pipeline", cluster, bounds=True)
-    equal = [step(name, cluster) for name in NAMED]
-    divided = best([step(f"{name}-divided", cluster) for name in NAMED])
+    several = micro_batches > 1
+    own = step("pipeline" if several else "auto", cluster, bounds=True)
+    equal = [step(name, cluster) for name in NAMED if several]
+    divided = best([step(f"{name}-divided", cluster) for name in NAMED if several])
     row: dict[str, Any] = {
         "workload": model.name,
         "chain": model.chain,
@@ -111,8 +114,8 @@ def measured(
         "seconds": own.seconds,
     }
     others = {
-        "one": step("pipeline", baechi.Cluster("1x16TiB")),
-        "1f1b": equal[NAMED.index("1f1b")],
+        "one": step("pipeline" if several else "single", baechi.Cluster("1x16TiB")),
+        "1f1b": equal[NAMED.index("1f1b")] if several else None,
         "equal": best(equal),
         "divided": divided,
     }
@@ -160,6 +163,30 @@ def planning(model: Model, devices: Devices, micro_batches: int, goal: float) ->
     }
 
 
+def branches(graph: baechi.Graph, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare stages that form a graph with the best chain of them."""
+    in_order = chains(graph)
+    found = []
+    for row in each(rows, lambda row: f"{row['workload']}, {row['micro_batches']}", of="chains"):
+        devices = next(d for d in CLUSTERS if d.name == row["devices"])
+        steps = [
+            planned(chain, devices.cluster(), "pipeline", micro_batches=row["micro_batches"])
+            for chain in in_order
+        ]
+        chain = best(steps)
+        if chain is None or chain.step_ns is None or row["own_ns"] is None:
+            continue
+        names = ("workload", "devices", "micro_batches", "own_ns")
+        found.append(
+            {
+                **{name: row[name] for name in names},
+                "chain_ns": chain.step_ns,
+                "ratio": chain.step_ns / row["own_ns"],
+            }
+        )
+    return found
+
+
 def geometric(values: list[float]) -> str:
     """Geometric mean."""
     return times(statistics.geometric_mean(values)) if values else "-"
@@ -174,6 +201,7 @@ def goals(
     rows: list[dict[str, Any]], tight: list[dict[str, Any]], plans: list[dict[str, Any]]
 ) -> Table:
     """What was asked for, and what came of it."""
+    rows = [row for row in rows if row["micro_batches"] > 1]
     slower = [row for row in rows if min(row.get("equal", 1), row.get("divided", 1)) < 1]
     equal = [row["equal"] for row in rows if row["equal_devices"] and "equal" in row]
     unequal = [row["equal"] for row in rows if not row["equal_devices"] and "equal" in row]
@@ -267,9 +295,49 @@ def steps(rows: list[dict[str, Any]]) -> Table:
     notes = (
         "One device with enough memory, and each schedule, over the step of `pipeline`: 1.20x is a "
         "step that takes a fifth longer. Operators: of one micro-batch. Gap: to the strongest "
-        "lower bound. CPU s: planning, with bounds and verification."
+        "lower bound. CPU s: planning, with bounds and verification. M = 1: `auto`, for a "
+        f"mini-batch of one micro-batch. Steps of more than {MOST:,} operators are left out."
     )
     return Table("Steps", columns, rows, notes)
+
+
+def gaps(rows: list[dict[str, Any]]) -> Table:
+    """How far from the bound, by devices and micro-batches."""
+    columns = [Column("devices", "devices")]
+    columns += [Column(f"M{number}", f"M = {number}", percent) for number in ALL]
+    found = []
+    for devices in CLUSTERS:
+        row: dict[str, Any] = {"devices": devices.name}
+        for number in ALL:
+            some = [
+                r["gap"]
+                for r in rows
+                if r["devices"] == devices.name and r["micro_batches"] == number
+            ]
+            row[f"M{number}"] = statistics.median(some)
+        found.append(row)
+    return Table("Gap to the bound, median of the models", columns, found)
+
+
+def stages(rows: list[dict[str, Any]]) -> Table:
+    """What stages that form a graph bring."""
+    columns = [
+        Column("workload", "model"),
+        Column("devices", "devices"),
+        Column("micro_batches", "M", count),
+        Column("own_ns", "stages that form a graph, ms", milliseconds),
+        Column("chain_ns", "best chain, ms", milliseconds),
+        Column("ratio", "chain / graph", times),
+    ]
+    ratios = [row["ratio"] for row in rows]
+    notes = (
+        "`pipeline` on the model, and on the model with its branches in a row, so that every stage "
+        "waits for the one before it (`experiments/chains.py`: branch after branch and side by "
+        "side, the shorter one; tensors that skip stages still go straight to their reader). "
+        f"Chains take {geometric(ratios)} as long in the geometric mean, {times(max(ratios))} at "
+        "most. Below 1.00x the chain is the better plan, which a search among all stages missed."
+    )
+    return Table("Branches: stages that form a graph, and a chain", columns, rows, notes)
 
 
 def memory(rows: list[dict[str, Any]]) -> Table:
@@ -303,21 +371,26 @@ def planning_times(rows: list[dict[str, Any]]) -> Table:
 
 def run() -> Page:
     """The page of pipelines."""
-    points = []
-    for model in MODELS:
-        graph = model.graph()
-        points += [
-            (model, graph, devices, number)
-            for devices in CLUSTERS
-            for number in devices.micro_batches
-            if number * len(graph) <= 16 * LARGE
-        ]
+    graphs = {model.name: model.graph() for model in MODELS}
+    points = [
+        (model, graphs[model.name], devices, number)
+        for model in MODELS
+        for devices in CLUSTERS
+        for number in ALL
+        if number * len(graphs[model.name]) <= MOST
+    ]
     rows = [
         measured(*point)
         for point in each(points, lambda p: f"{p[0].name}, {p[2].name}, {p[3]} micro-batches")
     ]
+    beside = []
+    for model in MODELS:
+        if model.name in BRANCHED:
+            own = [row for row in rows if row["workload"] == model.name]
+            compared = [row for row in own if row["micro_batches"] in (4, 8, 16)]
+            beside += branches(graphs[model.name], compared)
     tight = [
-        squeezed(model, model.graph())
+        squeezed(model, graphs[model.name])
         for model in each(MODELS, lambda model: model.name, of="little memory")
     ]
     plans = [
@@ -334,5 +407,12 @@ def run() -> Page:
         "is two operators a module. A device sends one tensor and receives one at a time. Memory "
         "is enough for everything where nothing else is said.",
         "a",
-        [goals(rows, tight, plans), memory(tight), planning_times(plans), steps(rows)],
+        [
+            goals(rows, tight, plans),
+            stages(beside),
+            gaps(rows),
+            memory(tight),
+            planning_times(plans),
+            steps(rows),
+        ],
     )

@@ -16,6 +16,7 @@ from experiments import __main__ as command
 from experiments import (
     benchmark_pages,
     catalogue,
+    chains,
     insufficient_memory,
     optimizations,
     orders,
@@ -33,6 +34,7 @@ from experiments import (
     step_time,
     svg,
 )
+from experiments.outcome import planned
 from experiments.page import Column, Page, Table, milliseconds, write_whole
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
@@ -521,9 +523,46 @@ def test_the_branches_of_a_stack_wait_for_each_other_only_where_they_join() -> N
 
 def test_a_row_of_pipelines_compares_with_every_named_schedule() -> None:
     model = pipelines.Model("small", "llama", 1, {"layers": 4, "training": True})
-    devices = pipelines.Devices("2 equal", "2x1TiB", "5us,200GB/s", (4,))
+    devices = pipelines.Devices("2 equal", "2x1TiB", "5us,200GB/s")
     row = pipelines.measured(model, model.graph(), devices, 4)
     assert min(row["one"], row["1f1b"], row["equal"], row["divided"]) >= 1
     assert row["1f1b"] >= row["equal"]
     assert row["one"] > 1.5
     assert {row["equal_method"], row["divided_method"]} <= set(pipelines.NAMED)
+    alone = pipelines.measured(model, model.graph(), devices, 1)
+    assert "equal" not in alone
+    assert alone["one"] >= 1
+
+
+def test_branches_in_a_row_leave_what_is_a_chain_as_it_is() -> None:
+    graph = stacks.gpt2_medium(1, pipelines.PRESET)
+    own = planned(graph, pipelines.AMPLE.cluster(), "pipeline", micro_batches=4).step_ns
+    row = {
+        "workload": "chain",
+        "devices": pipelines.AMPLE.name,
+        "micro_batches": 4,
+        "own_ns": own,
+    }
+    (compared,) = pipelines.branches(graph, [row])
+    assert compared["ratio"] == pytest.approx(1.0, abs=0.02)
+
+
+def test_branches_in_a_row_wait_for_each_other() -> None:
+    """Two branches, and what joins them: a to b, c to d, joined by e."""
+    builder = baechi.GraphBuilder("branches")
+    inputs: dict[str, list[str]] = {"a": [], "b": ["a"], "c": [], "d": ["c"], "e": ["b", "d"]}
+    for name, read in inputs.items():
+        builder.add(name, {"*": 10_000_000}, outputs=[1], inputs=[(other, 0) for other in read])
+    for name in reversed(inputs):
+        readers = [(f"{other}/back", 0) for other, its in inputs.items() if name in its]
+        reads = [(name, 0), *readers]
+        builder.add(f"{name}/back", {"*": 10_000_000}, outputs=[1], inputs=reads, forward=name)
+        builder.add(f"{name}/weight", {"*": 10_000_000}, inputs=[(f"{name}/back", 0)], forward=name)
+    graph = builder.build()
+    by_branch, by_level = chains.chains(graph)
+    assert [len(graph), len(by_branch), len(by_level)] == [15, 15, 15]
+    assert baechi.graph_facts(graph)["critical_path_ns"] == 70_000_000
+    for chain in (by_branch, by_level):
+        assert baechi.graph_facts(chain)["critical_path_ns"] == 100_000_000
+    waits = json.loads(by_level.to_json())["operators"]
+    assert {o["name"]: o.get("after") for o in waits if o.get("after")}["b"] == ["c"]

@@ -35,29 +35,13 @@ Ends ends_of_components(const Relaxation& relaxed, const HeadsTails& ends,
   return {std::move(head), std::move(tail)};
 }
 
-// The least that all work weighs; absent where something has no device.
-std::optional<WideInt> weighted_work(const Lumps& lumps, const LoadWeights& weights) {
-  const std::size_t num_types = weights.y.size();
-  WideInt total = 0;
-  for (std::size_t lump = 0; lump < lumps.size; ++lump) {
-    std::optional<WideInt> least;
-    for (std::size_t type = 0; type < num_types; ++type) {
-      const Ns k = lumps.k[lump * num_types + type];
-      if (k >= kNever) continue;
-      const WideInt work = static_cast<WideInt>(weights.y[type]) * k;
-      if (!least.has_value() || work < *least) least = work;
-    }
-    if (!least.has_value()) return std::nullopt;
-    total += *least;
-  }
-  return total;
-}
-
 }  // namespace
 
 Ns fill_drain(const Relaxation& relaxed, const HeadsTails& ends, const Components& together,
               const Lumps& lumps, const LoadWeights& weights) {
-  const std::optional<WideInt> work = weighted_work(lumps, weights);
+  // Memory has no price here, so that the devices that do nothing cost nothing.
+  const std::optional<WideInt> work =
+      least_cost(lumps, {weights.y, std::vector<std::int64_t>(weights.y.size(), 0)});
   if (!work.has_value()) return kNever;
   std::vector<std::int64_t> devices;  // their weights, largest first
   for (std::size_t type = 0; type < relaxed.num_types(); ++type)
@@ -67,7 +51,7 @@ Ns fill_drain(const Relaxation& relaxed, const HeadsTails& ends, const Component
   const std::size_t most = std::min({devices.size(), waits.heads.size(), waits.tails.size()});
   // With the k heaviest devices at work; more of them share the work, and wait more.
   std::optional<Ns> best;
-  WideInt total = *work, weight = 0;
+  WideInt total = *work / kPricedBytes, weight = 0;
   for (std::size_t i = 0; i < most; ++i) {
     total += static_cast<WideInt>(devices[i]) * (waits.heads[i] + waits.tails[i]);
     weight += devices[i];

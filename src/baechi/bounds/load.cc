@@ -10,7 +10,7 @@
 namespace baechi::bounds {
 namespace {
 
-constexpr std::int64_t kScale = std::int64_t{1} << 20;
+constexpr std::int64_t kScale = kPricedBytes;
 
 // Looks for good weights. First those of time: a device that gets more than its share becomes
 // dearer; who gets what is decided softly at first and ever more sharply, since lumps with equal
@@ -243,8 +243,8 @@ LoadWeights balance(const Relaxation& relaxed, const Lumps& lumps) {
   return WeightSearch(relaxed, lumps).run();
 }
 
-Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weights) {
-  const std::size_t num_types = relaxed.num_types();
+std::optional<WideInt> least_cost(const Lumps& lumps, const LoadWeights& weights) {
+  const std::size_t num_types = weights.y.size();
   WideInt total = 0;
   for (std::size_t lump = 0; lump < lumps.size; ++lump) {
     std::optional<WideInt> least;
@@ -255,13 +255,19 @@ Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weight
                            static_cast<WideInt>(weights.price[type]) * lumps.held[lump];
       if (!least.has_value() || cost < *least) least = cost;
     }
-    if (!least.has_value()) return kNever;
+    if (!least.has_value()) return std::nullopt;
     total += *least;
   }
-  for (std::size_t type = 0; type < num_types; ++type)
-    total -= static_cast<WideInt>(weights.price[type]) * relaxed.types[type].capacity *
-             static_cast<std::int64_t>(relaxed.types[type].count);
-  return ceil_divide(total, static_cast<WideInt>(total_weight(relaxed, weights)) * kScale);
+  return total;
+}
+
+Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weights) {
+  std::optional<WideInt> total = least_cost(lumps, weights);
+  if (!total.has_value()) return kNever;
+  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
+    *total -= static_cast<WideInt>(weights.price[type]) * relaxed.types[type].capacity *
+              static_cast<std::int64_t>(relaxed.types[type].count);
+  return ceil_divide(*total, static_cast<WideInt>(total_weight(relaxed, weights)) * kScale);
 }
 
 }  // namespace baechi::bounds

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,11 @@
 
 namespace baechi::bounds {
 
+inline constexpr std::int64_t kPricedBytes = std::int64_t{1} << 20;
+
 struct LoadWeights {                // by type; integers, so that the bound is exact
   std::vector<std::int64_t> y;      // at most 2^20
-  std::vector<std::int64_t> price;  // of 2^20 bytes
+  std::vector<std::int64_t> price;  // of kPricedBytes bytes
 };
 
 // What goes to one device as a whole.
@@ -35,6 +38,10 @@ Ns ceil_divide(WideInt dividend, WideInt divisor);
 
 // Good weights, found by ascending the dual; any would do.
 LoadWeights balance(const Relaxation& relaxed, const Lumps& lumps);
+
+// What all lumps cost at least, each where its time and its bytes together are cheapest, times
+// kPricedBytes; absent where one of them has no device.
+std::optional<WideInt> least_cost(const Lumps& lumps, const LoadWeights& weights);
 
 Ns load(const Relaxation& relaxed, const Lumps& lumps, const LoadWeights& weights);
 

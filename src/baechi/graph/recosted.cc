@@ -22,8 +22,9 @@ class Copy {
         number_(graph.num_ops()),
         tensors_(graph.num_tensors(), TensorId(0)) {}
 
-  void reorder(std::span<const OpId> order) {
-    order_.assign(order.begin(), order.end());
+  void take(std::span<const OpId> order) { order_.assign(order.begin(), order.end()); }
+
+  void number_kinds_by_name() {
     std::sort(kinds_.begin(), kinds_.end(),
               [&](KindId a, KindId b) { return graph_.kind_name(a) < graph_.kind_name(b); });
   }
@@ -33,11 +34,12 @@ class Copy {
     const std::optional<std::int64_t> batch =
         change_.batch_size.has_value() ? change_.batch_size : graph_.batch_size();
     if (batch.has_value()) builder_.set_batch_size(*batch);
-    builder_.reserve(graph_.num_ops(), graph_.num_edges());
+    builder_.reserve(order_.size(), graph_.num_edges());
     for (const OpId op : order_) add(op);
     for (const OpId op : order_) {
-      if (graph_[op].forward.has_value())
-        builder_.set_forward(*number_[op], *number_[*graph_[op].forward]);
+      if (const auto forward = graph_[op].forward;
+          forward.has_value() && number_[*forward].has_value())
+        builder_.set_forward(*number_[op], *number_[*forward]);
       for (const Edge& edge : graph_.out_edges(op)) {
         if (!number_[edge.to].has_value()) continue;
         if (edge.tensor.has_value())
@@ -113,7 +115,15 @@ OpGraph recosted(const OpGraph& graph, const CostChange& change) {
 OpGraph reordered(const OpGraph& graph, std::span<const OpId> order) {
   const CostChange none;
   Copy copy(graph, none);
-  copy.reorder(order);
+  copy.take(order);
+  copy.number_kinds_by_name();
+  return std::move(copy).build();
+}
+
+OpGraph subgraph(const OpGraph& graph, std::span<const OpId> ops) {
+  const CostChange none;
+  Copy copy(graph, none);
+  copy.take(ops);
   return std::move(copy).build();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same graph with other costs (same operators, tensors and ids), or in another order. Beyond
-// the paper.
+// The same graph with other costs (same operators, tensors and ids), in another order, or a part of
+// it. Beyond the paper.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,10 @@ OpGraph recosted(const OpGraph& graph, const CostChange& change);
 // forward operator or a member of a group of one that it names. Device kinds are numbered by name,
 // so that two files that differ in their order alone give one graph.
 OpGraph reordered(const OpGraph& graph, std::span<const OpId> order);
+
+// These operators, numbered as they come, and what is between them: an edge from an operator that is
+// left out is left out, and so is a forward operator.
+OpGraph subgraph(const OpGraph& graph, std::span<const OpId> ops);
 
 // The graph for a mini-batch of `batch_size`, as far as one graph can tell: compute times,
 // temporary memory and outputs grow in proportion, and permanent memory stays. What reads nothing

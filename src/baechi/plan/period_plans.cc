@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "baechi/base/cancel.h"
-#include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/restarts.h"
@@ -30,7 +30,7 @@ class Window {
         first_((repetition.whole.size() - count) / 2),
         count_(count),
         ops_(members()),
-        graph_(cut_out()),
+        graph_(subgraph(costs.graph(), ops_)),
         cluster_(room()),
         costs_(graph_, cluster_) {}
 
@@ -82,44 +82,6 @@ class Window {
     return std::ranges::all_of(whole_.graph().in_edges(op), [&](const Edge& edge) {
       return whole_.graph().in_edges(edge.from).empty();
     });
-  }
-
-  OpGraph cut_out() const {
-    const OpGraph& graph = whole_.graph();
-    OpGraphBuilder builder(graph.name());
-    builder.set_memory_mode(graph.memory_mode());
-    IdVector<OpId, std::optional<OpId>> number(graph.num_ops());
-    IdVector<TensorId, TensorId> tensors(graph.num_tensors(), TensorId(0));
-    for (const OpId old_op : ops_) {
-      const Operator& old = graph[old_op];
-      const OpId op = builder.add_operator({.name = old.name,
-                                            .kind = old.kind,
-                                            .permanent = old.permanent,
-                                            .temporary = old.temporary,
-                                            .backward = old.backward,
-                                            .pin = old.pin});
-      number[old_op] = op;
-      for (const KindId kind : graph.kinds())
-        if (const std::optional<Time> time = graph.times(kind)[old_op])
-          builder.set_time(op, graph.kind_name(kind), *time);
-      for (const TensorId tensor : graph.outputs(old_op))
-        tensors[tensor] = builder.add_output(op, graph.size(tensor));
-      for (const std::string_view group : graph.colocation_names(old_op))
-        builder.add_to_group(op, group);
-    }
-    for (const OpId old_op : ops_) {
-      const std::optional<OpId> forward = graph[old_op].forward;
-      if (forward.has_value() && number[*forward].has_value())
-        builder.set_forward(*number[old_op], *number[*forward]);
-      for (const Edge& edge : graph.out_edges(old_op)) {
-        if (!number[edge.to].has_value()) continue;
-        if (edge.tensor.has_value())
-          builder.connect(tensors[*edge.tensor], *number[edge.to]);
-        else
-          builder.add_control_edge(*number[old_op], *number[edge.to]);
-      }
-    }
-    return std::move(builder).build();
   }
 
   // Of each device the window has the part that it has of all that must be held, and room for any

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+#include <vector>
+
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/graph/write_graph.h"
@@ -22,6 +25,41 @@ TEST_CASE("recosted: without a change the graph stays the same, ids and all") {
                                             .memory_mode = MemoryMode::kRetain});
     CHECK(graph_to_json(recosted(graph, {})) == graph_to_json(graph));
   }
+}
+
+// a -> b -> c -> d, a -> d, a ..> c; c is the backward operator of a, d that of b. Of b, c and d only
+// what is between them stays.
+TEST_CASE("subgraph: keeps operators as they are, and the edges between them") {
+  OpGraphBuilder builder("whole");
+  std::vector<OpId> ops;
+  std::vector<TensorId> out;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    ops.push_back(builder.add_operator({.name = name, .permanent = Bytes(3), .per_step = true}));
+    builder.set_time(ops.back(), "gpu", Time(10));
+    out.push_back(builder.add_output(ops.back(), Bytes(5)));
+  }
+  builder.connect(out[0], ops[1]);
+  builder.connect(out[1], ops[2]);
+  builder.connect(out[2], ops[3]);
+  builder.connect(out[0], ops[3]);
+  builder.add_control_edge(ops[0], ops[2]);
+  builder.set_forward(ops[2], ops[0]);
+  builder.set_forward(ops[3], ops[1]);
+  const OpGraph graph = std::move(builder).build();
+
+  const OpGraph part = subgraph(graph, std::vector<OpId>{ops[1], ops[3], ops[2]});
+  REQUIRE(part.num_ops() == 3);
+  CHECK(part[OpId(0)].name == "b");
+  CHECK(part[OpId(1)].name == "d");
+  CHECK(part[OpId(1)].permanent == Bytes(3));
+  CHECK(part[OpId(1)].per_step == true);
+  CHECK(part.num_edges() == 2);
+  CHECK(part.num_tensors() == 3);
+  CHECK(part[OpId(1)].forward == OpId(0));
+  CHECK_FALSE(part[OpId(2)].forward.has_value());
+  CHECK(part[OpId(2)].backward);
+  std::vector<OpId> all(graph.ops().begin(), graph.ops().end());
+  CHECK(graph_to_json(subgraph(graph, all)) == graph_to_json(graph));
 }
 
 // w (a variable) -> read -> mul <- data; mul -> loss

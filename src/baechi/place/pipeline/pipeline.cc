@@ -33,8 +33,12 @@ class Planner {
   void divide() {
     constexpr std::size_t kMostBlocks = 192;
     const CostModel& costs = step_.micro_batch;
-    std::vector<TopologicalSequence> sequences{depth_first_sequence(costs.graph()),
-                                               critical_path_first_sequence(costs)};
+    // The order of the file is that of the program which made it, and parts of a model are
+    // together there.
+    const auto file = costs.graph().topological_order();
+    std::vector<TopologicalSequence> sequences{depth_first_sequence(costs.graph())};
+    if (TopologicalSequence program(file.begin(), file.end()); program != sequences.front())
+      sequences.push_back(std::move(program));
     TopologicalSequence together = variables_together(costs, sequences.front());
     if (together != sequences.front()) sequences.push_back(std::move(together));
     for (const TopologicalSequence& sequence : sequences) {
