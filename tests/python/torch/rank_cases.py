@@ -394,6 +394,7 @@ def main(folder: Path) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
             try:
+                torch.set_num_threads(1)  # renews the pool of threads before autograd's race for it
                 importlib.import_module("baechi.torch.sim")  # before a backward, behind the fork
                 run(4, folder, number)
                 run(2, folder, number)

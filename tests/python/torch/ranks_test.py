@@ -199,5 +199,8 @@ def test_a_batch_is_known_by_every_value_of_it(kind: torch.dtype) -> None:
     other = batch.clone()
     other[5, 7] = 1
     assert sum_of(other) != sum_of(batch)
+    assert sum_of(other.t()) == sum_of(other.t().contiguous())
+    assert sum_of(other[5, 7]) != sum_of(batch[5, 7])
+    assert sum_of(other.view(-1)[1:]) == sum_of(other.view(-1)[1:].clone())
     columns = torch.arange(64).expand(64, 64)
     assert sample_of(columns, 64) != sample_of(torch.zeros_like(columns), 64)

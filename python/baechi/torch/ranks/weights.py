@@ -38,8 +38,12 @@ def sum_of(tensor: torch.Tensor) -> int:
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return int(plain.view(whole[plain.element_size()]).sum(dtype=torch.int64))
+    plain = plain.contiguous()
+    if plain.storage_offset() * plain.element_size() % 8:
+        plain = plain.clone()
+    line = plain.view(-1).view(torch.uint8)
+    words = line.numel() // 8 * 8
+    return int(line[:words].view(torch.int64).sum() + line[words:].sum(dtype=torch.int64))
 
 
 def release(weight: torch.Tensor) -> None:
