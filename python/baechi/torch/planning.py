@@ -191,7 +191,6 @@ class Planned:
             types,
             asked.exported,
             training=self.captured.training,
-            recorded={op.key for op in self.captured.ops},
         )
         graph = self.early.exported
         if graph is not None:

@@ -86,7 +86,6 @@ class Assigner:
             push=self.mode == "streams",
             starts=tier2.starts if self.full_mode == ORDER else None,
             physical=self.places,
-            recorded={op.key for op in self.captured.ops},
         )
         return Graphs(self.model, tier2, placement, self.sent, self._set_aside)
 

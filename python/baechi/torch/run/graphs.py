@@ -22,7 +22,7 @@ from baechi.torch.run.graph_gain import GraphGain
 from baechi.torch.run.program import Machine, compiled
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
-from baechi.torch.trace.graph import NotExportedError, check_recorded
+from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.trace.schedule import ORDER
 from baechi.torch.trace.surroundings import Attributes, ExampleGraph, check_surroundings
@@ -200,9 +200,6 @@ class Graphs:
             exported = export(self._model, call, units=self.tier2.units, earlier=earlier)
         if not exported.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
-        early = None if self.tier2.early is None else self.tier2.early.exported
-        if early is not None and key == (early.structure, early.modes, early.variant):
-            check_recorded(exported.graph, self._placement.recorded)
         exported.variant = key[-1]
         graph = self._placed(exported)
         self._known.setdefault(key, []).append(graph)

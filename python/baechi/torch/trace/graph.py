@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -320,19 +320,6 @@ def _check_parted(builder: _Builder) -> None:
     for node, numbers in builder.parted:
         if changed & numbers:
             raise NotExportedError(f"{node.target} returns views of what is changed in place")
-
-
-def check_recorded(graph: ExportedGraph, recorded: Collection[str]) -> None:
-    """Raise NotExportedError where a graph has what a plan of the recorded step says nothing of.
-
-    It would run wherever its inputs are, and where one name is off, so may be others.
-    """
-    for node in graph.nodes:
-        known = node.is_host or node.owner is None or node.owner in recorded
-        if node.kind == "call" and not known:
-            raise NotExportedError(
-                f"its graph has {node.owner!r}, which was not in the recorded step"
-            )
 
 
 def graph_of_export(program: Any, prefix: str) -> ExportedGraph:

@@ -7,7 +7,7 @@ the model, of another mode or of other arguments, follows it by what its calls a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,6 @@ class GraphPlacement:
     push: bool = True  # a tensor leaves as soon as it is made, unless from or to the CPU
     starts: Mapping[str, int] | None = None  # planned, by key; None: the order of the program
     physical: Sequence[Any] = ()  # of the devices; for random generators
-    recorded: Collection[str] = ()  # the operators of the step that was planned, by key
 
     def __post_init__(self) -> None:
         self._by_call = {} if self.operators is None else self.operators.by_call()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import Names, names_of
 from baechi.torch.record.python_state import DEPTH, OWN, container_of, members_of, settings_of
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
-from baechi.torch.trace.graph import NotExportedError, check_recorded
+from baechi.torch.trace.graph import NotExportedError
 
 
 def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]) -> None:
@@ -181,26 +181,13 @@ def graph_of_example(
     known: Iterable[Exported] = (),
     *,
     training: bool = True,
-    recorded: Collection[str] | None = None,
 ) -> ExampleGraph:
-    """Return the graph that will run the example inputs: one that is known, or a new one.
-
-    Args:
-        model: Whose graph it is.
-        example_inputs: As for `capture`.
-        units: As for `capture`.
-        device_types: Of the devices that it will run on.
-        known: Graphs that were made before.
-        training: With gradients.
-        recorded: The operators of the step that a plan is made of, by key.
-
-    """
+    """Return the graph that will run the example inputs: one that is known, or a new one."""
     result = ExampleGraph(settings=settings_of(model))
     try:
         with torch.set_grad_enabled(training):
             check_surroundings(list(model.modules())[1:], device_types)
-            found = _known_or_new(result, model, example_inputs, units, known, recorded)
-            result.exported = found
+            result.exported = _known_or_new(result, model, example_inputs, units, known)
     except NotExportedError as reason:
         result.reason = str(reason)
     return result
@@ -212,7 +199,6 @@ def _known_or_new(
     example_inputs: Any,
     units: Any,
     known: Iterable[Exported],
-    recorded: Collection[str] | None,
 ) -> Exported:
     tensors: list[torch.Tensor] = []
     call = Call(*call_arguments(example_inputs))
@@ -225,8 +211,6 @@ def _known_or_new(
         graph = export(model, call, units=units)
         if not graph.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
-        if recorded is not None:
-            check_recorded(graph.graph, recorded)
     except NotExportedError as reason:
         result.refused[structure, modes] = str(reason)
         raise
