@@ -17,7 +17,7 @@
 namespace baechi::testing {
 namespace {
 
-Cluster byte_per_ns(std::size_t count, Bytes capacity = Bytes(1000)) {
+Cluster equal_devices(std::size_t count, Bytes capacity = Bytes(1000)) {
   return Cluster(uniform_cluster({.count = count,
                                   .capacity = capacity,
                                   .latency = Time(0),
@@ -31,7 +31,7 @@ Plan plan_in_order(const CostModel& costs, const DeviceLists& lists) {
 // One device that is never idle.
 TEST_CASE("explain: a device that computes all the time is the bottleneck") {
   const OpGraph graph = GraphSketch().op("a", 5).op("b", 3).build();
-  const Cluster cluster = byte_per_ns(2);
+  const Cluster cluster = equal_devices(2);
   const CostModel costs(graph, cluster);
   const PlanExplanation told = explain_plan(graph, cluster, plan_in_order(costs, {{"a", "b"}, {}}));
   CHECK(told.bottleneck == Bottleneck::kDeviceLoad);
@@ -42,7 +42,7 @@ TEST_CASE("explain: a device that computes all the time is the bottleneck") {
 // a 0-2, ten bytes 2-12, b 12-14.
 TEST_CASE("explain: a step that mostly sends is bound by communication") {
   const OpGraph graph = chain({Time(2), Time(2)}, Bytes(10));
-  const Cluster cluster = byte_per_ns(2);
+  const Cluster cluster = equal_devices(2);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_of(costs, {Placement{DeviceId(0), DeviceId(1)}, std::nullopt}, "x", true);
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -62,7 +62,7 @@ TEST_CASE("explain: waiting for devices that are not always busy is sharing them
                             .tensor("c", 0, {"d"})
                             .tensor("a", 0, {"d"})
                             .build();
-  const Cluster cluster = byte_per_ns(2);
+  const Cluster cluster = equal_devices(2);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_in_order(costs, {{"a", "d"}, {"b", "c"}});
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -81,7 +81,7 @@ TEST_CASE("explain: memory is told by group, the largest holder first") {
   builder.add_to_group(a, "g");
   builder.add_to_group(c, "g");
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster = byte_per_ns(1, Bytes(66));
+  const Cluster cluster = equal_devices(1, Bytes(66));
   const CostModel costs(graph, cluster);
   const Plan plan = plan_of(costs, {Placement(3, DeviceId(0)), std::nullopt}, "x", false);
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -103,7 +103,7 @@ TEST_CASE("explain: an operator's alternatives, worked out by hand") {
                             .tensor("a", 2, {"c"})
                             .tensor("b", 4, {"c"})
                             .build();
-  const Cluster cluster = byte_per_ns(3);
+  const Cluster cluster = equal_devices(3);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_in_order(costs, {{"a", "c"}, {"b"}, {}});
   REQUIRE(plan.makespan() == Time(10));
