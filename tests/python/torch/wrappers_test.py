@@ -81,7 +81,8 @@ plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
 plain.load_state_dict(model.state_dict())
 x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 placed = baechi.torch.place(
-    model, x[:2], "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2, tier=tier
+    model, x[:2], "2x1GiB", method="random", bounds=False, devices=["cpu"] * 2, tier=tier,
+    ranks=False,
 )
 parallel = nn.parallel.DistributedDataParallel(model)
 for _ in range(2):
