@@ -53,8 +53,11 @@ struct Schedule {
 
 Placement placement_of(const Schedule& schedule);
 
-// Each device's operators by start, then end, then place in the graph's topological order (which
-// matters for operators that take no time).
+// All operators by start, then end, then place in the graph's topological order (which matters for
+// operators that take no time): a topological order, as an operator starts after what it needs.
+std::vector<OpId> sequence_of(const Schedule& schedule, const OpGraph& graph);
+
+// Each device's operators in that sequence.
 DeviceOrder order_of(const Schedule& schedule, const OpGraph& graph, std::size_t num_devices);
 
 }  // namespace baechi

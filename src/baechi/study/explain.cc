@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "baechi/simulate/execution_simulator.h"
@@ -64,19 +63,6 @@ Bottleneck bottleneck_of(const CriticalPath& path, Time busiest, Time makespan) 
   return waiting >= computing ? Bottleneck::kSharedDevices : Bottleneck::kDependencies;
 }
 
-// The order of the whole step: a topological order, since an operator starts after what it needs
-// has ended.
-std::vector<OpId> sequence_of(const OpGraph& graph, const Schedule& schedule) {
-  IdVector<OpId, std::size_t> rank(graph.num_ops());
-  for (std::size_t i = 0; i < graph.num_ops(); ++i) rank[graph.topological_order()[i]] = i;
-  std::vector<OpId> sequence(graph.ops().begin(), graph.ops().end());
-  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
-    const OpSlot &x = schedule.slots[a], &y = schedule.slots[b];
-    return std::tie(x.start, x.end, rank[a]) < std::tie(y.start, y.end, rank[b]);
-  });
-  return sequence;
-}
-
 // Tries one operator on every device.
 class Relocation {
  public:
@@ -86,7 +72,7 @@ class Relocation {
         plan_(plan),
         schedule_(plan.schedule),
         cancel_(cancel),
-        sequence_(sequence_of(graph_, plan.schedule)) {
+        sequence_(sequence_of(plan.schedule, graph_)) {
     told_.op = op;
     if (graph_[op].group.has_value())
       for (const OpId member : graph_.members(*graph_[op].group))

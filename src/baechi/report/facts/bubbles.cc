@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "baechi/simulate/held_memory.h"
@@ -45,18 +44,6 @@ class CurveMaxima {
   std::vector<Bytes> tree_;  // of maxima; the leaves are the curve's points
 };
 
-// The operators by start; a topological order, since an operator starts after what it needs.
-std::vector<OpId> sequence_of(const OpGraph& graph, const Schedule& schedule) {
-  IdVector<OpId, std::size_t> rank(graph.num_ops());
-  for (std::size_t i = 0; i < graph.num_ops(); ++i) rank[graph.topological_order()[i]] = i;
-  std::vector<OpId> sequence(graph.ops().begin(), graph.ops().end());
-  std::sort(sequence.begin(), sequence.end(), [&](OpId a, OpId b) {
-    const OpSlot &x = schedule.slots[a], &y = schedule.slots[b];
-    return std::tie(x.start, x.end, rank[a]) < std::tie(y.start, y.end, rank[b]);
-  });
-  return sequence;
-}
-
 class Pipeline {
  public:
   Pipeline(const StepGraph& step, const Cluster& cluster, const Schedule& schedule)
@@ -64,7 +51,7 @@ class Pipeline {
         graph_(step.graph()),
         cluster_(cluster),
         schedule_(schedule),
-        sequence_(sequence_of(graph_, schedule)) {
+        sequence_(sequence_of(schedule, graph_)) {
     find_latest();
   }
 
