@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placed import Placed
 from baechi.torch.planning import Request
+from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
 from baechi.torch.ranks.processes import (
     Facts,
     Processes,
@@ -30,15 +33,18 @@ from baechi.torch.ranks.processes import (
 from baechi.torch.ranks.stepper import RankStepper
 from baechi.torch.ranks.weights import (
     Guard,
-    check_state,
     check_whole,
     gathered,
-    release,
+    gathered_optimizer,
     sample_of,
     total_norm,
 )
 from baechi.torch.run.stepping import StepPlan
+from baechi.torch.weights.checkpoint import check_free, write, write_beside
 from baechi.torch.weights.homes import named_weights
+from baechi.torch.weights.named_state import checked_state, load_named, named_state
+from baechi.torch.weights.optimizer_state import forget
+from baechi.torch.weights.sources import check_source, source_of
 
 _ALONE = "ranks=False places the whole model in each process alone"
 _SAMPLED = 64  # values of each weight that ranks compare
@@ -112,6 +118,7 @@ class PlacedOverRanks(Placed):
 
     _processes: Processes
     _guard: Guard | None = None  # once only the weights of this rank are here
+    _elsewhere: Sequence[tuple[str, torch.Tensor, int]] = ()  # the weights of other ranks
 
     def take_ranks(
         self, processes: Processes, planned: StepPlan, inputs: Any, targets: Any
@@ -127,40 +134,111 @@ class PlacedOverRanks(Placed):
         return self._stepper.facts(inputs, targets)
 
     def release(self) -> None:
-        """Let go of the weights that other ranks have."""
-        for weight in self._others():
+        """Let go of the weights that other ranks have, and of what optimizers keep for them."""
+        self._elsewhere = [(n, w, rank) for n, w, rank in self._owned if rank != self.rank]
+        for optimizer in forget([weight for _, weight, _ in self._elsewhere]):
+            guard(optimizer)
+        for _, weight, _ in self._elsewhere:
             release(weight)
         self._guard = Guard(self.model)
 
     @property
-    def _owners(self) -> dict[int, int]:
-        """The rank that has each weight, by id."""
+    def _owned(self) -> list[tuple[str, torch.Tensor, int]]:
+        """Every weight, and the rank that has it."""
         rank = {device.name: device.index for device in self._assigner.devices}
         where = self.weight_devices
-        return {id(w): rank[where[name]] for name, w in named_weights(self.model)}
+        return [(name, w, rank[where[name]]) for name, w in named_weights(self.model)]
 
-    def _others(self) -> list[torch.Tensor]:
-        owners = self._owners
-        return [w for _, w in named_weights(self.model) if owners[id(w)] != self.rank]
+    @property
+    def _owners(self) -> dict[int, int]:
+        """The rank that has each weight, by id."""
+        return {id(weight): rank for _, weight, rank in self._owned}
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        """The rank that has each weight, by name."""
+        return {name: rank for name, _, rank in self._owned}
+
+    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+        """Run this rank's part of a step; gradients are where their weights are."""
+        loss = super().step(inputs, targets)
+        stand_for_gradients(self._elsewhere)
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the whole model, on the host of every rank; all ranks call it."""
-        assert self._guard is not None
         self._processes.agree("gather the state of the model", {})
-        return gathered(self._guard.state_of(self.model), self._owners, self._processes)
+        return gathered(self._state, self._owners, self._processes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of the whole model; every rank takes its own from what it is given."""
-        assert self._guard is not None
-        wanted, owners = self._guard.state_of(self.model), self._owners
-        with self._processes.agreeing("load this state") as facts:
-            check_state(state, wanted)
-            texts = [sample_of(state[name], _SAMPLED).hex() for name in wanted]
-            facts["values of the state"] = digest("".join(texts))[:16]
+        self.load(state)
+
+    def save(self, folder: str | os.PathLike[str], *, optimizer: Any = None) -> None:
+        """Write a checkpoint, every rank its own part of it; all ranks call it."""
+        path, state, owners = Path(folder), self._state, self._owners
+        own = {n: w.detach() for n, w in state.items() if owners.get(id(w)) == self.rank}
+        others = {n: v for n, v in state.items() if id(v) not in owners}  # no tensors
+        kept = None
+        with self._processes.agreeing("save a checkpoint") as facts:
+            facts["folder"] = str(path)
+            check_free(path)
+            if optimizer is not None:
+                kept = self._own_state_of(optimizer)
+                facts["groups of parameters"] = digest(repr(kept["param_groups"]))[:16]
+        with self._processes.agreeing("save a checkpoint"):
+            if self.rank == 0:
+                write_beside(path, self.plan, {"processes": self._processes.count})
+        with self._processes.agreeing("save a checkpoint"):
+            write(path, {**own, **others}, kept, self._processes.all)
+
+    def load(self, source: Any, *, optimizer: Any = None) -> None:
+        """Load weights; every rank reads its own, and all do or none."""
+        wanted, owners = self._state, self._owners
+        own = [name for name, weight in wanted.items() if owners.get(id(weight)) == self.rank]
+        with self._processes.agreeing("load these weights") as facts:
+            found = source_of(source)
+            check_source(found, wanted)
+            facts["names and shapes of what is loaded"] = digest(repr(found.shapes))[:16]
+            if isinstance(source, Mapping):
+                texts = [sample_of(source[name], _SAMPLED).hex() for name in wanted]
+                facts["values of the state"] = digest("".join(texts))[:16]
+            values = found.read(own)
+            kept = None
+            if optimizer is not None:
+                kept = checked_state(self.model, optimizer, found.optimizer_state(own))
+                facts["groups of parameters"] = digest(repr(kept["param_groups"]))[:16]
         with torch.no_grad():
-            for name, weight in wanted.items():
-                if owners.get(id(weight)) == self.rank:
-                    weight.copy_(state[name])
+            for name in own:
+                wanted[name].copy_(values[name])
+        if kept is not None:
+            load_named(self.model, optimizer, kept, lambda _: True)
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        """The state of the model, in which those weights have values that are here."""
+        assert self._guard is not None
+        return self._guard.state_of(self.model)
+
+    def _own_state_of(self, optimizer: Any) -> dict[str, Any]:
+        ranks = self._ranks
+        return named_state(self.model, optimizer, lambda name: ranks[name] == self.rank)
+
+    def optimizer_state_dict(self, optimizer: Any) -> dict[str, Any]:
+        """Return the state of an optimizer by names, on the host of every rank; all call it."""
+        with self._processes.agreeing("gather the state of an optimizer") as facts:
+            mine = self._own_state_of(optimizer)
+            facts["groups of parameters"] = digest(repr(mine["param_groups"]))[:16]
+        return gathered_optimizer(mine, self._ranks, self._processes)
+
+    def load_optimizer_state_dict(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        """Load the state of an optimizer; every rank takes what its own parameters need."""
+        ranks = self._ranks
+        with self._processes.agreeing("load the state of an optimizer") as facts:
+            named = checked_state(self.model, optimizer, state)
+            names = {name: sorted(kept) for name, kept in named["state"].items()}
+            facts["state of the optimizer"] = digest(repr((names, named["param_groups"])))[:16]
+        load_named(self.model, optimizer, named, lambda name: ranks[name] == self.rank)
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False

@@ -32,6 +32,14 @@ from baechi.torch.verification import (
     no_dropout,
     trail_of,
 )
+from baechi.torch.weights.checkpoint import check_free, write, write_beside
+from baechi.torch.weights.named_state import (
+    checked_state,
+    group_names,
+    load_named,
+    named_state,
+)
+from baechi.torch.weights.sources import check_source, source_of
 
 
 class Placed:
@@ -100,6 +108,58 @@ class Placed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of the model; over ranks each takes its own of what it is given."""
         self.model.load_state_dict(state)
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the state of an optimizer of the model, by the names of its parameters.
+
+        Over ranks that of all, on the host of every rank. It has the form that
+        `torch.distributed.checkpoint.state_dict` gives it.
+        """
+        return named_state(self.model, optimizer, lambda _: True)
+
+    def load_optimizer_state_dict(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    ) -> None:
+        """Load the state of an optimizer by names, or one that `optimizer.state_dict()` gave."""
+        named = checked_state(self.model, optimizer, state)
+        load_named(self.model, optimizer, named, lambda _: True)
+
+    def save(
+        self, folder: str | os.PathLike[str], *, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Write a checkpoint by torch.distributed.checkpoint; over ranks all call it.
+
+        Args:
+            folder: Without a checkpoint, one for each. Over several hosts all of them have it.
+            optimizer: Whose state is written, too.
+
+        """
+        path = Path(folder)
+        check_free(path)
+        kept = None if optimizer is None else self.optimizer_state_dict(optimizer)
+        write_beside(path, self.plan, {"processes": 1})
+        write(path, self.model.state_dict(), kept, None)
+
+    def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Load weights, whatever placement and number of processes they come from.
+
+        All of them, or none where something is missing or of another shape.
+
+        Args:
+            source: A checkpoint's folder, a safetensors file or folder, or a state_dict.
+            optimizer: Whose state is in that checkpoint, too.
+
+        """
+        found, wanted = source_of(source), self.model.state_dict()
+        check_source(found, wanted)
+        values = found.read(wanted)
+        kept = None
+        if optimizer is not None:
+            names = [name for group in group_names(self.model, optimizer) for name in group]
+            kept = checked_state(self.model, optimizer, found.optimizer_state(names))
+        self.model.load_state_dict(values)
+        if kept is not None:
+            load_named(self.model, optimizer, kept, lambda _: True)
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False

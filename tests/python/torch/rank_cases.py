@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What four processes do in ranks_test.py: python rank_cases.py FOLDER.
+"""What four processes do in ranks_test.py: python rank_cases.py FOLDER [CASE...].
 
 They run some cases together, then the rest in two pairs. What they find they leave in the folder,
 for the test to look at. Models are traced before the processes part, so that it is done once.
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -22,12 +24,14 @@ from typing import Any
 import baechi.torch
 import torch
 from baechi.torch.base.nested import map_tensors
+from baechi.torch.micro_batched import StepRequest, planned_step
 from baechi.torch.placing import placed_over
 from baechi.torch.planning import Request
 from baechi.torch.trace.exported import export
 from torch import distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+import baechi
 from models.pytorch import MODELS
 
 STEPS = 3
@@ -80,7 +84,8 @@ def at_random(model: nn.Module, inputs: Any, micro_batches: int, seed: int, **op
     count = distributed.get_world_size()
     search = {"method": "random", "seed": seed, "bounds": False}
     where = {"devices": ["cpu"] * count, **options}
-    request = Request(model, inputs, f"{count}x1GiB", search=search, **where)
+    cluster = where.pop("cluster", f"{count}x1GiB")
+    request = Request(model, inputs, cluster, search=search, **where)
     return placed_over(request, True, micro_batches, loss, targets)
 
 
@@ -154,6 +159,37 @@ def train_odd(micro_batches: int, seed: int, **options: Any) -> Any:
     model, (x, targets) = odd_model(), odd_batch()
     options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"], **options}
     placed = at_random(model, x, micro_batches, seed, **options)
+    return trained(model, lambda: placed.step(x, targets)), own_weights(placed)
+
+
+def plan_apart(model: nn.Module, x: torch.Tensor, targets: torch.Tensor, ranks: int) -> Any:
+    """Return a plan, written by hand as it were, whose readers of a tied weight are apart."""
+    search: Any = {"method": "random", "bounds": False}
+    devices, cluster = ["cpu"] * ranks, f"{ranks}x1GiB"
+    asked = Request(model, x, cluster, devices=devices, search=search, exported=_graphs["odd"])
+    graph = json.loads(
+        planned_step(StepRequest(asked, 2, odd_loss, targets)).plan.micro_batch_graph.to_json()
+    )
+    for op in graph["operators"]:
+        groups = [g for g in op.pop("colocate", ()) if not g.startswith("weight:")]
+        op.update({"colocate": groups} if groups else {})
+    apart = baechi.Graph.from_json(json.dumps(graph))
+    for seed in range(9):
+        plan = baechi.place_graph(
+            apart, cluster, seed=seed, micro_batches=2, order="planned", **search
+        )
+        where = {name.partition("@")[0]: device for name, device in plan.device_of.items()}
+        if where["tied"] != where["embedding"]:
+            return plan
+    raise AssertionError("no seed parts them")
+
+
+def train_apart() -> Any:
+    """Read a weight on two ranks: its value travels, and the gradient of the other comes back."""
+    model, (x, targets) = odd_model(), odd_batch()
+    plan = plan_apart(model, x, targets, distributed.get_world_size())
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"], "plan": plan}
+    placed = at_random(model, x, 2, 0, cluster="auto", **options)
     return trained(model, lambda: placed.step(x, targets)), own_weights(placed)
 
 
@@ -288,6 +324,7 @@ def what_is_refused() -> dict[str, str]:
     found["model"] = said(lambda: model(x))
     found["part"] = said(lambda: model.first(x))
     found["state"] = said(model.state_dict)
+    placed.step(x, targets)
     found["clip of torch"] = said(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
     found["other state"] = said(lambda: placed.load_state_dict({"first.weight": x}))
     found["load"] = said(lambda: model.load_state_dict({}))
@@ -298,26 +335,79 @@ def what_is_refused() -> dict[str, str]:
     return found
 
 
-def saved_and_loaded() -> Any:
-    """Train with clipped gradients, gather the state, and go on from it in another placement."""
+def saved_and_loaded(folder: Path) -> Any:
+    """Train with clipped gradients, gather states, and go on from them in another placement."""
     x, targets = odd_batch()
     options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
     model = odd_model()
     placed = at_random(model, x, 2, 1, **options)
-    losses, norms = clipped(placed, model, lambda: placed.step(x, targets))
-    state = placed.state_dict()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    losses, norms = clipped(placed, optimizer, lambda: placed.step(x, targets))
+    state, kept = placed.state_dict(), placed.optimizer_state_dict(optimizer)
+    placed.save(folder / "checkpoint", optimizer=optimizer)
+    if placed.rank == 0:
+        shutil.copytree(folder / "checkpoint", folder / "lacking")
+        (folder / "lacking" / "__1_0.distcp").unlink()
+    found = {
+        "twice": said(lambda: placed.save(folder / "checkpoint")),
+        "read": said(optimizer.state_dict),
+        "load": said(lambda: optimizer.load_state_dict({})),
+        "other": said(lambda: placed.optimizer_state_dict(torch.optim.SGD([x], 1.0))),
+    }
     again = odd_model()
     second = at_random(again, x, 2, 5, **options)
     second.load_state_dict(state)
-    losses.append(second.step(x, targets).item())
-    return losses, norms, state
+    optimizer = torch.optim.AdamW(again.parameters(), 9.0)
+    second.load_optimizer_state_dict(optimizer, kept)
+    kept_here = {n for n, p in again.named_parameters() if p in optimizer.state}
+    assert kept_here <= own_weights(second).keys()
+    losses += two_steps(second, optimizer)
+    before = own_weights(second)
+    found["shard"] = said(lambda: second.load(folder / "lacking", optimizer=optimizer))
+    found["no shard"] = said(lambda: second.load(folder, optimizer=optimizer))
+    assert all(torch.equal(w, before[n]) for n, w in own_weights(second).items())
+    second.load(folder / "checkpoint", optimizer=optimizer)
+    losses += two_steps(second, optimizer)
+    found["norm"] = said(lambda: nn.utils.get_total_norm(gradients_of(again)))
+    return losses, norms, state, kept, found
 
 
-def clipped(placed: Any, model: nn.Module, step: Callable[[], Any]) -> tuple[list[float], Any]:
-    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+def two_steps(placed: Any, optimizer: torch.optim.Optimizer) -> list[float]:
+    x, targets = odd_batch()
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(placed.step(x, targets).item())
+        optimizer.step()
+        losses += [placed.step(x, targets).item()]  # gradients add up
+    return losses
+
+
+def resumed(folder: Path) -> Any:
+    """Go on, on two ranks, from what four have saved."""
+    x, targets = odd_batch()
+    model = odd_model()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(model, x, 2, 3, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), 9.0)
+    placed.load(folder / "checkpoint", optimizer=optimizer)
+    return two_steps(placed, optimizer)
+
+
+def gradients_of(model: nn.Module) -> list[torch.Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def clipped(
+    placed: Any, optimizer: torch.optim.Optimizer, step: Callable[[], Any]
+) -> tuple[list[float], Any]:
     losses, norms = [], []
     for kind in (2.0, float("inf"), 1.0):
         losses.append(step().item())
+        for gradient in gradients_of(placed.model):  # in place each is changed where it is
+            gradient.mul_(2.0)
+            gradient *= 0.5
+        nn.utils.clip_grad_value_(placed.model.parameters(), 1e3)
         norms.append(placed.clip_grad_norm_(0.05, kind).item())
         optimizer.step()
         optimizer.zero_grad()
@@ -346,7 +436,7 @@ def failing(seed: int) -> dict[str, str]:
     return found
 
 
-def cases_of(world: int) -> dict[str, Callable[[], Any]]:
+def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
     """Return what so many ranks run, by name."""
     cases: dict[str, Callable[[], Any]] = {}
     for name, m, seed in MODEL_CASES[world]:
@@ -354,12 +444,14 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
     if world == 4:
         for m, seed in ODD_CASES:
             cases[f"odd {m} {seed}"] = functools.partial(train_odd, m, seed)
-        cases["saved"] = saved_and_loaded
+        cases["apart"] = train_apart
+        cases["saved"] = functools.partial(saved_and_loaded, folder)
         cases["failing"] = functools.partial(failing, 2)
     else:
         cases["refused"] = what_is_refused
         cases["simulated"] = train_on_simulated
         cases["random"] = random_numbers
+        cases["resumed"] = functools.partial(resumed, folder)
     return cases
 
 
@@ -372,8 +464,10 @@ def run(world: int, folder: Path, number: int) -> None:
     """Run the cases for so many ranks; `number`: of this process among all."""
     rank, group = number % world, number // world
     join(folder / f"rendezvous-{world}-{group}", rank, world)
-    cases = list(cases_of(world).items())
+    cases = list(cases_of(world, folder).items())
     for name, case in cases[group :: 4 // world]:  # each pair has half of them
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         print(name, flush=True)
         torch.save(case(), folder / f"{name} {rank}.pt")
     distributed.destroy_process_group()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import re
 import subprocess
@@ -19,6 +21,8 @@ import rank_cases
 import torch
 from baechi.torch.ranks.weights import sample_of, sum_of
 from micro_batch_steps_test import in_turn
+
+import baechi
 
 _CASES = [(world, *case) for world, cases in rank_cases.MODEL_CASES.items() for case in cases]
 
@@ -91,6 +95,13 @@ def test_odd_tensors_travel(folder: Path, micro_batches: int, seed: int) -> None
     same(folder, f"odd {micro_batches} {seed}", 4, model, losses)
 
 
+def test_a_weight_is_read_on_another_rank(folder: Path) -> None:
+    """By a plan that keeps the readers of a tied weight apart, as no planner would."""
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 2))
+    same(folder, "apart", 4, model, losses)
+
+
 def test_simulated_accelerators_send_through_the_host(folder: Path) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 4))
@@ -160,17 +171,72 @@ def test_states_and_norms_are_those_of_all_ranks(folder: Path) -> None:
     """Gradients are clipped by the norm of all, and another placement goes on from the state."""
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], verbose=False)
-    losses, norms = rank_cases.clipped(placed, model, lambda: odd_step(model, x, targets, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    losses, norms = rank_cases.clipped(placed, optimizer, lambda: odd_step(model, x, targets, 2))
     state = {name: value.clone() for name, value in placed.state_dict().items()}
+    kept = copy.deepcopy(placed.optimizer_state_dict(optimizer))
     placed.restore()
-    losses.append(odd_step(model, x, targets, 2).item())
+    went_on = rank_cases.two_steps(InOneProcess(model), optimizer)
+    losses += [*went_on, *went_on]
     for rank in range(4):
         found = torch.load(folder / f"saved {rank}.pt")
         assert found[0] == pytest.approx(losses, rel=1e-9)
         assert found[1] == pytest.approx(norms, rel=1e-9)
         assert found[2].keys() == state.keys()
-        for name, value in found[2].items():
-            torch.testing.assert_close(value, state[name], rtol=1e-9, atol=1e-9)
+        close(found[2], state)
+        assert found[3]["param_groups"] == kept["param_groups"]
+        assert found[3]["state"].keys() == kept["state"].keys()
+        for name, values in found[3]["state"].items():
+            close(values, kept["state"][name])
+        for name, words in _OF_OPTIMIZERS.items():
+            assert words in found[4][name], (rank, name, found[4][name])
+
+
+class InOneProcess:
+    """Takes steps such as those of a placed model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def step(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return odd_step(self.model, x, targets, 2)
+
+
+def test_a_checkpoint_of_four_ranks_goes_on_in_two_and_in_one(folder: Path) -> None:
+    """With the optimizer's state; in one process it is saved and loaded, too."""
+    saved, expected = folder / "checkpoint", torch.load(folder / "saved 0.pt")[0][-4:]
+    for rank in range(2):
+        assert torch.load(folder / f"resumed {rank}.pt") == pytest.approx(expected, rel=1e-9)
+    for source in (saved, folder / "again"):
+        model, (x, _) = rank_cases.odd_model(), rank_cases.odd_batch()
+        placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], verbose=False)
+        optimizer = torch.optim.AdamW(model.parameters(), 9.0)
+        placed.load(source, optimizer=optimizer)
+        if source is saved:
+            placed.save(folder / "again", optimizer=optimizer)
+        placed.restore()
+        assert rank_cases.two_steps(InOneProcess(model), optimizer) == pytest.approx(
+            expected, rel=1e-9
+        )
+    graph = baechi.Graph.load(saved / "graph.json")
+    assert baechi.Plan.load(saved / "plan.json", graph).micro_batches == 2
+    assert json.loads((saved / "baechi.json").read_text())["processes"] == 4
+
+
+_OF_OPTIMIZERS = {
+    "twice": "holds a checkpoint already",
+    "shard": "__1_0.distcp is missing, which has '",
+    "no shard": "is no checkpoint",
+    "read": "placed.optimizer_state_dict(optimizer), on every rank, gathers all of it",
+    "load": "placed.load_optimizer_state_dict(optimizer, state), on every rank",
+    "other": "SGD has a parameter that Odd has not",
+    "norm": "placed.clip_grad_norm_(max_norm), on every rank",
+}
+
+
+def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-9)
 
 
 def test_a_rank_that_fails_is_told_of_on_each(folder: Path) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.nested import map_tensors
 from baechi.torch.ranks.messages import Message, message_of
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.micro_batches import Step
@@ -170,7 +169,7 @@ def foresee(
     owners: Mapping[str, int],
     devices: Sequence[LogicalDevice],
     batches: Sequence[list[torch.Tensor]],
-    loss: Callable[[Any, int, Callable[[Any], Any]], torch.Tensor],
+    loss: Callable[[Any, int, Callable[[torch.Tensor], torch.Tensor]], torch.Tensor],
 ) -> Foreseen:
     """Run a step with shapes only; return what ranks send each other in it.
 
@@ -181,7 +180,7 @@ def foresee(
         owners: The device of each.
         devices: Of the cluster.
         batches: The tensors of each micro-batch.
-        loss: Of an output and the number of a micro-batch, and with what makes tensors shapes.
+        loss: Of an output and the number of a micro-batch, and with what makes a tensor a shape.
 
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -209,7 +208,7 @@ def foresee(
                 dry,
                 host,
                 parts,
-                lambda output, m, _: loss(output, m, lambda v: map_tensors(shape_of, v)),
+                lambda output, m, _: loss(output, m, shape_of),
                 owned,
             )
             step.run()

@@ -111,6 +111,11 @@ class Processes:
                     self._pairs[source, target] = pair
         return True
 
+    @property
+    def all(self) -> Any:
+        """The group of all, on the host."""
+        return self._agreeing
+
     def group_of(self, source: int, target: int) -> Any:
         """Return the group by which tensors go from one rank to another."""
         return self._pairs.get((source, target), self._moving)

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import cut
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import tensors_in
 from baechi.torch.ranks.foreseen import Foreseen, WeightShape, foresee
 from baechi.torch.ranks.processes import Facts, Processes, digest
 from baechi.torch.ranks.step import RankStep
@@ -59,19 +58,13 @@ class RankStepper(Stepper):
         mine = self._assigner
         self._processes.check()
         try:
-            known, tensors, wanted = self._prepared(inputs, targets)
+            known, tensors = self._prepared(inputs, targets)
             facts: Facts | Exception = self._facts(known, inputs, targets)
         except Exception as error:
             facts = error
         self._processes.agree("step", facts)
 
-        def loss(output: Any, m: int, where: LogicalDevice | None) -> torch.Tensor:
-            if not self._planned.has_targets:
-                return self._planned.loss(output)
-            assert where is not None
-            here = map_tensors(lambda t: mine.sent.fetched(t, where), wanted[m])
-            return self._planned.loss(output, here)
-
+        loss = self._loss_with(targets)
         step = RankStep(known.program, mine.sent, tensors, loss, known.foreseen, self.transport)
         with self._processes.running(step.said), self._own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
@@ -83,30 +76,27 @@ class RankStepper(Stepper):
         """Return what all ranks must know alike of a step."""
         return self._facts(self._prepared(inputs, targets)[0], inputs, targets)
 
-    def _prepared(self, inputs: Any, targets: Any) -> tuple[_Known, Any, Any]:
+    def _prepared(self, inputs: Any, targets: Any) -> tuple[_Known, Any]:
         self._check(inputs, targets)
-        wanted = cut(targets, self.micro_batches)
         program, tensors = self.program(cut(inputs, self.micro_batches))
         weights = named_weights(self._assigner.model)
         trained = digest(repr([name for name, w in weights if w.requires_grad]))[:16]
         shapes = _shapes_in((inputs, targets)), trained
         for known in self._known:
             if known.program is program and known.shapes == shapes:
-                return known, tensors, wanted
-        foreseen = self._foreseen(program, tensors, wanted)
+                return known, tensors
+        foreseen = self._foreseen(program, tensors, targets)
         text = f"{program.order}\n{foreseen.text()}"
         graph = digest(_text_of(program.graph))[:16]
         found = _Known(program, shapes, foreseen, digest(text), trained, graph)
         self._known = [*self._known[-7:], found]
-        return self._known[-1], tensors, wanted
+        return found, tensors
 
-    def _foreseen(self, program: StepProgram, tensors: Any, wanted: Any) -> Foreseen:
-        mine, planned = self._assigner, self._planned
+    def _foreseen(self, program: StepProgram, tensors: Any, targets: Any) -> Foreseen:
+        mine, parts = self._assigner, cut(targets, self.micro_batches)
 
-        def loss(output: Any, m: int, shapes: Any) -> torch.Tensor:
-            if not planned.has_targets:
-                return planned.loss(output)
-            return planned.loss(output, shapes(wanted[m]))
+        def loss(output: Any, m: int, shape_of: Any) -> torch.Tensor:
+            return self._planned.loss_of(output, parts[m], shape_of)
 
         names = {device.name: device.index for device in mine.devices}
         owners = {name: names[device] for name, device in mine.weight_devices.items()}

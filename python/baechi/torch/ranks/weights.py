@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch.ranks.processes import Processes
 
-_CLIPS = "torch.nn.utils.clip_grad"
+_SENT_ALONE = 1  # elements of a tensor that is no longer told with others
 
 
 def sample_of(tensor: torch.Tensor, most: int) -> bytes:
@@ -44,49 +43,6 @@ def sum_of(tensor: torch.Tensor) -> int:
     line = plain.view(-1).view(torch.uint8)
     words = line.numel() // 8 * 8
     return int(line[:words].view(torch.int64).sum() + line[words:].sum(dtype=torch.int64))
-
-
-def release(weight: torch.Tensor) -> None:
-    """Give a weight's memory back: it keeps its shape, and each of its values is the same NaN.
-
-    Whoever reads it by mistake has NaN, and whoever writes to it an error.
-    """
-    if weight.layout is not torch.strided:
-        return
-    kind = weight.dtype
-    nothing: Any = float("nan")
-    if not (kind.is_floating_point or kind.is_complex):
-        nothing = True if kind is torch.bool else torch.iinfo(kind).min
-    one = torch.empty((), dtype=kind, device=weight.device).fill_(nothing)
-    weight.grad = None
-    weight.data = one.expand(weight.shape)
-    if type(weight) is nn.Parameter:
-        weight.__class__ = ElsewhereParameter
-
-
-class ElsewhereParameter(nn.Parameter):
-    """A parameter that another rank has."""
-
-    @property
-    def grad(self) -> torch.Tensor | None:
-        """Its gradient, None; torch.nn.utils.clip_grad_norm_ would take the norm of the others."""
-        asks: Any = sys._getframe(1)
-        asks = asks if asks.f_code.co_name != "<listcomp>" else asks.f_back
-        if asks.f_code.co_name == "clip_grad_norm_" and asks.f_globals["__name__"] == _CLIPS:
-            raise InputError(
-                "torch.nn.utils.clip_grad_norm_ sees the gradients of this rank only, and would "
-                "clip by another norm on each: placed.clip_grad_norm_(max_norm), on every rank, "
-                "takes that of all"
-            )
-        return nn.Parameter.grad.__get__(self)
-
-    @grad.setter
-    def grad(self, value: torch.Tensor | None) -> None:
-        nn.Parameter.grad.__set__(self, value)
-
-    @grad.deleter
-    def grad(self) -> None:
-        nn.Parameter.grad.__delete__(self)
 
 
 _PARTS: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of which only a part is here
@@ -161,23 +117,40 @@ def gathered(state: dict[str, Any], owners: dict[int, int], processes: Processes
     }
 
 
-def check_state(state: Mapping[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError unless a state has exactly the weights that a model has, of their shapes."""
-    missing = [name for name in wanted if name not in state]
-    unknown = [name for name in state if name not in wanted]
-    if missing or unknown:
-        raise InputError(
-            f"state has no {missing[0]!r}" if missing else f"the model has no {unknown[0]!r}"
-        )
-    for name, weight in wanted.items():
-        value = state[name]
-        if not (isinstance(value, torch.Tensor) and isinstance(weight, torch.Tensor)):
-            raise InputError(f"state: {name!r} is no tensor, and only tensors are loaded")
-        if value.shape != weight.shape:
-            raise InputError(
-                f"state: {name!r} is of shape {tuple(value.shape)}, and {tuple(weight.shape)} in "
-                "the model"
-            )
+def gathered_optimizer(
+    state: dict[str, Any], owners: Mapping[str, int], processes: Processes
+) -> dict[str, Any]:
+    """Return the named state of an optimizer with the values of all ranks, on the host.
+
+    Args:
+        state: What this rank has.
+        owners: The rank of every parameter, by name.
+        processes: That all call this.
+
+    """
+
+    def told(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        host = value.detach().to("cpu", copy=True).contiguous()
+        return host if host.numel() <= _SENT_ALONE else torch.empty_like(host, device="meta")
+
+    mine = {
+        name: {key: told(value) for key, value in kept.items()}
+        for name, kept in state["state"].items()
+    }
+    known = {name: kept for each in processes.all_gathered(mine) for name, kept in each.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for name in (name for group in state["param_groups"] for name in group["params"]):
+        for key, value in known.get(name, {}).items():
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                if owners[name] == processes.rank:
+                    host = state["state"][name][key].detach().to("cpu", copy=True).contiguous()
+                else:
+                    host = torch.empty(value.shape, dtype=value.dtype)
+                value = processes.from_rank(owners[name], host)
+            found.setdefault(name, {})[key] = value
+    return {"state": found, "param_groups": state["param_groups"]}
 
 
 def total_norm(norms: list[float], norm_type: float) -> float:

@@ -18,7 +18,7 @@ from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.recorded_step import BACKWARD, LOSS
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
-from baechi.torch.run.micro_batches import Step
+from baechi.torch.run.micro_batches import Loss, Step
 from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.trace.exported import structure_of
@@ -61,6 +61,14 @@ class StepPlan:
         copy = self.copy_of(name, micro_batch)
         return None if copy is None else self.starts[copy]
 
+    def loss_of(
+        self, output: Any, targets: Any, bring: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the user's loss of a micro-batch; `bring`: targets to where its output is."""
+        if not self.has_targets:
+            return self.loss(output)
+        return self.loss(output, map_tensors(bring, targets))
+
     @property
     def loss_device(self) -> str | None:
         """Where the plan computes the loss."""
@@ -82,19 +90,21 @@ class Stepper:
         planned, mine = self._planned, self._assigner
         self._check(inputs, targets)
         batches = cut(inputs, planned.micro_batches)
-        wanted = cut(targets, planned.micro_batches)
         program, tensors = self.program(batches)
+        step = Step(program, mine.sent, tensors, self._loss_with(targets))
+        return mine.run_step(step.run, (inputs, targets))
+
+    def _loss_with(self, targets: Any) -> Loss:
+        """Return the loss of a micro-batch's output, on the device where that is."""
+        parts = cut(targets, self.micro_batches)
 
         def loss(output: Any, m: int, where: LogicalDevice | None) -> torch.Tensor:
-            if not planned.has_targets:
-                return planned.loss(output)
-            here = wanted[m]
-            if where is not None:
-                here = map_tensors(lambda t: mine.sent.fetched(t, where), here)
-            return planned.loss(output, here)
+            def bring(target: torch.Tensor) -> torch.Tensor:
+                return target if where is None else self._assigner.sent.fetched(target, where)
 
-        step = Step(program, mine.sent, tensors, loss)
-        return mine.run_step(step.run, (inputs, targets))
+            return self._planned.loss_of(output, parts[m], bring)
+
+        return loss
 
     def program(self, batches: list[Any]) -> tuple[StepProgram, list[list[torch.Tensor]]]:
         """Return what runs micro-batches, and the tensors in each of them."""

@@ -36,6 +36,19 @@ def follow(moved: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
                     values[key] = _moved(value, device, parameter.device, on_device)
 
 
+def forget(parameters: Sequence[torch.Tensor]) -> list[Optimizer]:
+    """Drop what optimizers keep for parameters; return those that kept something."""
+    gone = {id(parameter) for parameter in parameters}
+    kept_some = []
+    for optimizer, state in _states():
+        keys = [key for key in state if id(key) in gone]
+        for key in keys:
+            del state[key]
+        if keys:
+            kept_some.append(optimizer)
+    return kept_some
+
+
 def _states() -> Iterator[tuple[Optimizer, Any]]:
     """Yield the live optimizers that hold state of their own, which is none of a wrapper's."""
     classes = _kinds_of(Optimizer)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of an optimizer by the names of a model's parameters, which are alike on all ranks.
+
+It has the form that torch.distributed.checkpoint.state_dict gives it: names stand where those of
+`Optimizer.state_dict` has the numbers of parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from baechi._core import InputError
+from baechi.torch.base.nested import map_tensors
+
+_OPEN: list[Optimizer] = []  # those whose state is read or loaded by names
+
+
+def is_known(optimizer: Optimizer) -> bool:
+    """Whether its state is read or loaded here just now."""
+    return any(each is optimizer for each in _OPEN)
+
+
+@contextlib.contextmanager
+def _opened(optimizer: Optimizer) -> Iterator[None]:
+    _OPEN.append(optimizer)
+    try:
+        yield
+    finally:
+        _OPEN.pop()
+
+
+def group_names(model: nn.Module, optimizer: Any) -> list[list[str]]:
+    """Return the names of an optimizer's parameters, group by group."""
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = [[names.get(id(p)) for p in group["params"]] for group in optimizer.param_groups]
+    if any(name is None for group in groups for name in group):
+        raise InputError(
+            f"{type(optimizer).__name__} has a parameter that {type(model).__name__} has not: give "
+            "the optimizer of the placed model's parameters"
+        )
+    return [[name for name in group if name is not None] for group in groups]
+
+
+def named_state(model: nn.Module, optimizer: Any, is_here: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the state of an optimizer by names, of the parameters that are here."""
+    groups = group_names(model, optimizer)
+    with _opened(optimizer):
+        state = optimizer.state_dict()
+    names = [name for group in groups for name in group]
+    others = [key for key in state["state"] if not isinstance(key, int)]
+    if others:
+        raise InputError(
+            f"{type(optimizer).__name__} keeps {others[0]!r} for no parameter: its state cannot be "
+            "told by names"
+        )
+    return {
+        "state": {names[i]: dict(kept) for i, kept in state["state"].items() if is_here(names[i])},
+        "param_groups": [
+            {**group, "params": own}
+            for group, own in zip(state["param_groups"], groups, strict=True)
+        ],
+    }
+
+
+def checked_state(model: nn.Module, optimizer: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state by names, also of one by numbers; raise InputError where it is of others."""
+    groups = group_names(model, optimizer)
+    if not {"state", "param_groups"} <= state.keys():
+        raise InputError("the state of the optimizer has no 'state' and 'param_groups'")
+    given = state["param_groups"]
+    counts = [len(group["params"]) for group in given]
+    if counts != [len(own) for own in groups]:
+        raise InputError(
+            f"the state is of parameter groups of {counts} parameters, and the optimizer has "
+            f"{[len(own) for own in groups]}"
+        )
+    known: dict[Any, str] = {}
+    for group, own in zip(given, groups, strict=True):
+        named = dict(zip(group["params"], own, strict=True))
+        known.update((key, name if isinstance(key, int) else key) for key, name in named.items())
+        unknown = sorted({known[key] for key in named} - set(own))
+        if unknown:
+            raise InputError(f"the state is of {unknown[0]!r}, which the optimizer has not there")
+    strange = [key for key in state["state"] if key not in known]
+    if strange:
+        raise InputError(f"the state is of {strange[0]!r}, which is in none of its groups")
+    return {
+        "state": {known[key]: kept for key, kept in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [known[key] for key in group["params"]]} for group in given
+        ],
+    }
+
+
+def load_named(
+    model: nn.Module, optimizer: Any, state: Mapping[str, Any], is_here: Callable[[str], bool]
+) -> None:
+    """Load what `checked_state` returned, of the parameters that are here.
+
+    A group is known by its place, its parameters by their names. What is loaded is the optimizer's
+    own: it changes its state in place.
+    """
+    groups = group_names(model, optimizer)
+    numbers = {name: i for i, name in enumerate(name for own in groups for name in own)}
+    loaded = {
+        "state": {
+            numbers[name]: map_tensors(torch.clone, kept)
+            for name, kept in state["state"].items()
+            if is_here(name)
+        },
+        "param_groups": [
+            {**group, "params": [numbers[name] for name in own]}
+            for group, own in zip(state["param_groups"], groups, strict=True)
+        ],
+    }
+    with _opened(optimizer):
+        optimizer.load_state_dict(loaded)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the values of weights come from, read by name: a state, safetensors, or a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from baechi._core import InputError
+from baechi.torch.weights.checkpoint import METADATA, Checkpoint
+
+_SUFFIX = ".safetensors"
+_MODEL = "model."  # stands before the weights of a checkpoint
+
+
+class Source(ABC):
+    """Values by name, of which those that are wanted are read."""
+
+    said: str  # what it is called in an error
+    shapes: dict[str, tuple[int, ...]]
+
+    @abstractmethod
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Return values on the host.
+
+        Raises:
+            InputError: What has them is not there, or not whole.
+
+        """
+
+    def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the named state of an optimizer, of those parameters."""
+        raise InputError(f"{self.said} has no state of an optimizer: only checkpoints have")
+
+
+class _State(Source):
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.said = "state"
+        strange = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+        if strange:
+            raise InputError(f"state: {strange[0]!r} is no tensor, and only tensors are loaded")
+        self._state = state
+        self.shapes = {name: tuple(value.shape) for name, value in state.items()}
+
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        return {name: self._state[name] for name in names}
+
+
+class _Safetensors(Source):
+    def __init__(self, path: Path) -> None:
+        self.said = str(path)
+        self._file_of: dict[str, Path] = {}
+        self.shapes = {}
+        for file in [path] if path.is_file() else _files_in(path):
+            with _opened(file) as tensors:
+                for name in tensors.keys():  # noqa: SIM118 no mapping
+                    self._file_of[name] = file
+                    self.shapes[name] = tuple(tensors.get_slice(name).get_shape())
+
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self._file_of[name], []).append(name)
+        found = {}
+        for file, own in by_file.items():
+            with _opened(file) as tensors:
+                found.update({name: tensors.get_tensor(name) for name in own})
+        return found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder, which its index names where there is one."""
+    index = next(iter(sorted(folder.glob(f"*{_SUFFIX}.index.json"))), None)
+    if index is None:
+        return sorted(folder.glob(f"*{_SUFFIX}"))
+    try:
+        named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{index}: no index of safetensors: {error}") from error
+    missing = [name for name in named if not (folder / name).is_file()]
+    if missing:
+        raise InputError(f"{folder}: {missing[0]} is missing, which {index.name} names")
+    return [folder / name for name in named]
+
+
+def _opened(file: Path) -> Any:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise InputError(f"{file}: to read it, pip install safetensors") from None
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+
+
+class _Checkpointed(Source):
+    def __init__(self, folder: Path) -> None:
+        self.said = str(folder)
+        self._checkpoint = Checkpoint(folder)
+        known = self._checkpoint.tensors
+        ours = any(name.startswith(_MODEL) for name in known)
+        self._prefix = _MODEL if ours else ""
+        self.shapes = {
+            name.removeprefix(self._prefix): tuple(each.size)
+            for name, each in known.items()
+            if name.startswith(self._prefix)
+        }
+
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        found = self._checkpoint.read([f"{self._prefix}{name}" for name in names])
+        return {name.removeprefix(self._prefix): value for name, value in found.items()}
+
+    def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:
+        return self._checkpoint.optimizer_state(names)
+
+
+def source_of(given: Any) -> Source:
+    """Return where values come from: a state, or a path to safetensors or to a checkpoint."""
+    if isinstance(given, Mapping):
+        return _State(given)
+    if not isinstance(given, (str, os.PathLike)):
+        raise InputError(
+            f"weights come from a state_dict, a safetensors file or folder, or a checkpoint's "
+            f"folder, not from a {type(given).__name__}"
+        )
+    path = Path(given)
+    if (path / METADATA).is_file():
+        return _Checkpointed(path)
+    if path.suffix == _SUFFIX and path.is_file():
+        return _Safetensors(path)
+    if path.is_dir() and any(path.glob(f"*{_SUFFIX}")):
+        return _Safetensors(path)
+    if not path.exists():
+        raise InputError(f"{path} is not there")
+    raise InputError(
+        f"{path} is no checkpoint (it has no {METADATA}, which is written last) and has no "
+        f"{_SUFFIX} files; what torch.save wrote is given as a state: torch.load(path)"
+    )
+
+
+def check_source(source: Source, wanted: Mapping[str, Any]) -> None:
+    """Raise InputError unless a source has exactly the weights of a model, of their shapes."""
+    missing = [name for name in wanted if name not in source.shapes]
+    unknown = [name for name in source.shapes if name not in wanted]
+    if missing or unknown:
+        raise InputError(
+            f"{source.said} has no {missing[0]!r}"
+            if missing
+            else f"{source.said} has {unknown[0]!r}, and the model has it not"
+        )
+    for name, weight in wanted.items():
+        if not isinstance(weight, torch.Tensor):
+            raise InputError(f"{source.said}: {name!r} is no tensor, and only tensors are loaded")
+        if source.shapes[name] != tuple(weight.shape):
+            raise InputError(
+                f"{source.said}: {name!r} is of shape {source.shapes[name]}, and "
+                f"{tuple(weight.shape)} in the model"
+            )
