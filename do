@@ -184,6 +184,7 @@ setup() {
   prepare
   find_headers
   sources=$(hash_of CMakeLists.txt pyproject.toml README.md LICENSE cmake src apps python third_party)
+  [[ -f build/wheel/CMakeCache.txt ]] || rm -f "$stamps/package" # the tests are built there
   once package "$CXX $sources" build_package
 }
 
@@ -198,7 +199,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ " $* " =~ \ (--all|release|python|torch|bank|tensorflow|mypy|stub)\  ||
+  if [[ " $* " =~ \ (--all|release|determinism|consumer|python|torch|bank|tensorflow|mypy|stub)\  ||
     ! " $*" =~ \ ([a-z]|-h|--help|--list) ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test

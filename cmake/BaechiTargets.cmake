@@ -73,15 +73,15 @@ endfunction()
 
 # With BAECHI_UNITY, compiles a dozen files of a folder of src/baechi (with its rooms) or of tests/unit
 # as one: reading the standard headers once for all of them takes half of a build's time away. Names
-# in anonymous namespaces have to differ within a folder. Continuous integration compiles every file
-# of the release preset alone, so that a missing #include is found.
+# in anonymous namespaces have to differ within a folder. The stage `tidy` of `./do test` has the
+# compiler read every file alone, so that a missing #include is found.
 function(baechi_unite target)
   if(NOT BAECHI_UNITY)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
     UNITY_BUILD_RELOCATABLE ON)  # so that ccache knows another checkout's
-  # Files see each other's names; the release preset compiles them one by one with these warnings.
+  # Files see each other's names; where they are read one by one these warnings are on.
   target_compile_options(${target} PRIVATE
     -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   foreach(source IN LISTS ARGN)
