@@ -32,31 +32,10 @@ std::vector<Value> Modules::add_all(const Module& module) {
   const Bytes permanent =
       training_ ? Bytes(kTrainingBytesPerParameter) * module.parameters : weights;
   Gradient gradient;
-  if (training_) {
-    gradient = [this, module, read, data](Backward& back) {
-      std::vector<Value> inputs = module.inputs;  // saved by the forward pass
-      for (std::size_t i = 0; i < module.outputs.size(); ++i)
-        if (back.has_gradient(i)) inputs.push_back(back.gradient(i));
-      std::vector<Value> wanted;
-      std::vector<Shape> shapes;
-      for (const Value input : module.inputs) {
-        if (!back.wants(input)) continue;
-        wanted.push_back(input);
-        shapes.push_back(back.shape(input));
-      }
-      // Half of the work is for the inputs, half for the parameters.
-      const std::int64_t halves = (module.parameters > 0 && wanted.empty()) ? 1 : 2;
-      const std::vector<Value> gradients = back.add_all({.name = "backward",
-                                                         .kind = "Backward",
-                                                         .inputs = std::move(inputs),
-                                                         .outputs = std::move(shapes),
-                                                         .flops = halves * module.flops,
-                                                         .moved = halves * (data + read)});
-      for (std::size_t i = 0; i < wanted.size(); ++i) back.give(wanted[i], gradients[i]);
-      if (module.parameters > 0)
-        steps_.push_back({back.forward(), back.last_added(), module.parameters});
+  if (training_)
+    gradient = [this, module, moved = data + read](Backward& back) {
+      differentiate(module, moved, back);
     };
-  }
   return g.add_all({.name = module.name,
                     .kind = module.kind,
                     .inputs = module.inputs,
@@ -66,6 +45,40 @@ std::vector<Value> Modules::add_all(const Module& module) {
                     .permanent = permanent,
                     .trainable = training_ && module.parameters > 0},
                    std::move(gradient));
+}
+
+// A product with weights takes one product for its inputs and one for the weights, each of the
+// forward's work: twice that is the rule for all modules.
+void Modules::differentiate(const Module& module, Bytes moved, Backward& back) {
+  std::vector<Value> read = module.inputs;  // saved by the forward pass
+  for (std::size_t i = 0; i < module.outputs.size(); ++i)
+    if (back.has_gradient(i)) read.push_back(back.gradient(i));
+  std::vector<Value> wanted;
+  std::vector<Shape> shapes;
+  for (const Value input : module.inputs) {
+    if (!back.wants(input)) continue;
+    wanted.push_back(input);
+    shapes.push_back(back.shape(input));
+  }
+  const bool weights = module.parameters > 0;
+  if (!weights || !wanted.empty()) {
+    const std::int64_t halves = weights ? 1 : 2;
+    const std::vector<Value> gradients =
+        back.add_all({.name = weights ? "input_gradient" : "backward",
+                      .kind = weights ? "InputGradient" : "Backward",
+                      .inputs = read,
+                      .outputs = std::move(shapes),
+                      .flops = halves * module.flops,
+                      .moved = halves * moved});
+    for (std::size_t i = 0; i < wanted.size(); ++i) back.give(wanted[i], gradients[i]);
+  }
+  if (!weights) return;
+  back.add_all({.name = "weight_gradient",
+                .kind = "WeightGradient",
+                .inputs = std::move(read),
+                .flops = module.flops,
+                .moved = moved});
+  steps_.push_back({back.forward(), back.last_added(), module.parameters});
 }
 
 Value Modules::add(const Module& module) {
@@ -129,7 +142,7 @@ void Modules::train(Value loss) {
                 .kind = "AdamStep",
                 .flops = 12 * step.parameters,
                 .moved = Bytes(2 * kTrainingBytesPerParameter) * step.parameters,
-                .after = {step.backward},
+                .after = {step.gradient},
                 .colocate = step.module,
                 .update = true});
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators at the grain of PyTorch modules (Paper 3.2): one operator forward, one backward, one
-// for the optimizer's step, all three in one colocation group.
+// Operators at the grain of PyTorch modules (Paper 3.2): one forward, and backward one or, of a
+// module with weights, two: the gradient by its inputs, which the modules before it wait for, and
+// the one by its weights, which only the optimizer's step waits for. That is one more. All are in
+// one colocation group.
 //
 // Memory: a module holds its parameters permanently, in training also their gradients and what Adam
 // keeps: 16 bytes per parameter in any precision (with 16 bits: 2 + 2, and 32-bit weights and two
@@ -46,8 +48,10 @@ class Modules {
   void train(Value loss);
 
  private:
+  void differentiate(const Module& module, Bytes moved, Backward& back);
+
   struct Step {
-    OpId module, backward;
+    OpId module, gradient;  // by the weights
     std::int64_t parameters;
   };
 

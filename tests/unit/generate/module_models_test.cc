@@ -72,8 +72,10 @@ TEST_CASE("llama: arithmetic is two FLOPs per weight and token forward, and four
   const double expected = 2 * weights * 4 * 512 / (40.3e12 * 0.6);
   CHECK(linear_seconds(false, "Linear") > expected * 0.99);
   CHECK(linear_seconds(false, "Linear") < expected * 1.02);
-  CHECK(linear_seconds(true, "Backward") > 2 * expected * 0.99);
-  CHECK(linear_seconds(true, "Backward") < 2 * expected * 1.02);
+  for (const char* gradient : {"InputGradient", "WeightGradient"}) {
+    CAPTURE(gradient);
+    CHECK(linear_seconds(true, gradient) == linear_seconds(true, "Linear"));
+  }
 }
 
 TEST_CASE("moe: the experts of a layer run side by side, each on its share of the tokens") {
@@ -103,23 +105,52 @@ TEST_CASE("unet: what goes across is read when the image comes up again") {
   CHECK(found);
 }
 
-TEST_CASE("modules: a module, its backward and its step are colocated, the step waits") {
+TEST_CASE("modules: a module, its gradients and its step are colocated, the step waits for one") {
   const OpGraph graph = generate_two_tower({});
   const OpId forward = graph.find("user/linear2").value(),
-             backward = graph.find("gradients/user/linear2_grad/backward").value(),
+             inputs = graph.find("gradients/user/linear2_grad/input_gradient").value(),
+             weights = graph.find("gradients/user/linear2_grad/weight_gradient").value(),
              step = graph.find("optimizer/user/linear2").value();
-  CHECK(graph[backward].forward == forward);
   CHECK(graph[forward].group.has_value());
-  CHECK(graph[backward].group == graph[forward].group);
-  CHECK(graph[step].group == graph[forward].group);
+  for (const OpId gradient : {inputs, weights}) CHECK(graph[gradient].forward == forward);
+  for (const OpId op : {inputs, weights, step}) CHECK(graph[op].group == graph[forward].group);
   CHECK(graph[step].backward);
   REQUIRE(graph.in_edges(step).size() == 1);
-  CHECK(graph.in_edges(step).front() == Edge{backward, step, std::nullopt});
+  CHECK(graph.in_edges(step).front() == Edge{weights, step, std::nullopt});
+  // What comes next in the backward pass waits for the gradient by the inputs alone.
+  REQUIRE(graph.out_edges(inputs).size() >= 1);
+  CHECK(graph.out_edges(weights).size() == 1);
+  CHECK(graph[graph.out_edges(inputs).front().to].name ==
+        "gradients/user/relu1_grad/backward");
   for (const OpId op : graph.ops())
     CHECK(graph[op].forward.has_value() == graph[op].name.starts_with("gradients/"));
   // A table has no input that wants a gradient, but has one itself.
+  CHECK_FALSE(graph.find("gradients/item/id_grad/input_gradient").has_value());
+  CHECK(graph.find("gradients/item/id_grad/weight_gradient").has_value());
   CHECK(graph.find("optimizer/item/id").has_value());
   CHECK(sums_of(graph).unread < kibibytes(1));
+}
+
+TEST_CASE("modules: both gradients of a module take as long as its forward pass each") {
+  for (const bool moe : {false, true}) {
+    LlamaOptions options = moe ? mixtral_options() : LlamaOptions{};
+    options.layers = 1;
+    options.training = true;
+    const OpGraph graph = generate_llama(options);
+    const auto& times = graph.times(graph.find_kind("gpu").value());
+    std::size_t modules = 0;
+    for (const OpId op : graph.ops()) {
+      const std::string gradient = "gradients/" + std::string(graph[op].name) + "_grad/";
+      const auto weights = graph.find(gradient + "weight_gradient");
+      if (!weights.has_value()) continue;
+      ++modules;
+      CHECK(times[*weights] == times[op]);
+      const auto inputs = graph.find(gradient + "input_gradient");
+      CHECK(inputs.has_value() == (graph[op].kind != "Embedding"));
+      if (inputs.has_value()) CHECK(times[*inputs] == times[op]);
+    }
+    CHECK(modules == (moe ? 34u : 12u));
+  }
 }
 
 TEST_CASE("modules: sizes that do not fit together are refused") {
