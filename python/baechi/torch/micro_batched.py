@@ -28,7 +28,7 @@ from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import Node
-from baechi.torch.trace.segments import inseparable
+from baechi.torch.trace.segments import Segment, divisible, inseparable, segments_of
 
 _MOST = 32  # micro-batches that are tried where their number is to be found
 
@@ -130,13 +130,19 @@ class PlannedStep(Planned):
             adding=True,
         )
         # Gradients are added to in every micro-batch, so they are there while others run.
-        options: Any = {"together": self._together(), "held_gradients": True}
+        segments = self._segments()
+        loss = [op.key for op in planned_ops(self.captured) if op.key.startswith(LOSS)]
+        options: Any = {
+            "together": [loss, *inseparable(segments)] if segments else [],
+            "in_two": divisible(segments),
+            "held_gradients": True,
+        }
         graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
         search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
         return self._with_peaks(place_graph(graph, self.cluster, **search))
 
-    def _together(self) -> list[list[str]]:
-        """Return the operators that the executor runs as one."""
+    def _segments(self) -> list[Segment]:
+        """Return what the executor runs as one; nothing where it has no graph."""
         self._trace()
         if self.early is None or self.early.exported is None:
             return []
@@ -145,8 +151,8 @@ class PlannedStep(Planned):
         def operator_of(node: Node) -> str | None:
             return node.owner if node.owner in known else None
 
-        loss = [key for key in known if key.startswith(LOSS)]
-        return [loss, *inseparable(self.early.exported.graph, operator_of)]
+        graph = self.early.exported.graph
+        return segments_of(graph, [0] * len(graph.nodes), operator_of)
 
     def _given_plan(self, plan: Plan) -> Plan:
         made_with = "example inputs, the units and the micro_batches"

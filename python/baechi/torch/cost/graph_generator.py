@@ -3,20 +3,21 @@
 
 An operator and its backward run where its weights are, so they are one colocation group; so are all
 users of a weight, and a storage with what changes it in place. What the backward keeps is an edge
-from its producer to the backward operator: the planner then knows how long it lives.
+from its producer to the backward operator: the planner then knows how long it lives. The backward
+of a product with weights may be two operators: by its inputs, and by its weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from baechi._core import Graph, GraphBuilder, InputError
 from baechi.torch.base.function_rules import TRANSFORMS
 from baechi.torch.cost.optimizers import OPTIMIZERS, optimizer_name
-from baechi.torch.cost.profiler import Costs, OpCost
-from baechi.torch.record.recorded_step import BACKWARD, Capture, kept_ops
+from baechi.torch.cost.profiler import Costs, OpCost, costed_ops
+from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS, Capture, Op, kept_ops
 
 INPUTS = "inputs"
 
@@ -39,8 +40,10 @@ class _Assembly:
         costs: Costs,
         state: int,
         together: Sequence[Sequence[str]],
+        in_two: Collection[str],
         held_gradients: bool,
     ) -> None:
+        self._in_two = in_two
         self._held_gradients = held_gradients
         self._together: dict[str, list[str]] = {}
         for number, keys in enumerate(together):
@@ -82,6 +85,11 @@ class _Assembly:
             if base is not None:
                 for one in (index, base):
                     self._inner.setdefault(one, []).append(f"inner:{self._name(base)}")
+        self._sums_backward = {  # what they receive is not what arrives
+            stand
+            for index, stand in costed_ops(captured).items()
+            if stand is not None and _sums(captured.ops[index], stand == index)
+        }
         self._earlier = _in_order(captured, stands)
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
@@ -200,29 +208,74 @@ class _Assembly:
         op, cost = self._captured.ops[index], self._cost(index)
         name = op.key + BACKWARD
         incoming = self._incoming.pop(index, [])
-        inputs = list(incoming)
-        for tensor, savers in self._savers.items():
-            if index in savers and (source := self._source(tensor)) is not None:
-                inputs.append(source)
+        kept = [
+            source
+            for tensor, savers in self._savers.items()
+            if index in savers and (source := self._source(tensor)) is not None
+        ]
         outputs: list[int] = []
-        targets = self._gradient_targets(index)
-        for target, size in targets:
+        for target, size in self._gradient_targets(index):
             self._incoming.setdefault(target, []).append((name, len(outputs)))
             outputs.append(size)
-        if cost.gradients and not self._held_gradients:
-            outputs.append(cost.gradients)
+        if not (outputs and self._is_apart(index)):
+            gradients = 0 if self._held_gradients else cost.gradients
+            outputs += [gradients] if gradients else []
+            added = cost.gradients - gradients
+            self._add_gradients(name, op, cost.backward, kept + incoming, outputs, held=added)
+            return
+        arriving = incoming
+        if len(incoming) != 1 or index in self._sums_backward:  # it is summed up here, and held
+            arriving = [(name, len(outputs))]
+            outputs.append(sum(self._captured.tensors[t].bytes for t in op.made))
+        by_inputs = {kind: time - cost.by_weights[kind] for kind, time in cost.backward.items()}
+        self._add_gradients(name, op, by_inputs, kept + incoming, outputs)
+        gradients = 0 if self._held_gradients else cost.gradients
+        self._add_gradients(
+            op.key + BY_WEIGHTS,
+            op,
+            cost.by_weights,
+            kept + arriving,
+            [gradients] if gradients else [],
+            held=cost.gradients - gradients,
+            after=[name],
+        )
+
+    def _is_apart(self, index: int) -> bool:
+        """Whether the gradient by an operator's weights is an operator of its own."""
+        op = self._captured.ops[index]
+        divisible = op.key in self._in_two and index not in self._inner
+        return divisible and op.halves is not None and bool(self._cost(index).by_weights)
+
+    def _add_gradients(
+        self,
+        name: str,
+        op: Op,
+        times: Mapping[str, int],
+        inputs: list[tuple[str, int]],
+        outputs: list[int],
+        *,
+        held: int = 0,
+        after: Sequence[str] = (),
+    ) -> None:
         self._builder.add(
             name,
-            cost.backward,
+            times,
             kind=op.kind,
-            temporary=cost.backward_temporary + (cost.gradients if self._held_gradients else 0),
+            temporary=self._costs.ops[op.key].backward_temporary + held,
             outputs=outputs,
             inputs=sorted(set(inputs)),
-            after=[op.key],
+            after=[op.key, *after],
             colocate=[f"pair:{op.key}"],
             forward=op.key,
             backward=True,
         )
+
+
+def _sums(op: Op, itself: bool) -> bool:
+    """Whether kernels run in a backward before that of the product, in views of it or in it."""
+    if itself:
+        return op.halves is not None and op.halves.by_inputs.kernels > 1
+    return op.backward.kernels > 0
 
 
 def _in_order(captured: Capture, stands: Mapping[int, int | None]) -> dict[int, list[int]]:
@@ -257,6 +310,7 @@ def graph_of(
     *,
     optimizer: Any = "adam",
     together: Sequence[Sequence[str]] = (),
+    in_two: Collection[str] = (),
     held_gradients: bool = False,
 ) -> ModelGraph:
     """Return the graph of a recorded step.
@@ -267,11 +321,13 @@ def graph_of(
         optimizer: Whose state is held beside each trained parameter: one of OPTIMIZERS, a
             class or an instance.
         together: More operators that must share a device, by key.
+        in_two: The operators whose backward may run in two, by key; those of them that are a
+            product with weights are planned so, where the costs say what either takes.
         held_gradients: Those of the step before are there while the forward runs, and added to.
 
     """
     state = OPTIMIZERS[optimizer_name(optimizer)] if captured.training else 0
-    graph = _Assembly(captured, costs, state, together, held_gradients).build()
+    graph = _Assembly(captured, costs, state, together, in_two, held_gradients).build()
     stands = kept_ops(captured)
     kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
     modules = {op.key: op.module for op in kept if op.module is not None}

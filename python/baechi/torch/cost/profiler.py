@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from baechi.torch.base import _private
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import renewed, tensors_in
 from baechi.torch.record.capture import call_arguments, capture, record_step, sum_of, unchanged
+from baechi.torch.record.products import both_wanted, taken_apart
 from baechi.torch.record.recorded_step import Capture, KernelRun, Op, Work, kept_ops
 from baechi.torch.record.recorder import Recorder, recorder_of
 
@@ -47,6 +49,8 @@ class OpCost:
 
     forward: dict[str, int] = field(default_factory=dict)
     backward: dict[str, int] = field(default_factory=dict)
+    # Of `backward`, the gradient by the weights; none where it is not taken apart.
+    by_weights: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
     buffers: int = 0
     gradients: int = 0
@@ -157,19 +161,37 @@ def estimate(
     Args:
         captured: The recorded step.
         kinds: The preset for each device kind, or a cluster whose kinds name presets.
-        adding: Gradients are added to those of the step before, as micro-batches do.
+        adding: Gradients are added to those of the step before, and those by the weights of a
+            product come apart, as in steps of micro-batches.
 
     """
     presets = presets_of(kinds, DEFAULT_PRESET) if isinstance(kinds, Cluster) else dict(kinds)
     costs = _memory(captured)
     for index, (forward, backward) in folded_work(captured).items():
-        if adding and costs[index].gradients:  # each is read twice and written once
-            added = [n for n in captured.ops[index].weights if captured.weights[n].trained]
-            backward.add(Work(bytes=3 * costs[index].gradients, kernels=len(added)))
+        cost, op, added = costs[index], captured.ops[index], Work()
+        if adding and cost.gradients:  # each is read twice and written once
+            trained = [n for n in op.weights if captured.weights[n].trained]
+            added = Work(bytes=3 * cost.gradients, kernels=len(trained))
+        first, second = backward, None
+        if adding and op.halves is not None:
+            first, second = _apart(op, backward)
+        (second or first).add(added)
         for kind, preset in presets.items():
-            costs[index].forward[kind] = _roofline(preset, forward, captured.dtype)
-            costs[index].backward[kind] = _roofline(preset, backward, captured.dtype)
+            cost.forward[kind] = _roofline(preset, forward, captured.dtype)
+            cost.backward[kind] = _roofline(preset, first, captured.dtype)
+            if second is not None:
+                cost.by_weights[kind] = _roofline(preset, second, captured.dtype)
+                cost.backward[kind] += cost.by_weights[kind]
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "estimated")
+
+
+def _apart(op: Op, backward: Work) -> tuple[Work, Work]:
+    """Return the work of a backward in two; `backward`: with that of views."""
+    assert op.halves is not None
+    own, first = op.backward, dataclasses.replace(op.halves.by_inputs)
+    views = Work(backward.flops - own.flops, backward.bytes - own.bytes)
+    first.add(dataclasses.replace(views, kernels=backward.kernels - own.kernels))
+    return first, dataclasses.replace(op.halves.by_weights)
 
 
 _BUSY = 150e-6  # seconds; longer than the host takes to start a kernel under a dispatch mode
@@ -216,29 +238,53 @@ class Clock:
             torch.accelerator.synchronize(self._device)
 
 
+class _Part(Enum):
+    """What of a step a kernel is of."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    BY_WEIGHTS = "gradients by weights, where they are taken apart"
+
+
 class _Stopwatch(TorchDispatchMode):
     """Times every kernel of a recorded step and books it to the operator that it is part of."""
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock, *, apart: bool) -> None:
         super().__init__()
         self._recorder, self._clock = recorder, clock
-        self.kernels: dict[tuple[int, bool], list[str]] = {}  # by operator and direction
-        self._times: dict[tuple[int, bool], list[Callable[[], int]]] = {}
+        self._apart = apart  # gradients by inputs and by weights
+        self.kernels: dict[tuple[int, _Part], list[str]] = {}
+        self._times: dict[tuple[int, _Part], list[Callable[[], int]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out, took = self._clock.measure(functools.partial(func, *args, **kwargs))
+        if self._apart and both_wanted(func, args):
+            (first, took), (second, took_too) = [
+                self._clock.measure(functools.partial(func, *half, **kwargs))
+                for half in taken_apart(args)
+            ]
+            out = (first[0], *second[1:])
+        else:
+            out, took = self._clock.measure(functools.partial(func, *args, **kwargs))
+            took_too = None
         before = len(self._recorder.trace)
         self._recorder.dispatched(func, args, kwargs, out)
         run = self._recorder.trace[-1] if len(self._recorder.trace) > before else None
         if isinstance(run, KernelRun) and not func.is_view:
-            place = run.op, run.backward
-            self.kernels.setdefault(place, []).append(str(func))
-            self._times.setdefault(place, []).append(took)
+            part = _Part.BACKWARD if run.backward else _Part.FORWARD
+            if self._apart and run.backward and self._recorder.products.is_by_weights:
+                part = _Part.BY_WEIGHTS
+            self._book(run.op, part, func, took)
+            if took_too is not None:
+                self._book(run.op, _Part.BY_WEIGHTS, func, took_too)
         return out
 
-    def times(self) -> dict[tuple[int, bool], int]:
-        """Return the nanoseconds by operator and direction."""
+    def _book(self, op: int, part: _Part, func: Any, took: Callable[[], int]) -> None:
+        self.kernels.setdefault((op, part), []).append(str(func))
+        self._times.setdefault((op, part), []).append(took)
+
+    def times(self) -> dict[tuple[int, _Part], int]:
+        """Return the nanoseconds by operator and part of a step."""
         self._clock.wait()
         return {place: sum(took() for took in all_of) for place, all_of in self._times.items()}
 
@@ -249,24 +295,24 @@ class _Samples:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._times: dict[Any, list[int]] = {}
-        self._alike: dict[tuple[str, bool], Any] = {}
+        self._alike: dict[tuple[str, _Part], Any] = {}
 
     def add(self, ops: list[Op], watch: _Stopwatch) -> None:
         """Take in one step."""
-        for (index, backward), took in watch.times().items():
+        for (index, part), took in watch.times().items():
             op = ops[index]
-            work = op.backward if backward else op.forward
-            what = (op.kind, self._settings(op), op.shapes, backward, work.flops, work.bytes)
-            alike = (*what, tuple(watch.kernels[index, backward]))
-            self._alike[op.key, backward] = alike
+            work = op.forward if part is _Part.FORWARD else op.backward
+            what = (op.kind, self._settings(op), op.shapes, part, work.flops, work.bytes)
+            alike = (*what, tuple(watch.kernels[index, part]))
+            self._alike[op.key, part] = alike
             self._times.setdefault(alike, []).append(took)
 
     def _settings(self, op: Op) -> str:
         return "" if op.module is None else self._model.get_submodule(op.module).extra_repr()
 
-    def median(self, key: str, *, backward: bool) -> int:
+    def median(self, key: str, part: _Part) -> int:
         """Return the nanoseconds of an operator; 0 if it runs no kernel."""
-        alike = self._alike.get((key, backward))
+        alike = self._alike.get((key, part))
         return 0 if alike is None else round(statistics.median(self._times[alike]))
 
 
@@ -298,7 +344,8 @@ def measure(
         repeats: Steps that count.
         warm_up: Steps before these.
         loss: From the model's output to a scalar.
-        adding: Gradients are added to those of the step before, as micro-batches do.
+        adding: Gradients are added to those of the step before, and those by the weights of a
+            product come apart, as in steps of micro-batches.
 
     """
     if captured is None:
@@ -317,7 +364,7 @@ def measure(
                 model.zero_grad()
             recorder = recorder_of(units, model)
             recorder.know_weights(lambda tensor: tensor)
-            watch = _Stopwatch(recorder, clock)
+            watch = _Stopwatch(recorder, clock, apart=adding)
             recorder.install()
             try:
                 own_args, own_kwargs = renewed((args, kwargs))
@@ -335,8 +382,11 @@ def measure(
     for index, op in enumerate(captured.ops):
         stand = stands[index]
         if stand is not None:
-            costs[stand].forward[kind] += samples.median(op.key, backward=False)
-            costs[stand].backward[kind] += samples.median(op.key, backward=True)
+            cost, by_weights = costs[stand], samples.median(op.key, _Part.BY_WEIGHTS)
+            cost.forward[kind] += samples.median(op.key, _Part.FORWARD)
+            cost.backward[kind] += samples.median(op.key, _Part.BACKWARD) + by_weights
+            if adding and op.halves is not None and stand == index:
+                cost.by_weights[kind] = by_weights
     return Costs({captured.ops[i].key: cost for i, cost in costs.items()}, "measured")
 
 
@@ -386,5 +436,6 @@ def _both(some: Costs, others: Costs) -> Costs:
         other = others.ops[key]
         forward = {**cost.forward, **other.forward}
         backward = {**cost.backward, **other.backward}
-        ops[key] = dataclasses.replace(cost, forward=forward, backward=backward)
+        apart = {**cost.by_weights, **other.by_weights}
+        ops[key] = dataclasses.replace(cost, forward=forward, backward=backward, by_weights=apart)
     return Costs(ops, some.source)

@@ -243,6 +243,7 @@ def record_step(
         recorder.forwarded()
         value.backward()
     recorder.finished()
+    recorder.products.note(recorder.ops, (run.op for run in recorder.again.runs))
     places = recorder.autograd.places
     for seen in recorder.seen:
         if seen.node is not None:

@@ -15,6 +15,7 @@ from baechi._core import InputError
 from baechi.torch.record.autograd_graph import AutogradNode
 
 BACKWARD = ":backward"  # behind the key of an operator: its backward
+BY_WEIGHTS = ":weight_gradient"  # or, of a backward in two, what only its weights get
 LOSS = ">loss"  # where the functions of the loss are; no module is called so
 _ALLOCATION = 512  # bytes that caching allocators round sizes up to
 
@@ -39,6 +40,14 @@ class Work:
         self.bytes += other.bytes
         self.kernels += other.kernels
         self.temporary = max(self.temporary, other.temporary)
+
+
+@dataclass
+class Halves:
+    """The backward of one product with weights, when its two gradients are taken apart."""
+
+    by_inputs: Work
+    by_weights: Work
 
 
 @dataclass
@@ -102,6 +111,7 @@ class Op:
     changes_weights: bool = False  # in place, as averages in buffers are
     forward: Work = field(default_factory=Work)
     backward: Work = field(default_factory=Work)
+    halves: Halves | None = None  # of the backward, where it is that of one product with weights
     arrives: dict[int, int] = field(default_factory=dict)  # bytes of its arguments, by tensor
     feeds: dict[int, list[int]] = field(default_factory=dict)  # readers of each output as it is
     takes: list[int] = field(default_factory=list)  # its arguments, as numbers of Capture.seen

@@ -35,8 +35,16 @@ from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record import refusals
 from baechi.torch.record.autograd_graph import NodeRecorder, told_before
 from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.products import Products
 from baechi.torch.record.recomputed import RunAgain
-from baechi.torch.record.recorded_step import KernelRun, Op, TensorObject, Weight, rounded
+from baechi.torch.record.recorded_step import (
+    KernelRun,
+    Op,
+    TensorObject,
+    Weight,
+    Work,
+    rounded,
+)
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling
 from baechi.torch.record.storages import Storages
@@ -102,6 +110,7 @@ class Recorder(Interceptor):
             self.node_begins,
         )
         self.again = RunAgain(self._weight_name, self.tensor_of)
+        self.products = Products(self._weight_name)
         self._twins: list[torch.Tensor] = []
         self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
         self.seen: list[TensorObject] = []
@@ -465,15 +474,16 @@ class Recorder(Interceptor):
         self.trace.append(KernelRun(runs, backward, known, made, sums, again is not None))
         if inside is not None:
             self._storages.free(inside)
-        work = op.backward if backward else op.forward
         if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
             return
-        work.kernels += 1
         touched = [*outs, *self._arguments(args, kwargs)]
-        work.bytes += sum(t.numel() * t.element_size() for t in touched)
+        work = Work(bytes=sum(t.numel() * t.element_size() for t in touched), kernels=1)
         formula = self._formulas.get(func._overloadpacket)
         if formula is not None:
-            work.flops += int(formula(*args, **kwargs, out_val=out))
+            work.flops = int(formula(*args, **kwargs, out_val=out))
+        (op.backward if backward else op.forward).add(work)
+        if backward:
+            self.products.add(index, func, args, out, work)
 
     @staticmethod
     def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:

@@ -3,7 +3,8 @@
 
 The graph of the model is cut into segments. Autograd knows one segment of one micro-batch at a
 time: values that come from another begin anew there, and the gradients that they get are handed on
-as values are. So each pass of each segment can be asked for alone, in the order of the plan.
+as values are. So each pass of each segment can be asked for alone, in the order of the plan; of the
+backward of a product with weights also the gradients of the weights, which nobody waits for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.run.communication import Arrival
+from baechi.torch.run.late_gradients import Product, product_in
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
@@ -86,6 +88,7 @@ class Step:
         self._back: dict[tuple[int, int], list[Arrival]] = {}  # gradients on their way home
         self._trains: set[tuple[int, int]] = set()  # micro-batch, value: it wants a gradient
         self._begun: dict[tuple[int, int], _Begun] = {}  # segment, micro-batch
+        self._late: dict[tuple[int, int], tuple[Product, torch.Tensor]] = {}  # with its gradient
         self._total: torch.Tensor | None = None
         self._share: torch.Tensor | None = None
 
@@ -111,6 +114,7 @@ class Step:
         """Run it; returns the mean of the losses."""
         for part in self._program.order:
             self._run_part(part)
+        assert not self._late, "gradients of weights were left"
         return self._mean()
 
     def _run_part(self, part: Part) -> None:
@@ -119,6 +123,8 @@ class Step:
             self._forward(segments[part.segment], part.micro_batch)
         elif part.phase is Phase.BACKWARD:
             self._backward(segments[part.segment], part.micro_batch)
+        elif part.phase is Phase.BY_WEIGHTS:
+            self._by_weights(segments[part.segment], part.micro_batch)
         else:
             self._lose(part.micro_batch)
 
@@ -258,12 +264,38 @@ class Step:
         if not (ends and (starts or trained)):
             self._end(segment, m, begun, [None] * len(starts))
             return
+        late = None
+        if starts and segment.index in self._program.apart:
+            late = product_in(ends, trained)
+        wanted = [*starts, *trained]
+        if late is not None:
+            wanted = [*starts, *late.at_once, late.edge]
         with _on(device):
-            found = torch.autograd.grad(ends, [*starts, *trained], gradients, allow_unused=True)
-        for weight, gradient in zip(trained, found[len(starts) :], strict=True):
+            found = torch.autograd.grad(
+                ends, wanted, gradients, retain_graph=late is not None, allow_unused=True
+            )
+        if late is not None:
+            *found, arrived = found
+            if arrived is not None:
+                self._late[segment.index, m] = late, arrived
+        at_once = trained if late is None else late.at_once
+        for weight, gradient in zip(at_once, found[len(starts) :], strict=True):
             if gradient is not None:
                 accumulate(weight, gradient, device)
         self._end(segment, m, begun, found[: len(starts)])
+
+    def _by_weights(self, segment: Segment, m: int) -> None:
+        """Take what a backward left for later: gradients that nobody waits for."""
+        known = self._late.pop((segment.index, m), None)
+        if known is None:
+            return
+        late, arrived = known
+        device = self._device(segment.device)
+        with _on(device):
+            found = torch.autograd.grad([late.edge], late.weights, [arrived], allow_unused=True)
+        for weight, gradient in zip(late.weights, found, strict=True):
+            if gradient is not None:
+                accumulate(weight, gradient, device)
 
     def _end(self, segment: Segment, m: int, begun: _Begun, found: Sequence[Any]) -> None:
         for (index, _), gradient in zip(begun.starts, found, strict=True):

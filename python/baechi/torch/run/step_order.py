@@ -8,13 +8,14 @@ order, and never has one wait for what was not asked for yet.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
 from baechi.torch.trace.graph import ExportedGraph
-from baechi.torch.trace.segments import Segment
+from baechi.torch.trace.segments import Segment, may_end_later
 
 
 class Phase(IntEnum):
@@ -23,6 +24,7 @@ class Phase(IntEnum):
     FORWARD = 0
     LOSS = 1  # and its gradient
     BACKWARD = 2
+    BY_WEIGHTS = 3  # the rest of a backward in two: the gradients of its weights
 
 
 class Part(NamedTuple):
@@ -41,6 +43,10 @@ def step_order(
 ) -> list[Part]:
     """Return all parts of a step, in the order of the plan's starts."""
     before = _waits(graph, segments, micro_batches)
+    for segment in filter(functools.partial(is_apart, start_of), segments):
+        for m in range(micro_batches):
+            backward = Part(Phase.BACKWARD, segment.index, m)
+            before[Part(Phase.BY_WEIGHTS, segment.index, m)] = {backward}
     followers: dict[Part, list[Part]] = {}
     for part, waits in before.items():
         for earlier in waits:
@@ -70,6 +76,13 @@ def step_order(
             if missing[follower] == 0:
                 heapq.heappush(ready, entry(follower))
     return order
+
+
+def is_apart(start_of: StartOf, segment: Segment) -> bool:
+    """Whether the backward of a segment is in two: it is one operator that is planned so."""
+    if not may_end_later(segment):
+        return False
+    return start_of(Phase.BY_WEIGHTS, segment.operators[0], 0) is not None
 
 
 def _waits(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.segment_program import function_of
-from baechi.torch.run.step_order import StartOf, step_order
+from baechi.torch.run.step_order import StartOf, is_apart, step_order
 from baechi.torch.trace.graph import Node
 from baechi.torch.trace.segments import Segment, segments_of
 
@@ -36,6 +36,7 @@ class StepProgram:
         }
         weights = {s for n in self.graph.nodes if n.kind == "weight" for s in n.storages}
         self.of_weights = {n.index for n in self.graph.nodes if weights.intersection(n.storages)}
+        self.apart = {s.index for s in self.segments if is_apart(start_of, s)}
         self.order = step_order(self.graph, self.segments, micro_batches, start_of)
         self.functions = [
             function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments

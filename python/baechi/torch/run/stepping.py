@@ -15,7 +15,7 @@ from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import check_can_be_cut, cut, samples_in
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.record.capture import call_arguments
-from baechi.torch.record.recorded_step import BACKWARD, LOSS
+from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS, LOSS
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.micro_batches import Loss, Step
@@ -57,8 +57,8 @@ class StepPlan:
 
     def start_of(self, phase: Phase, operator: str, micro_batch: int) -> int | None:
         """Return when an operator begins; None where the plan does not know it."""
-        name = operator + BACKWARD if phase is Phase.BACKWARD else operator
-        copy = self.copy_of(name, micro_batch)
+        behind = {Phase.BACKWARD: BACKWARD, Phase.BY_WEIGHTS: BY_WEIGHTS}
+        copy = self.copy_of(operator + behind.get(phase, ""), micro_batch)
         return None if copy is None else self.starts[copy]
 
     def loss_of(

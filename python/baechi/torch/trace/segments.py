@@ -9,6 +9,7 @@ values later finds them complete.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -85,16 +86,26 @@ def segments_of(
     return [_segment(i, members[root], graph, devices, operator_of) for i, root in enumerate(order)]
 
 
-def inseparable(graph: ExportedGraph, operator_of: Callable[[Node], str | None]) -> list[list[str]]:
-    """Return the planned operators that are one segment wherever they are, and so share a device.
+def inseparable(segments: Iterable[Segment]) -> list[list[str]]:
+    """Return the planned operators that are one segment with others, and so share a device.
 
     Args:
-        graph: The nodes.
-        operator_of: The planned operator that a call is a part of.
+        segments: Those of a graph that is on one device.
 
     """
-    segments = segments_of(graph, [0] * len(graph.nodes), operator_of)
     return [list(s.operators) for s in segments if len(s.operators) > 1]
+
+
+def divisible(segments: Iterable[Segment]) -> set[str]:
+    """Return the planned operators that are a segment each, whose backward may end later."""
+    segments = list(segments)
+    count = Counter(operator for s in segments for operator in s.operators)
+    return {s.operators[0] for s in segments if may_end_later(s) and count[s.operators[0]] == 1}
+
+
+def may_end_later(segment: Segment) -> bool:
+    """Whether the gradients of a segment's weights may be taken when other micro-batches ran."""
+    return len(segment.operators) == 1 and not (segment.in_turn or segment.reads_changed)
 
 
 def _join_operators(
