@@ -120,8 +120,7 @@ TEST_CASE("modules: a module, its gradients and its step are colocated, the step
   // What comes next in the backward pass waits for the gradient by the inputs alone.
   REQUIRE(graph.out_edges(inputs).size() >= 1);
   CHECK(graph.out_edges(weights).size() == 1);
-  CHECK(graph[graph.out_edges(inputs).front().to].name ==
-        "gradients/user/relu1_grad/backward");
+  CHECK(graph[graph.out_edges(inputs).front().to].name == "gradients/user/relu1_grad/backward");
   for (const OpId op : graph.ops())
     CHECK(graph[op].forward.has_value() == graph[op].name.starts_with("gradients/"));
   // A table has no input that wants a gradient, but has one itself.
