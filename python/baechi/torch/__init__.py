@@ -18,6 +18,7 @@ from baechi.torch.ranks.processes import RankError
 from baechi.torch.record.capture import capture
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.verification import Verification
+from baechi.torch.weights.deferred import deferred_weights
 
 __all__ = [
     "Capture",
@@ -26,6 +27,7 @@ __all__ = [
     "RankError",
     "Verification",
     "capture",
+    "deferred_weights",
     "device_map",
     "load_pt2",
     "measure",

@@ -15,6 +15,7 @@ import torch
 from baechi import __version__
 from baechi._core import Graph, InputError, Plan
 from baechi.pipeline import cluster_of
+from baechi.torch.base import _private
 from baechi.torch.base.devices import accelerators, usable
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
@@ -42,9 +43,10 @@ from baechi.torch.ranks.weights import (
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.weights.checkpoint import check_free, write, write_beside
 from baechi.torch.weights.homes import named_weights
+from baechi.torch.weights.making import Making, making_of
 from baechi.torch.weights.named_state import checked_state, load_named, named_state
 from baechi.torch.weights.optimizer_state import forget
-from baechi.torch.weights.sources import check_source, source_of
+from baechi.torch.weights.sources import matched, source_of
 
 _ALONE = "ranks=False places the whole model in each process alone"
 _SAMPLED = 64  # values of each weight that ranks compare
@@ -133,13 +135,20 @@ class PlacedOverRanks(Placed):
         )
         return self._stepper.facts(inputs, targets)
 
+    def make(self, making: Making) -> None:
+        """Make the weights of this rank, of a model that has none yet."""
+        with self._processes.agreeing("make the weights of this model"):
+            values = making.read(name for name, rank in self._ranks.items() if rank == self.rank)
+        making.give(values, self._processes.device)
+
     def release(self) -> None:
         """Let go of the weights that other ranks have, and of what optimizers keep for them."""
         self._elsewhere = [(n, w, rank) for n, w, rank in self._owned if rank != self.rank]
         for optimizer in forget([weight for _, weight, _ in self._elsewhere]):
             guard(optimizer)
-        for _, weight, _ in self._elsewhere:
-            release(weight)
+        with _private.without_flat_weights(self.model):
+            for _, weight, _ in self._elsewhere:
+                release(weight, weight.device if not weight.is_meta else self._processes.device)
         self._guard = Guard(self.model)
 
     @property
@@ -198,19 +207,19 @@ class PlacedOverRanks(Placed):
         own = [name for name, weight in wanted.items() if owners.get(id(weight)) == self.rank]
         with self._processes.agreeing("load these weights") as facts:
             found = source_of(source)
-            check_source(found, wanted)
+            names = matched(found, wanted)
             facts["names and shapes of what is loaded"] = digest(repr(found.shapes))[:16]
             if isinstance(source, Mapping):
-                texts = [sample_of(source[name], _SAMPLED).hex() for name in wanted]
+                texts = [sample_of(source[name], _SAMPLED).hex() for name in source]
                 facts["values of the state"] = digest("".join(texts))[:16]
-            values = found.read(own)
+            values = found.read(dict.fromkeys(names[name] for name in own))
             kept = None
             if optimizer is not None:
                 kept = checked_state(self.model, optimizer, found.optimizer_state(own))
                 facts["groups of parameters"] = digest(repr(kept["param_groups"]))[:16]
         with torch.no_grad():
             for name in own:
-                wanted[name].copy_(values[name])
+                wanted[name].copy_(values[names[name]])
         if kept is not None:
             load_named(self.model, optimizer, kept, lambda _: True)
 
@@ -300,13 +309,16 @@ class PlacedOverRanks(Placed):
 
 def planned_over_ranks(
     asked: Request, micro_batches: Any, loss: Any, targets: Any, processes: Processes
-) -> tuple[StepRequest, PlannedStep]:
-    """Return what rank 0 planned, on every rank."""
+) -> tuple[StepRequest, PlannedStep, Making | None]:
+    """Return what rank 0 planned, on every rank, and what makes the weights there."""
     count = processes.count
     asked = replace(asked, devices=[processes.device] * count)
     with processes.agreeing("place this model") as facts:
         step = StepRequest(asked, micro_batches, loss, targets)
         facts.update(_facts(asked, targets))
+        making = making_of(asked.model, asked.weights)
+        if making is not None:
+            facts["seed, files or code that weights are made with"] = making.facts()
     found: PlannedStep | None = None
     with processes.agreeing("plan this step"):
         if processes.rank == 0:
@@ -319,7 +331,7 @@ def planned_over_ranks(
             step = StepRequest(replace(asked, plan=plan), plan.micro_batches, loss, targets)
             found = planned_step(step)
         facts["plan"] = digest("".join(_texts_of(found.plan)))[:16]
-    return step, found
+    return step, found, making
 
 
 def _texts_of(plan: Plan) -> tuple[str, str]:
@@ -342,7 +354,11 @@ def _facts(asked: Request, targets: Any) -> Iterator[tuple[str, str]]:
 
 
 def run_over_ranks(
-    place: Callable[[], Any], step: StepRequest, found: PlannedStep, processes: Processes
+    place: Callable[[], Any],
+    step: StepRequest,
+    found: PlannedStep,
+    making: Making | None,
+    processes: Processes,
 ) -> PlacedOverRanks:
     """Return a model of which every rank has its part.
 
@@ -350,6 +366,7 @@ def run_over_ranks(
         place: Places the model on the device of this rank; nothing that others hold is gone yet.
         step: What was asked for.
         found: The plan.
+        making: What makes the weights of a model on the meta device.
         processes: Over which it is to run.
 
     """
@@ -359,6 +376,8 @@ def run_over_ranks(
             placed.append(place())
             given = step.asked.example_inputs, step.targets
             facts.update(placed[0].take_ranks(processes, found.step_plan, *given))
+        if making is not None:
+            placed[0].make(making)
     except BaseException:
         for each in placed:
             each.restore()

@@ -39,7 +39,7 @@ from baechi.torch.weights.named_state import (
     load_named,
     named_state,
 )
-from baechi.torch.weights.sources import check_source, source_of
+from baechi.torch.weights.sources import matched, source_of
 
 
 class Placed:
@@ -150,14 +150,14 @@ class Placed:
             optimizer: Whose state is in that checkpoint, too.
 
         """
-        found, wanted = source_of(source), self.model.state_dict()
-        check_source(found, wanted)
-        values = found.read(wanted)
+        found = source_of(source)
+        names = matched(found, self.model.state_dict(keep_vars=True))
+        values = found.read(dict.fromkeys(names.values()))
         kept = None
         if optimizer is not None:
-            names = [name for group in group_names(self.model, optimizer) for name in group]
-            kept = checked_state(self.model, optimizer, found.optimizer_state(names))
-        self.model.load_state_dict(values)
+            own = [name for group in group_names(self.model, optimizer) for name in group]
+            kept = checked_state(self.model, optimizer, found.optimizer_state(own))
+        self.model.load_state_dict({name: values[there] for name, there in names.items()})
         if kept is not None:
             load_named(self.model, optimizer, kept, lambda _: True)
 

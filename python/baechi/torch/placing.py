@@ -34,6 +34,7 @@ from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.placement import operators_of
 from baechi.torch.trace.schedule import ORDER
 from baechi.torch.trace.surroundings import ExampleGraph
+from baechi.torch.weights.making import making_of
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
@@ -168,6 +169,7 @@ def place(
     micro_batches: int | str | None = None,
     targets: Any = None,
     ranks: bool | str = "auto",
+    weights: Any = None,
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
@@ -203,6 +205,9 @@ def place(
         targets: With micro_batches, what the loss is called with behind the output, for an example.
         ranks: Whether the model runs over the processes of torch.distributed, each with one of the
             cluster's devices. "auto" does so where there are several, as `torchrun` starts them.
+        weights: Where the values come from of a model on the meta device: a state_dict, a
+            safetensors file or folder, or a checkpoint's folder. By default those that it was
+            built with inside `deferred_weights`.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.
@@ -225,6 +230,7 @@ def place(
         tier,
         level,
         gradients,
+        weights,
         {"method": method, "budget": budget, **options},
     )
     if micro_batches is None and plan is not None and plan.micro_batches > 1:
@@ -246,9 +252,16 @@ def _check_no_targets(targets: Any) -> None:
 def placed_for_steps(asked: StepRequest) -> Placed:
     """Return a model placed for steps of micro-batches."""
     found = planned_step(asked)
+    _make_weights(asked.asked)
     placed = assigned_step(asked, found)
     placed.take_steps(found.step_plan, asked.asked.example_inputs)
     return placed
+
+
+def _make_weights(asked: Request) -> None:
+    making = making_of(asked.model, asked.weights)
+    if making is not None:
+        making.make_all()
 
 
 def assigned_step(
@@ -279,10 +292,10 @@ def placed_over(
     processes = processes_for(asked, ranks, micro_batches)
     if processes is None:
         return None
-    step, found = planned_over_ranks(asked, micro_batches, loss, targets, processes)
+    step, found, making = planned_over_ranks(asked, micro_batches, loss, targets, processes)
     here = list(found.physical_of)[processes.rank]
     placed = functools.partial(assigned_step, step, found, here, PlacedOverRanks)
-    return run_over_ranks(placed, step, found, processes)
+    return run_over_ranks(placed, step, found, making, processes)
 
 
 def place_with(
@@ -298,6 +311,7 @@ def place_with(
 def placed_as(asked: Request) -> Placed:
     """Return the model placed as asked for."""
     found = Planned(asked)
+    _make_weights(asked)
     placed = assign(
         asked.model,
         found.captured,

@@ -21,7 +21,6 @@ from baechi.torch.base.request import (
     check_loss,
     check_model,
     check_search,
-    check_values,
     devices_too_small,
 )
 from baechi.torch.cost.graph_generator import graph_of
@@ -47,6 +46,7 @@ from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
 from baechi.torch.trace.schedule import ORDER
 from baechi.torch.trace.surroundings import ExampleGraph, graph_of_example
+from baechi.torch.weights.making import check_can_be_made
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
@@ -107,6 +107,7 @@ class Request:
     tier: str | int = "auto"
     level: str = "module"
     gradients: str = "auto"
+    weights: Any = None  # where they come from, of a model on the meta device
     search: Mapping[str, Any] = field(default_factory=dict)  # options of `place_graph`
     to_run: bool = True  # else the devices need not be there, nor the model's values
     exported: Sequence[Exported] = ()  # graphs that are there already
@@ -115,7 +116,7 @@ class Request:
         check_model(self.model)
         self.model = _private_compile.uncompiled(self.model)
         if self.to_run:
-            check_values(self.model)
+            check_can_be_made(self.model, self.weights, self.costs)
         known = [f.name for f in fields(self) if f.name not in INTERNAL]
         check_search(self.search, [*known, "verbose"], self.costs)
         if "order" in self.search:

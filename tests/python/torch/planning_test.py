@@ -36,7 +36,7 @@ def trained(model: Any) -> list[torch.Tensor]:
 
 def test_the_stages_and_what_they_return_are_all_that_is_public() -> None:
     assert set(baechi.torch.__all__) == {
-        *("capture", "measure", "plan", "place"),
+        *("capture", "deferred_weights", "measure", "plan", "place"),
         *("Capture", "Costs", "Placed", "RankError", "Verification"),
         *("device_map", "load_pt2", "module_fqns_per_model_part", "split_spec"),
     }

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import baechi.torch
+import safetensors.torch
 import torch
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest, planned_step
@@ -61,9 +62,9 @@ def own_loss(output: Any) -> Any:
     return output
 
 
-def trained(model: nn.Module, step: Callable[[], Any]) -> list[float]:
+def trained(model: nn.Module, step: Callable[[], Any], optimizer: Any = None) -> list[float]:
     """Return the losses of some steps."""
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
     losses = []
     for _ in range(STEPS):
         losses.append(step().item())
@@ -191,6 +192,89 @@ def train_apart() -> Any:
     options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"], "plan": plan}
     placed = at_random(model, x, 2, 0, cluster="auto", **options)
     return trained(model, lambda: placed.step(x, targets)), own_weights(placed)
+
+
+def train_deferred(folder: Path) -> Any:
+    """Build without weights, which each rank makes where the plan has them."""
+    x, targets = odd_batch()
+    torch.manual_seed(5)
+    with baechi.torch.deferred_weights():
+        model = Odd().double()
+    parameters = list(model.parameters())
+    assert all(weight.is_meta for weight in parameters)
+    optimizer = torch.optim.AdamW(parameters, 1e-2)
+    placed = at_random(model, x, 2, 4, loss=odd_loss, targets=targets)
+    assert all(p is q for p, q in zip(parameters, model.parameters(), strict=True))
+    losses = trained(model, lambda: placed.step(x, targets), optimizer)
+    state = placed.state_dict()
+    if placed.rank == 0:  # tied weights have one name there
+        state = {name: w for name, w in state.items() if name != "tied.weight"}
+        safetensors.torch.save_file(state, folder / "model.safetensors")
+    distributed.barrier()
+    return losses, own_weights(placed)
+
+
+def weights_from_files(folder: Path) -> Any:
+    """Return the loss of the next step, where weights come from, and what is said elsewhere."""
+    x, targets = odd_batch()
+    whole = safetensors.torch.load_file(folder / "model.safetensors")
+    state = {**whole, "tied.weight": whole["embedding.weight"]}
+
+    def step(weights: Any, model: nn.Module | None = None) -> float:
+        if model is None:
+            with torch.device("meta"):
+                model = Odd().double()
+        options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+        placed = at_random(model, x, 2, 3, weights=weights, **options)
+        return float(placed.step(x, targets).item())
+
+    losses = [step(state), step(folder / "model.safetensors")]
+    lacking = {name: w for name, w in state.items() if name != "norm.bias"}
+    wrong = {**state, "scale": torch.ones(2)}
+    return losses, {
+        "lacking": said(lambda: step(lacking)),
+        "wrong": said(lambda: step(wrong if distributed.get_rank() else state)),
+        "nowhere": said(lambda: step(folder / "nowhere")),
+        "no values": said(lambda: step(None)),
+        "there": said(lambda: step(state, odd_model())),
+    }
+
+
+class Wide(nn.Module):
+    """Mostly weights: 24 of 4 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(1024, 1024, bias=False) for _ in range(24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.mean()
+
+
+def memory_of_ranks() -> Any:
+    """Return bytes: most while a rank makes its weights, these, then all and as predicted."""
+    Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
+    before = resident("VmRSS")
+    with baechi.torch.deferred_weights():
+        model = Wide()
+    x = torch.randn(4, 1024)
+    placed = at_random(model, x, 1, 0, exported=())
+    most = resident("VmHWM") - before
+    own = sum(w.nbytes for w in own_weights(placed).values())
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(2):
+        placed.step(x)
+        optimizer.step()
+    device = placed.plan.cluster.devices[placed.rank].name
+    return most, own, resident("VmRSS") - before, placed.plan.peaks[device]
+
+
+def resident(what: str) -> int:
+    """Return bytes of this process: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
 def train_on_simulated() -> Any:
@@ -364,7 +448,7 @@ def saved_and_loaded(folder: Path) -> Any:
     losses += two_steps(second, optimizer)
     before = own_weights(second)
     found["shard"] = said(lambda: second.load(folder / "lacking", optimizer=optimizer))
-    found["no shard"] = said(lambda: second.load(folder, optimizer=optimizer))
+    found["no shard"] = said(lambda: second.load(folder / "lacked", optimizer=optimizer))
     assert all(torch.equal(w, before[n]) for n, w in own_weights(second).items())
     second.load(folder / "checkpoint", optimizer=optimizer)
     losses += two_steps(second, optimizer)
@@ -445,6 +529,7 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
         for m, seed in ODD_CASES:
             cases[f"odd {m} {seed}"] = functools.partial(train_odd, m, seed)
         cases["apart"] = train_apart
+        cases["deferred"] = functools.partial(train_deferred, folder)
         cases["saved"] = functools.partial(saved_and_loaded, folder)
         cases["failing"] = functools.partial(failing, 2)
     else:
@@ -452,6 +537,8 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
         cases["simulated"] = train_on_simulated
         cases["random"] = random_numbers
         cases["resumed"] = functools.partial(resumed, folder)
+        cases["from files"] = functools.partial(weights_from_files, folder)
+        cases["memory"] = memory_of_ranks
     return cases
 
 

@@ -20,6 +20,7 @@ import baechi.torch
 import rank_cases
 import torch
 from baechi.torch.ranks.weights import sample_of, sum_of
+from baechi.torch.weights.sources import source_of
 from micro_batch_steps_test import in_turn
 
 import baechi
@@ -33,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     path = os.pathsep.join([str(root), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment["MALLOC_MMAP_THRESHOLD_"] = "1048576"  # what is freed is no longer resident
     found = subprocess.run(
         [sys.executable, rank_cases.__file__, str(folder)],
         env=environment,
@@ -100,6 +102,38 @@ def test_a_weight_is_read_on_another_rank(folder: Path) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 2))
     same(folder, "apart", 4, model, losses)
+
+
+def test_each_rank_makes_its_own_weights(folder: Path) -> None:
+    """With the values that they have in a model that is built as usual, or those of files."""
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 2))
+    same(folder, "deferred", 4, model, losses)
+    then = odd_step(model, x, targets, 2).item()
+    for rank in range(2):
+        losses, found = torch.load(folder / f"from files {rank}.pt")
+        assert losses == pytest.approx([then, then], rel=1e-9)
+        for name, words in _OF_FILES.items():
+            assert words in found[name], (rank, name, found[name])
+
+
+_OF_FILES = {
+    "lacking": "state has no 'norm.bias'",
+    "wrong": "state: 'scale' is of shape (2,), and () in the model",
+    "nowhere": "nowhere is not there",
+    "no values": "build the model inside baechi.torch.deferred_weights()",
+    "there": "weights= is for a model on the meta device",
+}
+
+
+def test_a_rank_has_memory_for_its_own_weights_only(folder: Path) -> None:
+    """From the beginning, in which a rank makes one weight at a time."""
+    found = [torch.load(folder / f"memory {rank}.pt") for rank in range(2)]
+    total = 24 * 4 << 20
+    assert sum(own for _, own, _, _ in found) == total
+    for most, own, later, predicted in found:
+        assert most < own + (24 << 20)  # the one that is made, and what else there is
+        assert later == pytest.approx(predicted, abs=24 << 20)
 
 
 def test_simulated_accelerators_send_through_the_host(folder: Path) -> None:
@@ -207,10 +241,13 @@ def test_a_checkpoint_of_four_ranks_goes_on_in_two_and_in_one(folder: Path) -> N
     saved, expected = folder / "checkpoint", torch.load(folder / "saved 0.pt")[0][-4:]
     for rank in range(2):
         assert torch.load(folder / f"resumed {rank}.pt") == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(baechi.InputError, match="is no checkpoint"):
+        source_of(folder.parent)
     for source in (saved, folder / "again"):
         model, (x, _) = rank_cases.odd_model(), rank_cases.odd_batch()
         placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], verbose=False)
         optimizer = torch.optim.AdamW(model.parameters(), 9.0)
+        placed.load(folder / "model.safetensors")  # in which a tied weight has one name
         placed.load(source, optimizer=optimizer)
         if source is saved:
             placed.save(folder / "again", optimizer=optimizer)
@@ -226,7 +263,7 @@ def test_a_checkpoint_of_four_ranks_goes_on_in_two_and_in_one(folder: Path) -> N
 _OF_OPTIMIZERS = {
     "twice": "holds a checkpoint already",
     "shard": "__1_0.distcp is missing, which has '",
-    "no shard": "is no checkpoint",
+    "no shard": "lacked is not there",
     "read": "placed.optimizer_state_dict(optimizer), on every rank, gathers all of it",
     "load": "placed.load_optimizer_state_dict(optimizer, state), on every rank",
     "other": "SGD has a parameter that Odd has not",

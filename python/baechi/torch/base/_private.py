@@ -6,7 +6,8 @@ All of them are in this file and its neighbours `_private_*`; `versions` tests e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -167,6 +168,28 @@ def refresh_flat_weights(module: nn.Module) -> None:
     """Make a recurrent module see parameters that were replaced by others."""
     if isinstance(module, nn.RNNBase):
         module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
+
+@contextlib.contextmanager
+def without_flat_weights(model: nn.Module) -> Iterator[None]:
+    """Have recurrent modules hold no weak references to parameters that are swapped meanwhile."""
+    recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    for module in recurrent:
+        module._flat_weight_refs = []
+    try:
+        yield
+    finally:
+        for module in recurrent:
+            module._init_flat_weights()
+
+
+def swap_memory(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange what two tensors of one class are, but for their attributes.
+
+    `torch.utils.swap_tensors` does so, too, and refuses tensors that weak references are kept of,
+    as a recorder does to know them again: they are the same ones behind it.
+    """
+    torch._C._swap_tensor_impl(tensor, other)
 
 
 def moves_in_place(tensor: torch.Tensor, device: torch.device) -> bool:

@@ -52,16 +52,6 @@ def check_search(options: Mapping[str, Any], known: Iterable[str], costs: Any) -
         raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
 
 
-def check_values(model: nn.Module) -> None:
-    """Raise InputError where a model has no values that could be placed."""
-    name = next((n for n, p in model.named_parameters() if p.is_meta), None)
-    if name is not None:
-        raise InputError(
-            f"{name!r} is on the meta device, so there is nothing to place: give the model its "
-            "weights first, or only plan it: baechi.torch.plan"
-        )
-
-
 def check_called_with(model: nn.Module, inputs: Any) -> None:
     """Raise InputError where a mapping of inputs has names that the forward does not take."""
     if not isinstance(inputs, dict):

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from baechi._core import InputError
+from baechi.torch.weights.deferred import give_memory
 from baechi.torch.weights.named_state import is_known
 
 _SHOWN = frozenset(  # what it is, whatever its values are
@@ -48,10 +49,10 @@ class ElsewhereParameter(nn.Parameter):
     """A parameter that another rank has."""
 
 
-def release(weight: torch.Tensor) -> None:
+def release(weight: torch.Tensor, device: torch.device) -> None:
     """Give a weight's memory back: it keeps its shape, and each of its values is the same NaN.
 
-    Whoever reads it by mistake has NaN, and whoever writes to it an error.
+    That one is on a device. Whoever reads it by mistake has NaN, and whoever writes to it an error.
     """
     if weight.layout is not torch.strided:
         return
@@ -59,9 +60,12 @@ def release(weight: torch.Tensor) -> None:
     nothing: Any = float("nan")
     if not (kind.is_floating_point or kind.is_complex):
         nothing = True if kind is torch.bool else torch.iinfo(kind).min
-    one = torch.empty((), dtype=kind, device=weight.device).fill_(nothing)
-    weight.grad = None
-    weight.data = one.expand(weight.shape)
+    one = torch.empty((), dtype=kind, device=device).fill_(nothing)
+    if weight.is_meta:
+        give_memory(weight, one.expand(weight.shape))
+    else:
+        weight.grad = None
+        weight.data = one.expand(weight.shape)
     if type(weight) is nn.Parameter:
         weight.__class__ = ElsewhereParameter
         _watch_optimizers()

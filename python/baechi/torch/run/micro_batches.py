@@ -25,7 +25,7 @@ from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.trace.segments import Segment
-from baechi.torch.weights.homes import weight_of
+from baechi.torch.weights.homes import has_hooks_of_others, weight_of
 
 Where = int | None  # a device; None: where the arguments are
 Loss = Callable[[Any, int, LogicalDevice | None], torch.Tensor]  # of an output, by micro-batch
@@ -348,13 +348,6 @@ class Step:
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
-
-
-def has_hooks_of_others(weight: torch.Tensor) -> bool:
-    """Whether hooks that are not this package's see the gradient of a weight."""
-    tables = weight._backward_hooks, getattr(weight, "_post_accumulate_grad_hooks", None)
-    hooks = [hook for table in tables for hook in (table or {}).values()]
-    return any(not str(getattr(h, "__module__", "")).startswith("baechi.") for h in hooks)
 
 
 def _on(device: LogicalDevice | None) -> Any:

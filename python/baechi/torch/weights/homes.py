@@ -64,3 +64,10 @@ def weight_of(model: nn.Module, name: str) -> torch.Tensor:
     table, attribute = table_of(model, name)
     tensor: torch.Tensor = table[attribute]
     return tensor
+
+
+def has_hooks_of_others(weight: torch.Tensor) -> bool:
+    """Whether hooks that are not this package's see the gradient of a weight."""
+    tables = weight._backward_hooks, getattr(weight, "_post_accumulate_grad_hooks", None)
+    hooks = [hook for table in tables for hook in (table or {}).values()]
+    return any(not str(getattr(h, "__module__", "")).startswith("baechi.") for h in hooks)

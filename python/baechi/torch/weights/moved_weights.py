@@ -43,14 +43,15 @@ class MovedWeights:
         self._came_from = [(tensor, tensor.device) for tensor, _ in goes]
         names = [name for name, _ in named_weights(self._model)]
         self._devices = {n: device for n, (_, device) in zip(names, goes, strict=True)}
-        here = [(tensor, device) for tensor, device in goes if not device.is_elsewhere]
+        here = [(t, device) for t, device in goes if not (device.is_elsewhere or t.is_meta)]
         move_weights([(tensor, device.torch_device) for tensor, device in here])
         follow(self._came_from)
         flatten_recurrent(self._model)
 
     def bring_back(self, devices: Iterable[LogicalDevice]) -> None:
         """Move the weights to where they were, and with them those made on `devices` since."""
-        goes = [*self._came_from, *self._made_since({d.torch_device for d in devices})]
+        made = self._made_since({d.torch_device for d in devices})
+        goes = [(t, home) for t, home in (*self._came_from, *made) if home.type != "meta"]
         came_from = [(tensor, tensor.device) for tensor, _ in goes]
         move_weights(goes)
         follow(came_from)

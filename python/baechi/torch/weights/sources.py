@@ -145,21 +145,29 @@ def source_of(given: Any) -> Source:
     )
 
 
-def check_source(source: Source, wanted: Mapping[str, Any]) -> None:
-    """Raise InputError unless a source has exactly the weights of a model, of their shapes."""
-    missing = [name for name in wanted if name not in source.shapes]
-    unknown = [name for name in source.shapes if name not in wanted]
-    if missing or unknown:
-        raise InputError(
-            f"{source.said} has no {missing[0]!r}"
-            if missing
-            else f"{source.said} has {unknown[0]!r}, and the model has it not"
-        )
+def matched(source: Source, wanted: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name in a source of every weight of a model: of a tied one, any of its names.
+
+    Raises:
+        InputError: It has not exactly the weights of the model, of their shapes.
+
+    """
+    known = source.shapes
+    unknown = next((name for name in known if name not in wanted), None)
+    if unknown is not None:
+        raise InputError(f"{source.said} has {unknown!r}, and the model has it not")
+    there = {id(weight): name for name, weight in wanted.items() if name in known}
+    found = {}
     for name, weight in wanted.items():
         if not isinstance(weight, torch.Tensor):
             raise InputError(f"{source.said}: {name!r} is no tensor, and only tensors are loaded")
-        if source.shapes[name] != tuple(weight.shape):
+        own = name if name in known else there.get(id(weight))
+        if own is None:
+            raise InputError(f"{source.said} has no {name!r}")
+        if known[own] != tuple(weight.shape):
             raise InputError(
-                f"{source.said}: {name!r} is of shape {source.shapes[name]}, and "
-                f"{tuple(weight.shape)} in the model"
+                f"{source.said}: {own!r} is of shape {known[own]}, and {tuple(weight.shape)} in "
+                "the model"
             )
+        found[name] = own
+    return found

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are made when a model is placed, each only where the plan has it.
+
+While a model is built, what makes and fills its tensors is noted and done with shapes only. Later
+the notes of those tensors are followed that are wanted. Random numbers are drawn while it is built,
+and forgotten: so they are those of a model that is built as usual, and so is what comes behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from baechi._core import InputError
+from baechi.torch.base import _private
+
+_META = torch.device("meta")
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+class _View(NamedTuple):
+    """A tensor, as a part of a storage."""
+
+    storage: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> _View:
+        key = tensor.untyped_storage()._cdata
+        size, stride = tensor.size(), tensor.stride()
+        return _View(key, size, stride, int(tensor.storage_offset()), tensor.dtype)
+
+    def of_storage(self, made: torch.UntypedStorage) -> torch.Tensor:
+        """Return the tensor in memory that was made for the storage."""
+        empty = torch.empty(0, dtype=self.dtype)
+        return empty.set_(made, self.offset, self.size, self.stride)
+
+
+class _Note(NamedTuple):
+    """An operation: what it was called with, and the storages that it made or wrote to."""
+
+    function: Any
+    args: Any  # views for tensors without values
+    kwargs: Any
+    outputs: list[_View]
+    reads: frozenset[int]
+    changes: frozenset[int]
+    random: torch.Tensor | None  # the state of the generator before it
+
+
+def _viewed(value: Any) -> Any:
+    def view(tensor: torch.Tensor) -> Any:
+        return _View.of(tensor) if tensor.is_meta else tensor
+
+    return tree_map_only(torch.Tensor, view, value)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tree_map_only(torch.Tensor, found.append, value)
+    return found
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_meta else tensor.to(_META)
+
+
+def _scratch(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_meta:
+        return tensor.clone()
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
+
+
+class _Notes(TorchDispatchMode):
+    """Notes what makes and fills tensors, and does it with shapes only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes: list[_Note] = []
+        self._kept: list[torch.UntypedStorage] = []  # so that no key comes twice
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation of a model that is built."""
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, dict(kwargs or {}))
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is torch.ops.aten.lift_fresh.default and not args[0].is_meta:  # of given numbers
+            out = args[0].to(_META)
+            self._note(torch.ops.aten.clone.default, args, {}, out, None)
+            return out
+        given = _tensors((args, kwargs))
+        deferred = [tensor for tensor in given if tensor.is_meta]
+        device = torch.device(kwargs.get("device") or "cpu")
+        if (given and not deferred) or device.type not in ("cpu", "meta"):
+            return func(*args, **kwargs)
+        if not any("Tensor" in str(r.type) for r in func._schema.returns):
+            args, kwargs = self.values((args, kwargs))
+            return func(*args, **kwargs)
+        drawn = self._drawn(func, args, kwargs) if _RANDOM in func.tags else None
+        on_meta = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
+        if not given or "device" in kwargs:
+            on_meta[1]["device"] = _META
+        out = func(*on_meta[0], **on_meta[1])
+        self._note(func, args, kwargs, out, drawn)
+        return out
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Draw the random numbers of an operation; return what brings them back."""
+        generator = kwargs.get("generator")
+        before = torch.get_rng_state() if generator is None else generator.get_state()
+        scratch = tree_map_only(torch.Tensor, _scratch, (args, kwargs))
+        func(*scratch[0], **scratch[1])
+        return before
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, drawn: Any) -> None:
+        outputs = _tensors(out)
+        reads = {t.untyped_storage()._cdata for t in _tensors((args, kwargs)) if t.is_meta}
+        made = {t.untyped_storage()._cdata for t in outputs}
+        schema = func._schema
+        writes = schema.is_mutable
+        changes = made - self.known
+        for storage in (t.untyped_storage() for t in outputs):
+            if storage._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self._kept.append(storage)
+        if writes:
+            changed = [
+                value
+                for value, argument in zip(args, schema.arguments, strict=False)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            ]
+            changed += [kwargs[a.name] for a in schema.arguments if a.name in kwargs and a.is_out]
+            changes |= {t.untyped_storage()._cdata for t in _tensors(changed)}
+        if changes:  # else it is a view
+            if "device" in kwargs:
+                kwargs["device"] = torch.device("cpu")
+            kwargs.pop("generator", None)  # its state is noted
+            args, kwargs = _viewed((args, kwargs))
+            views = [_View.of(t) for t in outputs]
+            note = _Note(func, args, kwargs, views, frozenset(reads), frozenset(changes), drawn)
+            self._notes.append(note)
+
+    def values(self, value: Any) -> Any:
+        """Return arguments with the values that they have by now."""
+        views = [_View.of(t) for t in _tensors(value) if t.is_meta]
+        with _disable_current_modes():
+            made = self.made({view.storage for view in views})
+            return tree_map_only(
+                torch.Tensor,
+                lambda t: _View.of(t).of_storage(made[_View.of(t).storage]) if t.is_meta else t,
+                value,
+            )
+
+    def digest(self) -> str:
+        """Return what is alike where the same was built from the same random numbers."""
+        found = hashlib.sha256()
+        for note in self._notes:
+            found.update(str(note.function).encode())
+            if note.random is not None:
+                found.update(bytes(note.random.numpy()))
+        return found.hexdigest()
+
+    def made(self, wanted: Iterable[int]) -> dict[int, torch.UntypedStorage]:
+        """Follow the notes of some storages; return their memory."""
+        needed = set(wanted)
+        last: dict[int, int] = {}
+        kept = set(needed)
+        notes: list[_Note] = []
+        for note in reversed(self._notes):
+            if needed.isdisjoint(note.changes):
+                continue
+            needed |= note.reads
+            for storage in note.reads | note.changes:
+                last.setdefault(storage, len(notes))  # from the end
+            notes.append(note)
+        made: dict[int, torch.UntypedStorage] = {}
+        before = torch.get_rng_state()
+        try:
+            for left in range(len(notes) - 1, -1, -1):
+                note = notes[left]
+                _follow(note, made)
+                for storage in note.reads | note.changes:
+                    if last[storage] == left and storage not in kept:
+                        made.pop(storage, None)
+        finally:
+            torch.set_rng_state(before)
+        return made
+
+
+def _follow(note: _Note, made: dict[int, torch.UntypedStorage]) -> None:
+    def real(value: Any) -> Any:
+        return value.of_storage(made[value.storage]) if isinstance(value, _View) else value
+
+    args, kwargs = tree_map_only(_View, real, (note.args, note.kwargs), is_leaf=_is_view)
+    if note.random is not None:
+        torch.set_rng_state(note.random)
+    with torch.no_grad():
+        found = _tensors(note.function(*args, **kwargs))
+    for view, tensor in zip(note.outputs, found, strict=True):
+        if view.storage in made:
+            continue
+        if (tensor.size(), tensor.stride()) != (view.size, view.stride):
+            raise InputError(f"{note.function} lays its result out otherwise than by shapes alone")
+        made[view.storage] = tensor.untyped_storage()
+
+
+def _is_view(value: Any) -> bool:
+    return isinstance(value, _View)
+
+
+_READ = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__repr__)
+
+
+class _AsOnHost(TorchFunctionMode):
+    """Shows tensors without values as ones of the host: initialisers leave others alone."""
+
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of a model that is built."""
+        if func in _READ:
+            args = self._notes.values(args)
+        found = func(*args, **(kwargs or {}))
+        if func == torch.Tensor.device.__get__ and found.type == "meta":
+            return torch.device("cpu")
+        if func == torch.Tensor.is_meta.__get__:
+            return False
+        if func is torch.Tensor.numpy:
+            found.flags.writeable = False  # what is written there would be lost
+        return found if func != torch.Tensor.is_cpu.__get__ else True
+
+
+_NOTES: list[_Notes] = []
+
+
+@contextlib.contextmanager
+def deferred_weights() -> Iterator[None]:
+    """Build models whose weights have no memory until they are placed.
+
+    Inside, tensors are made on the meta device. `baechi.torch.place` then makes each weight where
+    the plan has it, with the values that it would have been given here.
+    """
+    notes = _Notes()
+    _NOTES.append(notes)
+    with notes, _AsOnHost(notes):
+        yield
+
+
+def _notes_of(weight: torch.Tensor) -> _Notes | None:
+    key = weight.untyped_storage()._cdata
+    return next((notes for notes in _NOTES if key in notes.known), None)
+
+
+def is_deferred(weight: torch.Tensor) -> bool:
+    """Whether a weight without memory was built inside `deferred_weights`."""
+    return weight.is_meta and _notes_of(weight) is not None
+
+
+def how_made(weights: Iterable[torch.Tensor]) -> str:
+    """Return how weights that were deferred are made, alike where they get the same values."""
+    found = {id(notes): notes for w in weights if w.is_meta and (notes := _notes_of(w))}
+    return "".join(notes.digest() for notes in found.values())
+
+
+def deferred_values(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the values of weights that were deferred, on the host."""
+    found = {}
+    by_notes: dict[int, tuple[_Notes, dict[str, _View]]] = {}
+    for name, weight in weights.items():
+        notes = _notes_of(weight)
+        assert notes is not None
+        by_notes.setdefault(id(notes), (notes, {}))[1][name] = _View.of(weight)
+    for notes, views in by_notes.values():
+        made = notes.made({view.storage for view in views.values()})
+        found.update({name: view.of_storage(made[view.storage]) for name, view in views.items()})
+    return found
+
+
+def give_memory(weight: torch.Tensor, value: torch.Tensor) -> None:
+    """Make a weight of the meta device one with this value, without a change of identity."""
+    value = value.detach()
+    twin = nn.Parameter(value, weight.requires_grad) if isinstance(weight, nn.Parameter) else value
+    _private.swap_memory(weight, twin)

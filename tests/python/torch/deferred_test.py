@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are built without weights have those of models that are built as usual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch.weights.deferred import deferred_values
+from baechi.torch.weights.making import Making
+from torch import nn
+
+import baechi
+from models.pytorch import MODELS
+
+
+class Initialised(nn.Module):  # type: ignore[misc]
+    """What initialisers do: look at values, draw until it is enough, fill parts, share, convert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 4)]
+        self.listed = torch.rand(3).tolist()
+        self.linear = nn.Linear(5, 7)
+        nn.init.orthogonal_(self.linear.weight)
+        nn.init.trunc_normal_(self.linear.bias, std=0.7)
+        self.embedding = nn.Embedding(9, 4, padding_idx=2)
+        self.normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        self.register_buffer("given", torch.tensor([1.0, 2.0, 3.0]))
+        self.register_buffer("mask", torch.ones(4, 4).tril(), persistent=False)
+        self.last = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.half = nn.Linear(4, 4).half()
+        self.recurrent = nn.LSTM(3, 4)
+        self.mixed = nn.Parameter(torch.rand(4) * self.listed[0] + torch.arange(4))
+        own = torch.Generator().manual_seed(9)
+        self.drawn = nn.Parameter(torch.empty(20).normal_(generator=own))
+        self.again = nn.Parameter(torch.empty(20).uniform_(generator=own))
+        self.tied = nn.Linear(4, 9, bias=False)
+        self.tied.weight = self.embedding.weight
+        if self.linear.weight.is_meta or self.linear.weight.device.type != "cpu":
+            raise AssertionError("some initialisers leave such weights alone")
+
+
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "initialised": Initialised,
+    **{
+        name: lambda entry=MODELS[name]: entry.build(entry.small())  # type: ignore[misc]
+        for name in ("vit", "gnmt", "unet")
+    },
+}
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_weights_are_those_of_a_model_built_as_usual(name: str) -> None:
+    """Also where only some are made, and so are random numbers behind it."""
+    torch.manual_seed(3)
+    usual, then = BUILDERS[name](), torch.rand(3)
+    torch.manual_seed(3)
+    with baechi.torch.deferred_weights():
+        model = BUILDERS[name]()
+    assert torch.equal(torch.rand(3), then)
+    weights = weights_of(model)
+    assert all(weight.is_meta for weight in weights.values() if weight.dim())
+    one = next(reversed(dict(model.named_parameters())))
+    assert torch.equal(deferred_values({one: weights[one]})[one], weights_of(usual)[one])
+    kept = {name: id(weight) for name, weight in weights.items()}
+    making = Making(model, None)
+    some = list(weights)[::2]
+    making.give(making.read(some), torch.device("cpu"))
+    making = Making(model, None)
+    making.give(making.read(n for n, w in weights.items() if w.is_meta), torch.device("cpu"))
+    assert {name: id(weight) for name, weight in weights_of(model).items()} == kept
+    for name, weight in weights_of(usual).items():
+        made = weights[name]
+        assert type(made) is type(weight)
+        assert (made.stride(), made.requires_grad) == (weight.stride(), weight.requires_grad)
+        assert torch.equal(made, weight)
+
+
+def test_a_model_without_weights_is_placed_in_one_process() -> None:
+    x = torch.randn(4, 3)
+    torch.manual_seed(1)
+    usual = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    expected = usual(x)
+    state = {name: value.clone() for name, value in usual.state_dict().items()}
+    for weights in (None, state):
+        torch.manual_seed(1)
+        with baechi.torch.deferred_weights():
+            model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        placed = baechi.torch.place(
+            model, x, "2x1GiB", devices=["cpu"] * 2, verbose=False, weights=weights
+        )
+        assert torch.equal(model(x), expected)
+        model(x).sum().backward()
+        before = model[0].weight.detach().clone()
+        optimizer.step()
+        assert not torch.equal(before, model[0].weight)
+        placed.restore()
+        assert {weight.device.type for weight in model.parameters()} == {"cpu"}
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    with baechi.torch.deferred_weights():
+        model = nn.Linear(3, 3)
+        assert (model.weight.data.numpy() != 0).any()
+        with pytest.raises(ValueError, match="read-only"):
+            model.weight.data.numpy()[:] = 1
+    with baechi.torch.deferred_weights():
+        model = nn.Linear(3, 3)
+    model.weight.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(baechi.InputError, match="'weight' is on the meta device and has a hook"):
+        baechi.torch.place(model, torch.randn(2, 3), "1x1GiB", devices=["cpu"])
+    with baechi.torch.deferred_weights():
+        model = nn.Linear(3, 3)
+    with pytest.raises(baechi.InputError, match="costs='measure' runs the model"):
+        baechi.torch.place(model, torch.randn(2, 3), "1x1GiB", devices=["cpu"], costs="measure")
