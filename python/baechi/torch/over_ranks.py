@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from baechi import __version__
-from baechi._core import Graph, InputError, Plan
+from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import cluster_of
 from baechi.torch.base import _private
 from baechi.torch.base.devices import accelerators, usable
@@ -21,6 +21,7 @@ from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placed import Placed
 from baechi.torch.planning import Request
+from baechi.torch.ranks.detected import cluster_over
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
 from baechi.torch.ranks.processes import (
     Facts,
@@ -70,13 +71,8 @@ def processes_for(asked: Request, ranks: Any, micro_batches: Any) -> Processes |
             "ranks=True needs several processes: start them by torchrun --nproc-per-node N "
             "train.py, or call torch.distributed.init_process_group"
         )
-    if asked.plan is None and asked.cluster == "auto":
-        raise InputError(
-            f"there are {count} processes, and over ranks cluster='auto' is not there yet: name "
-            f"the devices, one for each process, e.g. cluster='{count}x24GiB'; {_ALONE}"
-        )
-    cluster = cluster_of(asked.cluster) if asked.plan is None else asked.plan.cluster
-    if len(cluster) != count:
+    cluster = _cluster_of(asked)
+    if cluster is not None and len(cluster) != count:
         raise InputError(
             f"there are {count} processes and the cluster has {len(cluster)} devices: over ranks "
             f"each has one; start {len(cluster)} processes, or name {count} devices; {_ALONE}"
@@ -86,16 +82,33 @@ def processes_for(asked: Request, ranks: Any, micro_batches: Any) -> Processes |
             "over ranks a model runs steps: give micro_batches=1, or more, and a loss; then "
             f"loss = placed.step(inputs, targets); {_ALONE}"
         )
+    given = asked.devices
+    if given is not None and len(given) != count:
+        raise InputError(f"{len(given)} devices are given for a cluster of {count}")
+    kind = "" if cluster is None else cluster.devices[own_rank()].kind
+    return Processes.on(_own_device(given, kind))
+
+
+def _cluster_of(asked: Request) -> Cluster | None:
+    """Return the devices that were named; None: they are to be found."""
+    if asked.plan is not None:
+        return asked.plan.cluster
+    return None if asked.cluster == "auto" else cluster_of(asked.cluster)
+
+
+def on_found_cluster(asked: Request, processes: Processes) -> Request:
+    """Return the request with the cluster that the processes are, where none was named."""
+    cluster = _cluster_of(asked)
+    if cluster is None:
+        cluster = cluster_over(processes)
+        asked = replace(asked, cluster=cluster)
     kinds = {device.kind for device in cluster.devices}
     if asked.costs == "measure" and len(kinds) > 1:
         raise InputError(
             "costs='measure' over ranks measures on rank 0 alone, and the cluster has devices of "
             f"{len(kinds)} kinds: give costs='estimate', or costs that were measured before"
         )
-    given = asked.devices
-    if given is not None and len(given) != count:
-        raise InputError(f"{len(given)} devices are given for a cluster of {count}")
-    return Processes.on(_own_device(given, cluster.devices[own_rank()].kind))
+    return asked
 
 
 def _own_device(devices: Any, kind: str) -> torch.device:

@@ -19,6 +19,7 @@ from baechi.torch.cost.profiler import Costs
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.over_ranks import (
     PlacedOverRanks,
+    on_found_cluster,
     planned_over_ranks,
     processes_for,
     run_over_ranks,
@@ -292,6 +293,7 @@ def placed_over(
     processes = processes_for(asked, ranks, micro_batches)
     if processes is None:
         return None
+    asked = on_found_cluster(asked, processes)
     step, found, making = planned_over_ranks(asked, micro_batches, loss, targets, processes)
     here = list(found.physical_of)[processes.rank]
     placed = functools.partial(assigned_step, step, found, here, PlacedOverRanks)

@@ -277,6 +277,16 @@ def resident(what: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
+def on_what_is_there() -> Any:
+    """Return the cluster that ranks find, twice, and a loss on it."""
+    x, targets = odd_batch()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(odd_model(), x, 2, 0, cluster="auto", **options)
+    again = at_random(odd_model(), x, 2, 0, cluster="auto", **options)
+    found = [json.loads(each.plan.cluster.to_json()) for each in (placed, again)]
+    return found, placed.step(x, targets).item()
+
+
 def train_on_simulated() -> Any:
     """Each process has an accelerator, whose tensors travel through the host."""
     sim = importlib.import_module("baechi.torch.sim")
@@ -396,7 +406,6 @@ def what_is_refused() -> dict[str, str]:
     model = odd_model()
     found = {
         "sizes": said(lambda: place(model, x, cluster="3x1GiB")),
-        "auto": said(lambda: place(model, x, cluster="auto")),
         "calls": said(lambda: place(model, x, micro_batches=None, targets=None, loss=None)),
         "ranks": said(lambda: place(model, x, ranks="yes")),
         "no room": said(lambda: place(model, x, cluster="2x100B", method="auto")),
@@ -535,6 +544,7 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
     else:
         cases["refused"] = what_is_refused
         cases["simulated"] = train_on_simulated
+        cases["found"] = on_what_is_there
         cases["random"] = random_numbers
         cases["resumed"] = functools.partial(resumed, folder)
         cases["from files"] = functools.partial(weights_from_files, folder)

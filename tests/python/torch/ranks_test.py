@@ -136,6 +136,24 @@ def test_a_rank_has_memory_for_its_own_weights_only(folder: Path) -> None:
         assert later == pytest.approx(predicted, abs=24 << 20)
 
 
+def test_ranks_find_what_there_is(folder: Path) -> None:
+    """The memory of a host is shared by its ranks, links are measured once."""
+    found = [torch.load(folder / f"found {rank}.pt") for rank in range(2)]
+    assert found[0] == found[1]
+    (cluster, again), loss = found[0]
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    assert loss == pytest.approx(odd_step(model, x, targets, 2).item(), rel=1e-9)
+    assert cluster["links"] == again["links"]
+    assert [d["name"] for d in cluster["devices"]] == ["cpu:0", "cpu:1"]
+    assert len({(d["host"], d["capacity"]) for d in cluster["devices"]}) == 1
+    capacity = baechi.Cluster.from_json(json.dumps(cluster)).devices[0].capacity
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory / 1000 < capacity <= memory / 2
+    (link,) = cluster["links"]
+    assert (link["from"], link["to"]) == ("cpu:0", "cpu:1")
+    assert link["bandwidth"] != "unlimited"
+
+
 def test_simulated_accelerators_send_through_the_host(folder: Path) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 4))
@@ -164,7 +182,6 @@ def test_a_killed_rank_is_missed(folder: Path) -> None:
 
 _SAID = {
     "sizes": "there are 2 processes and the cluster has 3 devices",
-    "auto": "name the devices, one for each process",
     "calls": "over ranks a model runs steps: give micro_batches=1",
     "ranks": "ranks is 'auto', True or False, not 'yes'",
     "no room": "DoesNotFit",

@@ -82,11 +82,11 @@ def detected_cluster(
         raise InputError("no accelerator is found; name the cluster, e.g. cluster='2x8GiB'")
     weights = [] if model is None else [*model.parameters(), *model.buffers()]
     held = [*weights, *(w.grad for w in weights if w.grad is not None), *given]
-    line = "+".join(f"1x{_free_memory(device, held)}B" for device in devices)
+    line = "+".join(f"1x{free_memory(device, held)}B" for device in devices)
     return Cluster(line), devices
 
 
-def _free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
+def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
     """Return the bytes that are free, kept for reuse by the allocator, or taken by `held`."""
     module = torch.get_device_module(device)
     module.empty_cache()

@@ -82,6 +82,7 @@ class Processes:
         self.is_direct = self._join_directly(device)
         self.device = device
         self.failed = ""  # why nothing more can run
+        self.links: Any = None  # between ranks, once they were measured
 
     @staticmethod
     def on(device: torch.device) -> Processes:
