@@ -19,6 +19,7 @@
 #include "baechi/io/read_document.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/verify/check_plan.h"
+#include "baechi/verify/check_recomputation.h"
 
 namespace baechi::cli {
 namespace {
@@ -39,9 +40,12 @@ std::string counted(std::size_t count, const char* what) {
 }
 
 void require_right_plan(const SourceText& source, const OpGraph& graph, const RunContext& context) {
-  const auto [step, plan] =
+  const auto [step, plan, original] =
       open_plan_text(source.text, source.name, recosted(graph, {}), context.cancel);
   require_right(step.graph, plan, source.name);
+  if (!original.has_value()) return;
+  const auto faults = check_recomputation(*original, step.graph, plan.recomputed);
+  if (!faults.empty()) throw InputError(source.name, "the plan is wrong: " + faults.front());
 }
 
 std::string check_file(const std::string& path, const OpGraph* graph, const ModelCosts& costs,

@@ -54,7 +54,7 @@ std::optional<PipelineExplanation> pipeline_of(const Unrolled& step, const Plan&
 }
 
 ExitCode explain(const Options& options, const RunContext& context) {
-  const auto [step, given] = load_plan(options.plan, options.sizes.graph, context);
+  const auto [step, given, original] = load_plan(options.plan, options.sizes.graph, context);
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
   require_right(graph, given, options.plan, {.capacities = false});
@@ -62,7 +62,8 @@ ExitCode explain(const Options& options, const RunContext& context) {
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);
-  if (plan.bounds.empty()) plan.bounds = lower_bounds(costs, context.cancel);
+  if (plan.bounds.empty() && plan.recomputed.empty())
+    plan.bounds = lower_bounds(costs, context.cancel);
   const std::optional<PipelineExplanation> pipeline =
       options.op.empty() ? pipeline_of(step, plan, options, context) : std::nullopt;
   const Explained explained{graph, cluster, plan, pipeline.has_value() ? &*pipeline : nullptr};

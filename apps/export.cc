@@ -8,6 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
+#include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_file.h"
@@ -76,6 +77,10 @@ ExitCode export_plan(const Options& options, const RunContext& context) {
   const ExportFormat& format = find_export_format(options.to);
   const OpenedPlan opened = load_plan(options.plan, options.graph, context);
   const Unrolled& step = opened.step;
+  if (format.placement_alone && !opened.plan.recomputed.empty())
+    throw InputError("--to", "'" + options.to +
+                                 "' cannot tell which operators run a second time: export a plan "
+                                 "made with --recompute none");
   if (step.micro_batches == 1)
     write_result(options.output, format.write(step.graph, opened.plan));
   else

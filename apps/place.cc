@@ -47,6 +47,8 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   if (answer.smallest_capacity.has_value())
     json.field("smallest_equal_capacity", answer.smallest_capacity->count());
   if (answer.more_devices.has_value()) json.field("smallest_device_count", *answer.more_devices);
+  if (answer.step_with_recomputation.has_value())
+    json.field("step_with_recomputation", answer.step_with_recomputation->count());
   json.end_object();
   json.finish();
   return text;
@@ -101,6 +103,8 @@ void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, b
 }
 
 void refuse_for_models(const Options& options) {
+  if (options.request.recompute != Recompute::kNone)
+    throw InputError(options.output, "a model's file has no room for second runs: write a plan");
   if (!options.request.micro_batches.has_value() && !options.request.mini_batch.has_value()) return;
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }

@@ -46,6 +46,10 @@ ExitCode report(const Options& options, const RunContext& context) {
                        "a step of " + std::to_string(plans[i].plan.micro_batches) +
                            " micro-batches cannot be compared with one of " +
                            std::to_string(plans[0].plan.micro_batches) + " on one page");
+    if (plans[i].plan.recomputed != plans[0].plan.recomputed)
+      throw InputError(options.plans[i],
+                       "plans that run other operators a second time cannot be compared on one "
+                       "page: their steps have other operators");
     shown.push_back({&plans[i].plan, options.plans[i]});
   }
   const std::string page = html_report(plans[0].step, shown);

@@ -43,7 +43,7 @@ Plan replay(const Options& options, const Unrolled& step, const Plan& plan, cons
 }
 
 ExitCode simulate_plan(const Options& options, const RunContext& context) {
-  const auto [step, plan] = load_plan(options.plan, options.graph, context);
+  const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const OpGraph& graph = step.graph;
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(plan.cluster) : load_cluster(options.cluster);

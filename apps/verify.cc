@@ -19,9 +19,9 @@ struct Options {
 };
 
 ExitCode verify(const Options& options, const RunContext& context) {
-  const auto [step, plan] = load_plan(options.plan, options.graph, context);
-  const OpGraph& graph = step.graph;
-  const std::vector<std::string> violations = check_plan(graph, plan);
+  const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
+  const std::vector<std::string> violations =
+      original.has_value() ? check_plan(*original, step.graph, plan) : check_plan(step.graph, plan);
   if (context.json) {
     std::string text;
     JsonWriter json(text);

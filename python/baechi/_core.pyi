@@ -132,6 +132,12 @@ class Operator:
         """Runs once, however many micro-batches the step has."""
 
     @property
+    def recompute(self) -> bool:
+        """
+        Whether a second run gives the same outputs, so that a plan may run it again.
+        """
+
+    @property
     def forward(self) -> str | None:
         """The name of the operator whose backward this is."""
 
@@ -231,9 +237,9 @@ class GraphBuilder:
 
     def __init__(self, name: str = '', *, memory_mode: str = 'dataflow', batch_size: int | None = None) -> None: ...
 
-    def add(self, name: str, times: Mapping[str, int], *, kind: str = '', permanent: int = 0, temporary: int = 0, outputs: Sequence[int] = [], inputs: Sequence[tuple[str, int]] = [], after: Sequence[str] = [], colocate: Sequence[str] = [], forward: str | None = None, backward: bool = False, device: str | None = None, per_step: bool = False) -> int:
+    def add(self, name: str, times: Mapping[str, int], *, kind: str = '', permanent: int = 0, temporary: int = 0, outputs: Sequence[int] = [], inputs: Sequence[tuple[str, int]] = [], after: Sequence[str] = [], colocate: Sequence[str] = [], forward: str | None = None, backward: bool = False, device: str | None = None, per_step: bool = False, recompute: bool = True) -> int:
         """
-        Adds an operator; its inputs (producer, port) must have been added before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once per step, not once per micro-batch. Returns its index. What raises InputError adds nothing.
+        Adds an operator; its inputs (producer, port) must have been added before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once per step, not once per micro-batch. `recompute`: a second run gives the same outputs. Returns its index. What raises InputError adds nothing.
         """
 
     def set_forward(self, name: str, forward: str) -> None:
@@ -246,9 +252,9 @@ class GraphBuilder:
     def build(self) -> Graph:
         """The checked graph. The builder cannot be used afterwards."""
 
-def graph_from_arrays(names: Sequence[str], times: Mapping[str, Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]], *, name: str = '', memory_mode: str = 'dataflow', batch_size: int | None = None, kinds: Sequence[str] | None = None, permanent: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, temporary: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, backward: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, groups: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, devices: Sequence[str | None] | None = None, tensor_producer: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, tensor_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_tensor: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_from: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, per_step: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None) -> Graph:
+def graph_from_arrays(names: Sequence[str], times: Mapping[str, Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]], *, name: str = '', memory_mode: str = 'dataflow', batch_size: int | None = None, kinds: Sequence[str] | None = None, permanent: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, temporary: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, backward: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, groups: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, devices: Sequence[str | None] | None = None, tensor_producer: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, tensor_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_tensor: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_from: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, per_step: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, recompute: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None) -> Graph:
     """
-    A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` (nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and `temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), `backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not once per micro-batch), `groups` (number of its colocation group, -1: none) and `devices` (name of the only device it may run on, or None). Per tensor: its producer and bytes. Per edge: the tensor and the operator that reads it; per control edge: the two operators.
+    A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` (nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and `temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), `backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not once per micro-batch), `recompute` (bool: a second run gives the same outputs), `groups` (number of its colocation group, -1: none) and `devices` (name of the only device it may run on, or None). Per tensor: its producer and bytes. Per edge: the tensor and the operator that reads it; per control edge: the two operators.
     """
 
 def graph_to_arrays(graph: Graph) -> dict[str, Any]:
@@ -418,8 +424,16 @@ class Plan:
         """Of how many micro-batches the step consists."""
 
     @property
+    def recomputed(self) -> list[tuple[str, str | None]]:
+        """
+        The operators that run a second time, each with the one of the backward pass that its second run waits for. The plan's graph has the second run of 'op' as 'op@again'.
+        """
+
+    @property
     def micro_batch_graph(self) -> Graph:
-        """The graph of one micro-batch, which plan.json is read with."""
+        """
+        The graph of one micro-batch, every operator in it once, which plan.json is read with.
+        """
 
     @property
     def cluster(self) -> Cluster: ...

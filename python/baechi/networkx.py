@@ -26,6 +26,8 @@ _ATTRIBUTES = {
     "forward",
     "backward",
     "device",
+    "per_step",
+    "recompute",
 }
 
 

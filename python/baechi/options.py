@@ -93,6 +93,10 @@ class PlaceOptions(StudyOptions, total=False):
             fastest: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
         mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
             up. By default none.
+        recompute: Which operators of the forward pass run a second time before their backward needs
+            them, so that memory need not hold what they make: none: every operator runs once; auto:
+            those with which the step is shortest, or fits at all; all: all that may, in regions
+            whose first inputs are kept. By default none.
         bounds: Compute lower bounds, and so the gap. By default true.
         suggest: Search for what would fit, when nothing does. By default true.
 
@@ -103,5 +107,6 @@ class PlaceOptions(StudyOptions, total=False):
     complete_matching: bool
     expert: Mapping[str, str] | None
     robust: str | float | None
+    recompute: str
     bounds: bool
     suggest: bool

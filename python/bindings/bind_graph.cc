@@ -88,6 +88,9 @@ void bind_operator(nb::module_& m) {
           "per_step", [at](const OperatorHandle& h) { return at(h).per_step; },
           "Runs once, however many micro-batches the step has.")
       .def_prop_ro(
+          "recompute", [at](const OperatorHandle& h) { return at(h).recompute; },
+          "Whether a second run gives the same outputs, so that a plan may run it again.")
+      .def_prop_ro(
           "forward",
           [at](const OperatorHandle& h) -> std::optional<std::string> {
             if (!at(h).forward.has_value()) return std::nullopt;

@@ -53,7 +53,7 @@ struct Columns {  // as given; absent ones are zero or empty
   Times times;
   std::optional<std::vector<std::string>> kinds;
   std::optional<std::vector<std::optional<std::string>>> devices;
-  std::optional<Flags> backward, per_step;
+  std::optional<Flags> backward, per_step, recompute;
   std::optional<Column> permanent, temporary, forward, groups, tensor_producer, tensor_bytes,
       edge_tensor, edge_to, control_from, control_to;
 };
@@ -69,6 +69,7 @@ void check_sizes(const Columns& columns) {
   require(columns.groups, "groups");
   require(columns.backward, "backward");
   require(columns.per_step, "per_step");
+  require(columns.recompute, "recompute");
   for (const auto& [kind, time] : columns.times) require_size(time.shape(0), n, "times of " + kind);
   if (columns.kinds.has_value()) require_size(columns.kinds->size(), n, "kinds");
   if (columns.devices.has_value()) require_size(columns.devices->size(), n, "devices");
@@ -83,6 +84,7 @@ void add_operators(OpGraphBuilder& builder, const Columns& columns) {
     if (columns.temporary.has_value()) spec.temporary = Bytes((*columns.temporary)(i));
     if (columns.backward.has_value()) spec.backward = (*columns.backward)(i);
     if (columns.per_step.has_value()) spec.per_step = (*columns.per_step)(i);
+    if (columns.recompute.has_value()) spec.recompute = (*columns.recompute)(i);
     if (columns.devices.has_value()) spec.pin = (*columns.devices)[i];
     builder.add_operator(spec);
   }
@@ -147,7 +149,7 @@ nb::object int64_array(std::vector<std::int64_t> values) {
 
 void put_operators(nb::dict& result, const OpGraph& graph) {
   std::vector<std::int64_t> permanent, temporary, forward, groups;
-  std::vector<std::uint8_t> backward, per_step;
+  std::vector<std::uint8_t> backward, per_step, recompute;
   std::vector<std::string_view> kinds;
   std::vector<std::optional<std::string_view>> devices;
   for (const OpId id : graph.ops()) {
@@ -158,6 +160,7 @@ void put_operators(nb::dict& result, const OpGraph& graph) {
     groups.push_back(op.group.has_value() ? std::int64_t{op.group->value()} : -1);
     backward.push_back(op.backward ? 1 : 0);
     per_step.push_back(op.per_step ? 1 : 0);
+    recompute.push_back(op.recompute ? 1 : 0);
     kinds.push_back(op.kind);
     devices.push_back(op.pin);
   }
@@ -175,6 +178,7 @@ void put_operators(nb::dict& result, const OpGraph& graph) {
   result["forward"] = int64_array(std::move(forward));
   result["backward"] = numpy_array<bool>(std::move(backward));
   result["per_step"] = numpy_array<bool>(std::move(per_step));
+  result["recompute"] = numpy_array<bool>(std::move(recompute));
   result["groups"] = int64_array(std::move(groups));
   result["devices"] = nb::cast(devices);
 }
@@ -227,7 +231,7 @@ void bind_graph_arrays(nb::module_& m) {
          std::optional<Column> tensor_producer, std::optional<Column> tensor_bytes,
          std::optional<Column> edge_tensor, std::optional<Column> edge_to,
          std::optional<Column> control_from, std::optional<Column> control_to,
-         std::optional<Flags> per_step) {
+         std::optional<Flags> per_step, std::optional<Flags> recompute) {
         const Columns columns{
             .names = names,
             .times = items_of<Column>(times, "times are int64 arrays by device kind"),
@@ -235,6 +239,7 @@ void bind_graph_arrays(nb::module_& m) {
             .devices = std::move(devices),
             .backward = std::move(backward),
             .per_step = std::move(per_step),
+            .recompute = std::move(recompute),
             .permanent = std::move(permanent),
             .temporary = std::move(temporary),
             .forward = std::move(forward),
@@ -263,12 +268,13 @@ void bind_graph_arrays(nb::module_& m) {
       "tensor_bytes"_a.noconvert() = nb::none(), "edge_tensor"_a.noconvert() = nb::none(),
       "edge_to"_a.noconvert() = nb::none(), "control_from"_a.noconvert() = nb::none(),
       "control_to"_a.noconvert() = nb::none(), "per_step"_a.noconvert() = nb::none(),
+      "recompute"_a.noconvert() = nb::none(),
       "A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` "
       "(nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and "
       "`temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), "
       "`backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not "
-      "once "
-      "per micro-batch), `groups` (number of its colocation group, "
+      "once per micro-batch), `recompute` (bool: a second run gives the same outputs), `groups` "
+      "(number of its colocation group, "
       "-1: none) and `devices` (name of the only device it may run on, or None). Per tensor: "
       "its producer and bytes. Per edge: the tensor and the operator that reads it; per control "
       "edge: the two operators.");

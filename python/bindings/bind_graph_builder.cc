@@ -126,14 +126,15 @@ void bind_graph_builder(nb::module_& m) {
              std::vector<std::pair<std::string, std::size_t>> inputs,
              std::vector<std::string> after, std::vector<std::string> colocate,
              std::optional<std::string_view> forward, bool backward,
-             std::optional<std::string_view> device, bool per_step) {
+             std::optional<std::string_view> device, bool per_step, bool recompute) {
             AddedOperator added{.spec = {.name = name,
                                          .kind = kind,
                                          .permanent = Bytes(permanent),
                                          .temporary = Bytes(temporary),
                                          .backward = backward,
                                          .pin = device,
-                                         .per_step = per_step},
+                                         .per_step = per_step,
+                                         .recompute = recompute},
                                 .times = items_of<std::int64_t>(
                                     times, "times are whole nanoseconds by device kind"),
                                 .outputs = std::move(outputs),
@@ -148,11 +149,11 @@ void bind_graph_builder(nb::module_& m) {
           "inputs"_a = std::vector<std::pair<std::string, std::size_t>>(),
           "after"_a = std::vector<std::string>(), "colocate"_a = std::vector<std::string>(),
           "forward"_a = nb::none(), "backward"_a = false, "device"_a = nb::none(),
-          "per_step"_a = false,
+          "per_step"_a = false, "recompute"_a = true,
           "Adds an operator; its inputs (producer, port) must have been added before. `times` are "
           "nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once "
-          "per step, not once per micro-batch. Returns its index. What "
-          "raises InputError adds nothing.")
+          "per step, not once per micro-batch. `recompute`: a second run gives the same outputs. "
+          "Returns its index. What raises InputError adds nothing.")
       .def(
           "set_forward",
           [](BuilderHandle& self, std::string_view name, std::string_view forward) {

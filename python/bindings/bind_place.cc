@@ -47,7 +47,10 @@ Answer place_step(const GraphHandle& graph, const ClusterHandle& cluster,
   Plan& plan = std::get<Plan>(made.result);
   if (plan.micro_batches > 1)
     return plan_handle(std::move(made.step), std::move(plan), *std::move(made.micro_batch));
-  return PlanHandle{std::make_shared<const OpGraph>(std::move(made.step.graph)), std::move(plan)};
+  PlanHandle handle{std::make_shared<const OpGraph>(std::move(made.step.graph)), std::move(plan)};
+  if (made.micro_batch.has_value())
+    handle.micro_batch = std::make_shared<const OpGraph>(*std::move(made.micro_batch));
+  return handle;
 }
 
 Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options,
@@ -62,7 +65,8 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
   check_taken(request, kPlaceTakes, Entrance::kPython);
   return interruptible([&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
-    if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty())
+    if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty() ||
+        request.recompute != Recompute::kNone)
       return place_step(graph, cluster, request, sizes);
     const CostModel costs(*graph.graph, *cluster.cluster);
     PlanResult result = make_plan(costs, request);
@@ -191,7 +195,10 @@ void bind_place(nb::module_& m) {
   m.def(
       "verify",
       [](const PlanHandle& h) {
-        return interruptible([&](const CancelFlag*) { return check_plan(*h.graph, h.plan); });
+        return interruptible([&](const CancelFlag*) {
+          return h.plan.recomputed.empty() ? check_plan(*h.graph, h.plan)
+                                           : check_plan(*h.graph_of_one().graph, *h.graph, h.plan);
+        });
       },
       "plan"_a,
       "One sentence per rule that the plan breaks and per figure that does not follow from it; "

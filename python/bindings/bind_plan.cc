@@ -3,6 +3,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -57,9 +58,15 @@ std::string json_of(const PlanHandle& h) {
 
 // Of a step of one micro-batch the graph stays the object that it is.
 PlanHandle opened(const std::string& text, const std::string& place, const GraphHandle& graph) {
-  if (text.find("\"micro_batches\"") == std::string::npos)
+  if (text.find("\"micro_batches\"") == std::string::npos &&
+      text.find("\"recomputed\"") == std::string::npos)
     return {graph.graph, parse_plan(text, place, *graph.graph)};
   OpenedPlan plan = open_plan_text(text, place, recosted(*graph.graph, {}));
+  if (plan.original.has_value())
+    return {std::make_shared<const OpGraph>(std::move(plan.step.graph)),
+            std::move(plan.plan),
+            {},
+            graph.graph};
   if (plan.plan.micro_batches == 1) return {graph.graph, std::move(plan.plan)};
   PlanHandle handle =
       plan_handle(std::move(plan.step), std::move(plan.plan), recosted(*graph.graph, {}));
@@ -121,8 +128,21 @@ void bind_plan(nb::module_& m) {
           "micro_batches", [](const PlanHandle& h) { return h.plan.micro_batches; },
           "Of how many micro-batches the step consists.")
       .def_prop_ro(
+          "recomputed",
+          [](const PlanHandle& h) {
+            std::vector<std::pair<std::string, std::optional<std::string>>> runs;
+            for (const Recomputation& again : h.plan.recomputed)
+              runs.emplace_back((*h.graph)[again.op].name,
+                                again.after.has_value()
+                                    ? std::optional<std::string>((*h.graph)[*again.after].name)
+                                    : std::nullopt);
+            return runs;
+          },
+          "The operators that run a second time, each with the one of the backward pass that its "
+          "second run waits for. The plan's graph has the second run of 'op' as 'op@again'.")
+      .def_prop_ro(
           "micro_batch_graph", [](const PlanHandle& h) { return h.graph_of_one(); },
-          "The graph of one micro-batch, which plan.json is read with.")
+          "The graph of one micro-batch, every operator in it once, which plan.json is read with.")
       .def_prop_ro("cluster",
                    [](const PlanHandle& h) {
                      return ClusterHandle{std::make_shared<const Cluster>(h.plan.cluster)};
@@ -163,6 +183,9 @@ void bind_plan(nb::module_& m) {
           [](const PlanHandle& h, const std::string& order) {
             if (h.plan.micro_batches > 1 && order_by_name(order) != h.plan.order)
               throw InputError("order", "a step of micro-batches runs in its planned order");
+            if (!h.plan.recomputed.empty() && order_by_name(order) != h.plan.order)
+              throw InputError("order",
+                               "second runs of operators have their place in the planned order");
             return interruptible([&](const CancelFlag* cancel) {
               const Cluster cluster(h.plan.cluster);
               PlanHandle result = h;

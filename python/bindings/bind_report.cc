@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/report/export/exports.h"
@@ -62,6 +63,10 @@ void bind_report(nb::module_& m) {
       "export_plan",
       [](const PlanHandle& h, const std::string& to) {
         const ExportFormat& format = find_export_format(to);
+        if (format.placement_alone && !h.plan.recomputed.empty())
+          throw InputError("to", in_quotes(to) +
+                                     " cannot tell which operators run a second time: "
+                                     "export a plan without recompute");
         if (h.step == nullptr) return format.write(*h.graph, h.plan);
         return write_export(format, *h.step, *h.micro_batch, h.plan);
       },

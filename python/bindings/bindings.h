@@ -42,13 +42,14 @@ struct ClusterHandle {
 
 // A plan names operators by id: it keeps the graph that the ids belong to.
 struct PlanHandle {
-  std::shared_ptr<const OpGraph> graph;  // of a step of micro-batches the unrolled one
+  std::shared_ptr<const OpGraph> graph;  // of a step of micro-batches the unrolled one, or the one
+                                         // with second runs
   Plan plan;
   std::shared_ptr<const Unrolled> step = {};        // of more than one micro-batch
-  std::shared_ptr<const OpGraph> micro_batch = {};  // the graph of one of them
+  std::shared_ptr<const OpGraph> micro_batch = {};  // the graph as given, where it is another one
 
   StepGraph step_graph() const { return step != nullptr ? StepGraph(*step) : StepGraph(*graph); }
-  GraphHandle graph_of_one() const { return {step != nullptr ? micro_batch : graph}; }
+  GraphHandle graph_of_one() const { return {micro_batch != nullptr ? micro_batch : graph}; }
 };
 // A plan of a step of micro-batches.
 PlanHandle plan_handle(Unrolled step, Plan plan, OpGraph micro_batch);

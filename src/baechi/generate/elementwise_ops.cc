@@ -151,7 +151,8 @@ Value dropout(Tape& g, Value x) {
                             .inputs = {x},
                             .outputs = {shape},
                             .flops = kTranscendental * elements(shape),
-                            .moved = g.bytes(x)});
+                            .moved = g.bytes(x),
+                            .recompute = false});
   return multiply(g, x, mask);
 }
 

@@ -43,7 +43,8 @@ std::vector<Value> Modules::add_all(const Module& module) {
                     .flops = module.flops,
                     .moved = data + read,
                     .permanent = permanent,
-                    .trainable = training_ && module.parameters > 0},
+                    .trainable = training_ && module.parameters > 0,
+                    .recompute = module.recompute},
                    std::move(gradient));
 }
 
@@ -128,7 +129,8 @@ Value Modules::norm(const std::string& name, std::string_view kind, Value x,
               .inputs = {x},
               .outputs = {shape},
               .flops = 6 * elements(shape),
-              .parameters = parameters});
+              .parameters = parameters,
+              .recompute = !kind.starts_with("BatchNorm")});  // running averages
 }
 
 void Modules::train(Value loss) {

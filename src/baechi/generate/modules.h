@@ -27,6 +27,7 @@ struct Module {
   std::int64_t parameters = 0;
   // Of the parameters, how many one pass reads (a lookup reads few); absent: all.
   std::optional<std::int64_t> parameters_read = {};
+  bool recompute = true;  // a second run gives the same outputs and changes no state
 };
 
 class Modules {

@@ -88,7 +88,8 @@ std::vector<Value> Tape::emit(const std::string& name, const Operation& operatio
                                          .temporary = operation.temporary,
                                          .backward = operation.update,
                                          .forward = operation.forward,
-                                         .per_step = once_per_step_});
+                                         .per_step = once_per_step_,
+                                         .recompute = operation.recompute});
   check_growth(op, options_.costing);
   names_.push_back(std::move(unique));
   group_leader_.push_back(op);

@@ -42,6 +42,7 @@ struct Operation {
   std::optional<OpId> forward = {};   // it is a backward operator of this one, hence colocated
   bool trainable = false;             // holds parameters: its outputs want gradients
   bool update = false;                // belongs to the update: backward, but of no operator
+  bool recompute = true;              // a second run gives the same outputs
 };
 
 class Tape;

@@ -26,9 +26,9 @@ bool same_times(const OpGraph& a, const OpGraph& b, OpId op) {
 bool same_operator(const OpGraph& a, const OpGraph& b, OpId op) {
   const Operator &x = a[op], &y = b[op];
   return x.name == y.name && x.backward == y.backward && x.forward == y.forward &&
-         x.per_step == y.per_step && x.pin == y.pin && x.group == y.group &&
-         a.outputs(op).size() == b.outputs(op).size() && same_times(a, b, op) &&
-         std::ranges::equal(a.in_edges(op), b.in_edges(op));
+         x.per_step == y.per_step && x.recompute == y.recompute && x.pin == y.pin &&
+         x.group == y.group && a.outputs(op).size() == b.outputs(op).size() &&
+         same_times(a, b, op) && std::ranges::equal(a.in_edges(op), b.in_edges(op));
 }
 
 std::int64_t batch_of(const OpGraph& graph) {

@@ -29,6 +29,7 @@ struct Operator {
   bool backward = false;         // belongs to the backward pass (or the update)
   std::optional<OpId> forward;   // the operator whose backward this is; implies `backward`
   bool per_step = false;         // runs once, however many micro-batches the step has
+  bool recompute = true;         // false: a second run would not give the same outputs again
   std::optional<GroupId> group;  // merged colocation group, if it has one
   std::optional<std::string_view> pin;  // the name of the only device it may run on
 };

@@ -142,6 +142,7 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
                                                 .backward = spec.backward,
                                                 .forward = {},
                                                 .per_step = spec.per_step,
+                                                .recompute = spec.recompute,
                                                 .group = {},
                                                 .pin = {}});
   state_->outputs_of.push_back({});
@@ -187,6 +188,7 @@ void OpGraphBuilder::set_forward(OpId op, OpId forward) {
 }
 void OpGraphBuilder::set_backward(OpId op) { state_->at(op).backward = true; }
 void OpGraphBuilder::set_per_step(OpId op) { state_->at(op).per_step = true; }
+void OpGraphBuilder::forbid_recompute(OpId op) { state_->at(op).recompute = false; }
 
 void OpGraphBuilder::set_permanent(OpId op, Bytes bytes) {
   state_->require_amount(op, bytes, "permanent memory");

@@ -24,6 +24,7 @@ struct OperatorSpec {
   std::optional<OpId> forward = {};
   std::optional<std::string_view> pin = {};
   bool per_step = false;
+  bool recompute = true;
 };
 
 // Every method throws InputError with the operator's name for input that cannot be right. Text is
@@ -51,6 +52,7 @@ class OpGraphBuilder {
   void set_forward(OpId op, OpId forward);
   void set_backward(OpId op);
   void set_per_step(OpId op);
+  void forbid_recompute(OpId op);
   void set_permanent(OpId op, Bytes bytes);
   void set_temporary(OpId op, Bytes bytes);
   void set_pin(OpId op, std::string_view device);

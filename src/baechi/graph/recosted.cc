@@ -64,7 +64,8 @@ class Copy {
                                            .temporary = temporary,
                                            .backward = old.backward,
                                            .pin = old.pin,
-                                           .per_step = old.per_step});
+                                           .per_step = old.per_step,
+                                           .recompute = old.recompute});
     number_[old_op] = op;
     for (const KindId kind : kinds_)
       if (const std::optional<Time> time = graph_.times(kind)[old_op]; time.has_value())

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/graph/name_separator.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
 
@@ -51,18 +52,6 @@ void find_updates(const OpGraph& graph, IdVector<OpId, bool>& once) {
     if (update[op]) once[op] = true;
   }
 }
-
-// Some of "@", "@@", ...: a name with it and something behind it is none of those it avoids.
-class Separator {
- public:
-  void avoid(std::string_view name) {
-    while (name.find(text_) != std::string_view::npos) text_ += '@';
-  }
-  std::string_view text() const { return text_; }
-
- private:
-  std::string text_ = "@";
-};
 
 class Unroll {
  public:
@@ -142,7 +131,8 @@ class Unroll {
                                               .permanent = m == 0 ? old.permanent : Bytes(0),
                                               .temporary = old.temporary,
                                               .backward = old.backward,
-                                              .pin = old.pin});
+                                              .pin = old.pin,
+                                              .recompute = old.recompute});
     original_.push_back(op);
     micro_batch_.push_back(once_[op] ? std::nullopt : std::optional(m));
     for (const KindId kind : graph_.kinds())
@@ -222,7 +212,7 @@ class Unroll {
   std::uint32_t count_;
   IdVector<OpId, bool> once_;
   OpGraphBuilder builder_;
-  Separator op_separator_, group_separator_;
+  NameSeparator op_separator_, group_separator_;
   IdVector<OpId, std::optional<std::uint32_t>> rank_;
   std::size_t per_micro_batch_ = 0;
   IdVector<OpId, OpId> original_;

@@ -106,6 +106,8 @@ std::string Unplaceable::in_words() const {
     text += "; it fits when every device has " + baechi::in_words(*smallest_capacity);
   if (more_devices.has_value())
     text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
+  if (step_with_recomputation.has_value())
+    text += "; with recompute auto it fits: a step takes " + short_text(*step_with_recomputation);
   return text;
 }
 
@@ -222,10 +224,12 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
   if (same != cluster.spec())
     throw InputError("the plan is for a cluster that differs in more than capacities");
   plan.cluster = std::move(same);
+  const bool had_bounds = !plan.bounds.empty();
   const std::vector<std::string> violations =
       check_schedule(costs.graph(), cluster, plan.schedule, {.order = plan.order});
   if (!violations.empty()) throw InputError("the plan does not fit: " + violations.front());
-  if (!plan.bounds.empty()) plan.bounds = lower_bounds(costs);
+  plan.bounds.clear();
+  if (had_bounds && plan.recomputed.empty()) plan.bounds = lower_bounds(costs);
   if (!less.empty()) plan.notes.push_back("planned with less memory than there is: " + less);
   return plan;
 }

@@ -21,6 +21,10 @@ namespace baechi {
 // PlanRequest's budget where many plans are made, for each of them.
 inline constexpr double kBudgetOfMany = 0.2;
 
+// Which forward operators run a second time, so that what they make need not be held
+// (graph/recomputation.h).
+enum class Recompute : std::uint8_t { kNone, kAuto, kAll };
+
 // What may be asked is in plan/planner_options.h.
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
@@ -39,6 +43,8 @@ struct PlanRequest {
   // one. Looked at by make_step_plan() alone, as is the mini-batch: how many samples they are.
   std::optional<std::vector<std::uint32_t>> micro_batches = {};
   std::optional<std::int64_t> mini_batch = {};
+  // Looked at by make_step_plan() alone: make_plan() plans the graph that it is given.
+  Recompute recompute = Recompute::kNone;
   bool bounds = true;   // also compute the lower bounds
   bool suggest = true;  // when nothing fits, search for what would
 };
@@ -52,6 +58,8 @@ struct Unplaceable {
   std::optional<Bytes> smallest_capacity;   // equal on all devices, that a plan was found for
   std::optional<std::size_t> more_devices;  // devices in all, adding ones like the largest
   std::vector<MethodOutcome> methods;
+  // The step of a plan with recomputation that does fit, if one was looked for and found.
+  std::optional<Time> step_with_recomputation = {};
 
   std::string in_words() const;  // reason and suggestions
 };

@@ -28,6 +28,16 @@ constexpr std::array<FavoriteMethodName, 3> kFavoriteMethods{{
     {FavoriteMethod::kLpExact, "exact", "the paper's linear program, to a millionth"},
 }};
 
+struct RecomputeName {
+  Recompute recompute;
+  std::string_view name, summary;
+};
+constexpr std::array<RecomputeName, 3> kRecomputeNames{{
+    {Recompute::kNone, "none", "every operator runs once"},
+    {Recompute::kAuto, "auto", "those with which the step is shortest, or fits at all"},
+    {Recompute::kAll, "all", "all that may, in regions whose first inputs are kept"},
+}};
+
 template <class Value, class Rows>  // rows of a value, its name and a summary
 OneOf one_of(Value& into, const Rows& rows) {
   OneOf field;
@@ -137,6 +147,13 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
                   .most = 1e12},
+    PlannerOption{.name = "recompute",
+                  .help = "Which operators of the forward pass run a second time before their "
+                          "backward needs them, so that memory need not hold what they make",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField {
+                    return one_of(r.recompute, kRecomputeNames);
+                  }},
     PlannerOption{.name = "bounds",
                   .help = "compute lower bounds, and so the gap",
                   .takers = kPlaceTakes,

@@ -17,6 +17,7 @@
 #include "baechi/graph/interpolated.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/plan/planner_options.h"
+#include "baechi/plan/recompute.h"
 #include "baechi/plan/step_methods.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/settle.h"
@@ -171,14 +172,28 @@ PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& 
   return plan;
 }
 
+// Where operators may run a second time, the step has a graph of its own.
+StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& request,
+                    PlanTimes* times) {
+  Recomputed made = plan_recomputing(graph, cluster, request, times);
+  if (!made.graph.has_value())
+    return {std::nullopt, as_step(std::move(graph)), std::move(made.result)};
+  return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
+}
+
 // Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
 StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
                      const PlanRequest& asked, PlanTimes* times) {
   PlanRequest request = asked;
   if (number == 1) {
     if (places_in_stages(request.method)) request.method = "auto";
+    if (request.recompute != Recompute::kNone)
+      return plan_again(std::move(graph), cluster, request, times);
     StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
     plan.result = make_plan(CostModel(plan.step.graph, cluster), request, times);
+    auto* answer = std::get_if<Unplaceable>(&plan.result);
+    if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
+      answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
     return plan;
   }
   Unrolled step = unroll(graph, number);
@@ -216,6 +231,11 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
     throw InputError("robust", "plans of several micro-batches are compared by their steps alone");
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw InputError("order", "a step of micro-batches runs in its planned order");
+  check_recompute(request);
+  if (numbers.back() > 1 && request.recompute != Recompute::kNone)
+    throw InputError("recompute",
+                     "operators run a second time in steps of one micro-batch only: leave out one "
+                     "of recompute and micro-batches");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
     throw InputError("method",
                      in_quotes(request.method) +

@@ -11,6 +11,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
+#include "baechi/graph/recomputation.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/optimizer_pass.h"
 #include "baechi/schedule/schedule.h"
@@ -57,6 +58,9 @@ struct Plan {
   // Of how many micro-batches the step consists. With more than one, operators and tensors here are
   // those of the unrolled graph (graph/unroll.h).
   std::uint32_t micro_batches = 1;
+  // Operators that run a second time, sorted. With any, operators and tensors here are those of the
+  // graph that recomputing() makes of them.
+  std::vector<Recomputation> recomputed = {};
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
   std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed
   Schedule schedule;                   // simulated and verified on the original graph

@@ -241,6 +241,7 @@ PlanExplanation explain_plan(const OpGraph& graph, const Cluster& cluster, const
       bottleneck_of(told.path, plan.devices[*told.busiest].busy, plan.schedule.makespan);
   for (const std::vector<HeldMemory>& held : held_memory(graph, plan.schedule, moments))
     told.peaks.push_back(peak_of(graph, held));
+  told.second_runs = second_run_facts(graph, plan);
   return told;
 }
 

@@ -15,6 +15,7 @@
 #include "baechi/schedule/plan.h"
 #include "baechi/simulate/critical_path.h"
 #include "baechi/simulate/held_memory.h"
+#include "baechi/study/second_run_facts.h"
 
 namespace baechi {
 
@@ -48,6 +49,7 @@ struct PlanExplanation {
   std::optional<DeviceId> busiest;  // the device that computes the longest
   std::vector<DeviceId> full;       // devices whose peak leaves less than a twentieth free
   IdVector<DeviceId, DevicePeak> peaks;
+  std::vector<SecondRunFacts> second_runs;  // what saves most first
 };
 
 // Requires a plan of this graph on this cluster with the simulator's devices. Throws InputError for

@@ -7,6 +7,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/verify/check_recomputation.h"
 #include "baechi/verify/sentences.h"
 
 namespace baechi {
@@ -109,6 +110,12 @@ std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
     return {"the plan tells of " + std::to_string(plan.devices.size()) +
             " devices, its cluster has " + std::to_string(cluster.num_devices())};
   return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
+}
+
+std::vector<std::string> check_plan(const OpGraph& original, const OpGraph& step,
+                                    const Plan& plan) {
+  std::vector<std::string> violations = check_recomputation(original, step, plan.recomputed);
+  return violations.empty() ? check_plan(step, plan) : violations;
 }
 
 void require_right(const OpGraph& graph, const Plan& plan, const std::string& place,

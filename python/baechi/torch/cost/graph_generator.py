@@ -190,6 +190,7 @@ class _Assembly:
             inputs=inputs,
             after=sorted(set(after)),
             colocate=self._groups(index),
+            recompute=not (op.random or op.changed or op.changes_weights),
         )
 
     def _gradient_targets(self, index: int) -> list[tuple[int, int]]:

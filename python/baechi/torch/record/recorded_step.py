@@ -109,6 +109,7 @@ class Op:
     returned: list[int | str | None] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     changes_weights: bool = False  # in place, as averages in buffers are
+    random: bool = False  # draws random numbers
     forward: Work = field(default_factory=Work)
     backward: Work = field(default_factory=Work)
     halves: Halves | None = None  # of the backward, where it is that of one product with weights

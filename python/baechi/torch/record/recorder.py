@@ -447,6 +447,7 @@ class Recorder(Interceptor):
                 self._storages.close_segment(self.ops[running].backward)
             self._storages.open_segment(index)
         if not backward:
+            op.random = op.random or torch.Tag.nondeterministic_seeded in func.tags
             self._read(op, args, kwargs)
         if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
             self._storages.added_in_place(args)

@@ -135,9 +135,9 @@ void GraphJsonReader::reserve_rest() {
 }
 
 void GraphJsonReader::read_operator() {
-  static constexpr std::array<std::string_view, 12> kNames{
-      "name",  "time",     "kind",    "memory",   "outputs", "inputs",
-      "after", "colocate", "forward", "backward", "device",  "per"};
+  static constexpr std::array<std::string_view, 13> kNames{
+      "name",     "time",    "kind",     "memory", "outputs", "inputs",   "after",
+      "colocate", "forward", "backward", "device", "per",     "recompute"};
   op_.clear();
   const std::uint64_t seen =
       json_.read_fields(kNames, [&](std::size_t field) { read_operator_field(field); });
@@ -158,7 +158,8 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
     kForward,
     kBackward,
     kDevice,
-    kPer
+    kPer,
+    kRecompute
   };
   switch (field) {
     case kName:
@@ -197,6 +198,9 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
       break;
     case kPer:
       op_.spec.per_step = read_per_step(json_);
+      break;
+    case kRecompute:
+      op_.spec.recompute = json_.read_bool();
       break;
     default:
       break;

@@ -48,6 +48,7 @@ class GraphWriter {
       json_.field("backward", true);
     if (data.pin.has_value()) json_.field("device", *data.pin);
     if (data.per_step) json_.field("per", "step");
+    if (!data.recompute) json_.field("recompute", false);
     json_.end_object();
   }
 

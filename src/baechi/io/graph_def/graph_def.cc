@@ -16,6 +16,7 @@
 #include "baechi/io/graph_def/graph_def_loops.h"
 #include "baechi/io/graph_def/graph_def_nodes.h"
 #include "baechi/io/graph_def/graph_def_operators.h"
+#include "baechi/io/graph_def/graph_def_state.h"
 #include "baechi/io/text/source_place.h"
 
 namespace baechi {
@@ -100,7 +101,9 @@ void GraphDefReader::read_nodes() {
     Operator op;
     op.node = read_graph_def_node(graph.message());
     try {
-      builder_.add_operator({.name = op.node.name, .kind = op.node.op});
+      builder_.add_operator({.name = op.node.name,
+                             .kind = op.node.op,
+                             .recompute = !has_state_or_chance(op.node.op)});
     } catch (const InputError& error) {
       graph.fail(printable(error.what()));
     }

@@ -27,6 +27,7 @@ class PlanReader {
   void read_operator();
   void read_runs();
   PlanDocument::Run read_run();
+  void read_recomputed();
   void read_transfer();
   void read_tensor(PlanDocument::Transfer& transfer);
   void read_bound();
@@ -67,12 +68,13 @@ enum : std::size_t {
   kPasses,
   kOrder,
   kMicroBatches,
-  kRuns
+  kRuns,
+  kRecomputed
 };
-constexpr std::array<std::string_view, 20> kNames{
+constexpr std::array<std::string_view, 21> kNames{
     "format",   "version", "baechi",    "graph",     "cluster",       "memory_mode", "method",
     "makespan", "devices", "operators", "transfers", "fallbacks",     "gap",         "bounds",
-    "methods",  "notes",   "passes",    "order",     "micro_batches", "runs"};
+    "methods",  "notes",   "passes",    "order",     "micro_batches", "runs",        "recomputed"};
 constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
@@ -143,6 +145,10 @@ void PlanReader::read_field(std::size_t field) {
       json_.peek();
       document_.runs_offset = json_.offset();
       read_runs();
+      break;
+    case kRecomputed:
+      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+      json_.read_array([&] { read_recomputed(); });
       break;
     case kFallbacks:
       plan_.fallbacks = read_texts();
@@ -316,6 +322,21 @@ PlanDocument::Run PlanReader::read_run() {
   return run;
 }
 
+void PlanReader::read_recomputed() {
+  static constexpr std::array<std::string_view, 2> kAgainNames{"operator", "after"};
+  PlanDocument::Again again;
+  const std::uint64_t seen = json_.read_fields(kAgainNames, [&](std::size_t field) {
+    if (field == 1) {
+      again.after = json_.read_string();
+      return;
+    }
+    again.name = json_.read_string();
+    again.offset = json_.offset();
+  });
+  json_.require_fields(kAgainNames, seen, 1);
+  document_.recomputed.push_back(again);
+}
+
 void PlanReader::read_transfer() {
   static constexpr std::array<std::string_view, 6> kTransferNames{"tensor",    "from",  "to",
                                                                   "requested", "start", "end"};
@@ -454,10 +475,12 @@ std::vector<std::string> PlanReader::read_texts() {
 }
 
 void PlanReader::check_document(std::uint64_t seen) {
-  if (document_.operators.size() != document_.num_operators)
+  const std::size_t runs = document_.num_operators + document_.recomputed.size();
+  if (document_.operators.size() != runs)
     json_.fail_at(document_.num_operators_offset, "$.graph.operators",
                   "the plan places " + std::to_string(document_.operators.size()) +
-                      " operators, not " + std::to_string(document_.num_operators));
+                      " operators, not " + std::to_string(runs) +
+                      (document_.recomputed.empty() ? "" : ", second runs included"));
   const auto check_name = [&](std::string_view name, std::size_t offset, const char* path) {
     if (!operator_names_.contains(name))
       json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));

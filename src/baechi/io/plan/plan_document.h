@@ -38,6 +38,11 @@ struct PlanDocument {
     std::string_view name;
     std::size_t offset = 0;
   };
+  struct Again {  // an operator that runs a second time
+    std::string_view name;
+    std::optional<std::string_view> after;
+    std::size_t offset = 0;
+  };
   std::size_t num_operators = 0;  // that the graph had
   std::size_t num_operators_offset = 0;
   std::size_t graph_name_offset = 0, memory_mode_offset = 0;
@@ -47,6 +52,7 @@ struct PlanDocument {
   std::vector<PeakOperator> peak_operators;
   std::vector<std::vector<Run>> runs;  // by device; of a step of micro-batches
   std::size_t runs_offset = 0;
+  std::vector<Again> recomputed;
 };
 
 // Checks all that can be checked without the graph. The text and `json` must outlive the result.

@@ -35,7 +35,8 @@ class PlanWriter {
     json_.key("graph");
     json_.begin_object(Layout::kInline);
     json_.field("name", plan_.graph_name);
-    json_.field("operators", step_ != nullptr ? step_->rank.size() : graph_.num_ops());
+    json_.field("operators", (step_ != nullptr ? step_->rank.size() : graph_.num_ops()) -
+                                 plan_.recomputed.size());
     json_.end_object();
     if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
     json_.key("cluster");
@@ -52,6 +53,7 @@ class PlanWriter {
     write_passes();
     write_methods();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
+    write_recomputed();
     if (step_ != nullptr) {
       write_placement();
       write_runs();
@@ -68,6 +70,19 @@ class PlanWriter {
     json_.key(field);
     json_.begin_array();
     for (const std::string& text : texts) json_.value(text);
+    json_.end_array();
+  }
+
+  void write_recomputed() {
+    if (plan_.recomputed.empty()) return;
+    json_.key("recomputed");
+    json_.begin_array();
+    for (const Recomputation& again : plan_.recomputed) {
+      json_.begin_object(Layout::kInline);
+      json_.field("operator", graph_[again.op].name);
+      if (again.after.has_value()) json_.field("after", graph_[*again.after].name);
+      json_.end_object();
+    }
     json_.end_array();
   }
 
@@ -237,6 +252,9 @@ class PlanBinder {
 
   Plan bind(PlanDocument document) {
     check_same_graph(document);
+    if (!document.recomputed.empty() && document.plan.recomputed.empty())
+      json_.fail_at(document.recomputed.front().offset, "$.recomputed",
+                    "the plan runs operators a second time, which cannot be used here");
     if (document.plan.micro_batches > 1)
       json_.fail_at(document.runs_offset, "$.micro_batches",
                     "the plan is for a step of " + std::to_string(document.plan.micro_batches) +
@@ -258,6 +276,29 @@ class PlanBinder {
     for (const PlanDocument::PeakOperator& peak : document.peak_operators)
       plan.devices[peak.device].peak_op = find(peak.name, peak.offset, "$.devices");
     return plan;
+  }
+
+  // The graph with the second runs of the plan, if it has any, and these by id in the plan.
+  std::optional<OpGraph> recomputing_graph(PlanDocument& document) const {
+    if (document.recomputed.empty()) return std::nullopt;
+    check_same_graph(document);
+    if (document.plan.micro_batches > 1)
+      json_.fail_at(document.recomputed.front().offset, "$.recomputed",
+                    "operators run a second time in steps of one micro-batch only");
+    if (document.num_operators != graph_.num_ops())
+      json_.fail_at(document.num_operators_offset, "$.graph.operators",
+                    "the graph has " + std::to_string(graph_.num_ops()) + " operators");
+    std::vector<Recomputation>& list = document.plan.recomputed;
+    for (const PlanDocument::Again& again : document.recomputed) {
+      list.push_back({find(again.name, again.offset, "$.recomputed"), std::nullopt});
+      if (again.after.has_value())
+        list.back().after = find(*again.after, again.offset, "$.recomputed");
+    }
+    try {
+      return recomputing(graph_, list);
+    } catch (const InputError& error) {
+      json_.fail_at(document.recomputed.front().offset, "$.recomputed", error.what());
+    }
   }
 
   // Of more than one micro-batch. The graph is that of one.
@@ -384,10 +425,15 @@ std::string plan_to_json(const Plan& plan, const Unrolled& step) {
 StepFile parse_step_plan(std::string_view text, const std::string& place, OpGraph graph) {
   JsonReader json(text, place);
   PlanDocument document = read_plan_document(json);
+  std::optional<OpGraph> original;
+  if (auto rewritten = PlanBinder(json, graph).recomputing_graph(document)) {
+    original = std::move(graph);
+    graph = *std::move(rewritten);
+  }
   PlanBinder binder(json, graph);
   if (document.plan.micro_batches > 1) return binder.bind_step(std::move(document));
   Plan plan = binder.bind(std::move(document));
-  return {as_step(std::move(graph)), std::move(plan), std::nullopt};
+  return {as_step(std::move(graph)), std::move(plan), std::nullopt, std::move(original)};
 }
 
 Plan parse_plan(std::string_view text, const std::string& place, const OpGraph& graph) {

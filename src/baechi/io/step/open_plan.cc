@@ -36,7 +36,7 @@ OpenedPlan open_plan_text(std::string_view text, const std::string& place, OpGra
                                   std::to_string(schedule.makespan.count()) + " ns");
     file.plan.schedule = std::move(schedule);
   }
-  return {std::move(file.step), std::move(file.plan)};
+  return {std::move(file.step), std::move(file.plan), std::move(file.original)};
 }
 
 OpenedPlan open_plan(const std::filesystem::path& path, OpGraph graph, const CancelFlag* cancel) {

@@ -16,7 +16,8 @@ namespace baechi {
 
 struct OpenedPlan {
   Unrolled step;
-  Plan plan;  // about step.graph
+  Plan plan;                             // about step.graph
+  std::optional<OpGraph> original = {};  // where operators run a second time: the graph as given
 };
 
 // `graph` is that of one micro-batch. Throws InputError as read_plan() does, and when the order of a

@@ -77,11 +77,29 @@ class PlanJson {
     json_.begin_array();
     for (const DeviceId device : told_.peaks.keys()) write_device(device);
     json_.end_array();
+    write_second_runs();
     json_.end_object();
     json_.finish();
   }
 
  private:
+  void write_second_runs() {
+    if (told_.second_runs.empty()) return;
+    json_.key("second_runs");
+    json_.begin_array();
+    for (const SecondRunFacts& run : told_.second_runs) {
+      json_.begin_object(Layout::kInline);
+      json_.field("operator", graph_[run.op].name);
+      json_.field("device", cluster_[run.device].name);
+      json_.field("time", run.time.count());
+      json_.field("bytes", run.bytes.count());
+      json_.field("from", run.from.count());
+      json_.field("until", run.until.count());
+      json_.end_object();
+    }
+    json_.end_array();
+  }
+
   void write_times() {
     json_.key("critical_times");
     json_.begin_object(Layout::kInline);

@@ -59,7 +59,7 @@ class PlanText {
     return "step " + short_text(plan_.makespan()) + order_words(plan_) + ", " + bottleneck_words() +
            "\n" + times_words() + gap_words() + "\n" +
            (pipeline_ == nullptr ? "" : pipeline_text(plan_, *pipeline_) + "\n") + path_table() +
-           "\n" + memory_table() + full_words();
+           "\n" + memory_table() + second_runs_words() + full_words();
   }
 
  private:
@@ -236,6 +236,28 @@ class PlanText {
             "  " + short_text(rest) + " " + counted(peak.holders.size() - shown, "other") + "\n";
     }
     return table.text() + holders;
+  }
+
+  std::string second_runs_words() const {
+    if (told_.second_runs.empty()) return "";
+    Time time;
+    Bytes bytes;
+    for (const SecondRunFacts& run : told_.second_runs) {
+      time += run.time;
+      bytes += run.bytes;
+    }
+    std::string text = "\n" + counted(told_.second_runs.size(), "operator") +
+                       " run a second time, " + short_text(time) + " in all, so that " +
+                       short_text(bytes) +
+                       " need not be held from one run to the other; what saves most\n";
+    constexpr std::size_t kMostRuns = 5;
+    for (std::size_t i = 0; i < std::min(kMostRuns, told_.second_runs.size()); ++i) {
+      const SecondRunFacts& run = told_.second_runs[i];
+      text += "  " + quoted(run.op) + " on " + device_name(cluster_, run.device) + ": " +
+              short_text(run.bytes) + " not held for " + of_step(run.until - run.from) + ", for " +
+              short_text(run.time) + " of computing\n";
+    }
+    return text;
   }
 
   std::string full_words() const {

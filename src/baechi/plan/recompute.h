@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans that run forward operators a second time: which, decided together with the placement
+// (docs/explanation/recomputation.md). Beyond the paper.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "baechi/base/units.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/plan/planner.h"
+
+namespace baechi {
+
+struct Recomputed {
+  std::optional<OpGraph>
+      graph;  // that of the plan; absent: nothing runs twice, it is the given one
+  PlanResult result;
+};
+
+// A step of one micro-batch, as request.recompute asks. With kAuto it is never longer than that of
+// make_plan() without second runs. Bounds hold for plans with any second runs. Throws InputError as
+// make_plan() does, and for what second runs are not for: another order than the planned one, an
+// expert's placement, `robust`.
+Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
+                            const PlanRequest& request, PlanTimes* times = nullptr);
+
+// The step that kAuto finds where nothing fits without, cheaply; nothing if it finds none.
+std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster& cluster,
+                                            const PlanRequest& request);
+
+// Throws InputError where the request asks for second runs along with what they are not for.
+void check_recompute(const PlanRequest& request);
+// Why it would, if it asked for them; empty: it would not.
+std::string why_no_recompute(const PlanRequest& request);
+
+}  // namespace baechi

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search for which operators to run a second time: on the replay, from given placements. Beyond
+// the paper.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/plan/keep_or_recompute.h"
+#include "baechi/plan/planner.h"
+#include "baechi/plan/second_runs.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+// A placement of the graph as given, and the order in which all of it runs.
+struct RecomputeStart {
+  Placement device;
+  std::vector<OpId> sequence;  // topological
+};
+
+// Second runs and their plan, simulated.
+struct RecomputePlan {
+  std::vector<Recomputation> again;
+  std::shared_ptr<const OpGraph> graph;
+  PlacedGraph placed;  // of `graph`
+  Time makespan;
+  IdVector<DeviceId, Bytes> peaks;
+  Bytes over;  // what devices hold more than they have, together
+
+  bool fits() const { return over == Bytes(0); }
+};
+
+class RecomputeSearch {
+ public:
+  // All that it is given must outlive it. `work` is how much it may do, in simulated operators.
+  RecomputeSearch(const CostModel& costs, const SecondRuns& runs, const PlanRequest& request,
+                  std::int64_t work);
+
+  // Second runs with which the start fits, as few as it can; nothing if it finds none.
+  std::optional<RecomputePlan> fit(const RecomputeStart& start);
+  // The same plan with other second runs, or fewer, so that the step is shorter.
+  RecomputePlan improved(RecomputePlan plan);
+  // The same second runs elsewhere, or in another order, for so much work.
+  RecomputePlan refined(RecomputePlan plan, std::int64_t work);
+
+  // Whole regions, so that least memory is needed.
+  IdVector<OpId, bool> all() const;
+
+  RecomputeStart start_of(const RecomputePlan& plan) const;
+  std::int64_t work_left() const { return work_; }
+
+ private:
+  using Chosen = IdVector<OpId, bool>;
+  RecomputePlan tried(const RecomputeStart& start, const Chosen& chosen);
+  RecomputePlan squeezed(RecomputePlan plan, const RecomputeStart& start);
+  std::optional<RecomputePlan> repaired(RecomputePlan plan);
+  void measure(RecomputePlan& plan, const CostModel& costs) const;
+  Chosen chosen_in(const RecomputePlan& plan) const;
+
+  const CostModel& costs_;
+  const SecondRuns& runs_;
+  const PlanRequest& request_;
+  std::int64_t work_;
+};
+
+// Times and orders of a plan of the graph as given.
+RecomputeStart start_of(const Schedule& schedule, const OpGraph& graph);
+
+}  // namespace baechi

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Second runs through Python: plans, marks, and graphs that are made without the planner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments.second_runs import SecondRuns, repeatable
+
+import baechi
+
+SECOND_OF_THREE = 27 + 2  # nanoseconds: the step of three_layers(), and f0 once more
+
+
+def three_layers(*, marked: bool = False) -> baechi.Graph:
+    """x -> f0 -> f1 -> f2 -> b2 -> b1 -> b0; bi also reads what fi reads."""
+    builder = baechi.GraphBuilder("three")
+    builder.add("x", {"gpu": 0}, outputs=[1])
+    before = "x"
+    for i, (time, size) in enumerate([(2, 10), (3, 10), (4, 5)]):
+        builder.add(
+            f"f{i}",
+            {"gpu": time},
+            inputs=[(before, 0)],
+            outputs=[size],
+            recompute=not (marked and i == 0),
+        )
+        before = f"f{i}"
+    builder.add("b2", {"gpu": 5}, inputs=[("f1", 0), ("f2", 0)], outputs=[1], forward="f2")
+    builder.add("b1", {"gpu": 6}, inputs=[("f0", 0), ("b2", 0)], outputs=[1], forward="f1")
+    builder.add("b0", {"gpu": 7}, inputs=[("x", 0), ("b1", 0)], forward="f0")
+    return builder.build()
+
+
+def one(capacity: int) -> baechi.Cluster:
+    return baechi.Cluster(f"1x{capacity}B")
+
+
+def test_a_plan_with_second_runs_goes_through_its_file(tmp_path: Path) -> None:
+    graph = three_layers()
+    plan = baechi.place_graph(graph, one(21), recompute="auto")
+    assert plan.makespan_ns == SECOND_OF_THREE
+    assert plan.recomputed == [("f0", "b2")]
+    assert plan.micro_batch_graph.names == graph.names
+    assert plan.graph.names == [*graph.names, "f0@again"]
+    assert baechi.verify(plan) == []
+    again = baechi.Plan.from_json(plan.to_json(), graph)
+    assert again.to_json() == plan.to_json()
+    assert baechi.verify(again) == []
+    assert "f0@again" in baechi.report(plan, tmp_path / "plan.html").read_text()
+    with pytest.raises(baechi.InputError, match="planned order"):
+        plan.with_order("program")
+    with pytest.raises(baechi.InputError, match="second time"):
+        baechi.export_plan(plan, "device-map")
+
+
+def test_what_is_marked_does_not_run_again() -> None:
+    graph = three_layers(marked=True)
+    assert not graph["f0"].recompute
+    with pytest.raises(baechi.DoesNotFit):
+        baechi.place_graph(graph, one(21), recompute="auto", suggest=False)
+
+
+def test_graphs_of_second_runs_made_otherwise_take_as_long_and_hold_as_much() -> None:
+    graph = three_layers()
+    plan = baechi.place_graph(graph, one(21), recompute="auto")
+    made = SecondRuns(graph).rewritten(["f0"])
+    replayed = baechi.simulate(
+        made, one(21), dict.fromkeys(made.names, "gpu:0"), order="program"
+    )
+    assert replayed.makespan_ns == plan.makespan_ns
+    assert replayed.peaks == plan.peaks
+    assert repeatable(graph) == ["f0", "f1", "f2"]

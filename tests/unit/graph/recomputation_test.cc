@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/graph/recomputation.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/io/graph/read_graph.h"
+#include "baechi/io/graph/write_graph.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_recomputation.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/graph/training_sketches.h"
+#include "unit/graph_sketch.h"
+#include "unit/simulate/small_clusters.h"
+
+namespace baechi::testing {
+namespace {
+
+Recomputation again(const OpGraph& graph, const char* op, const char* after = nullptr) {
+  Recomputation result{op_named(graph, op)};
+  if (after != nullptr) result.after = op_named(graph, after);
+  return result;
+}
+
+std::string refusal(const OpGraph& graph, const std::vector<Recomputation>& list) {
+  try {
+    recomputing(graph, list);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Trace replay(const OpGraph& graph, const Cluster& cluster, const DeviceLists& lists) {
+  Trace trace =
+      simulate(CostModel(graph, cluster), in_order(graph, lists), {.record_memory = true});
+  CHECK(check_schedule(graph, cluster, trace.schedule).empty());
+  const auto peaks = checked_peaks(graph, cluster, trace.schedule);
+  for (const DeviceId device : peaks.keys())
+    CHECK(peaks[device].bytes == trace.devices[device].peak);
+  return trace;
+}
+
+// f0's 10 bytes are dropped at 5, when f1 has read them, and there again from 14.
+//   0 f0  2 f1  5 f2  9 b2  14 f0@again  16 b1  22 b0  29
+TEST_CASE("recomputation: one second run on one device, time and memory by hand") {
+  const OpGraph graph = three_layers();
+  const std::vector<Recomputation> list{again(graph, "f0", "b2")};
+  const OpGraph step = recomputing(graph, list);
+  CHECK(check_recomputation(graph, step, list).empty());
+  const Trace trace = replay(step, byte_per_ns(1, CommunicationMode::kParallel, Time(0), Bytes(21)),
+                             {{"x", "f0", "f1", "f2", "b2", "f0@again", "b1", "b0"}});
+  CHECK(trace.schedule.makespan == Time(29));
+  CHECK(trace.devices[kGpu0].memory == std::vector<MemoryStep>{{Time(0), Bytes(1 + 10)},
+                                                               {Time(2), Bytes(1 + 10 + 10)},
+                                                               {Time(5), Bytes(1 + 10 + 5)},
+                                                               {Time(9), Bytes(1 + 10 + 5 + 1)},
+                                                               {Time(14), Bytes(1 + 1 + 10)},
+                                                               {Time(16), Bytes(1 + 1 + 10 + 1)},
+                                                               {Time(22), Bytes(1 + 1)},
+                                                               {Time(29), Bytes(0)}});
+}
+
+// Both readers of f0 are second runs or backward; the region runs from x on.
+TEST_CASE("recomputation: a region reads its own second runs") {
+  const OpGraph graph = three_layers();
+  const OpGraph step = recomputing(graph, std::vector{again(graph, "f0"), again(graph, "f1")});
+  const auto reads = [&](const char* reader, const char* producer) {
+    for (const Edge& edge : step.in_edges(op_named(step, reader)))
+      if (edge.tensor.has_value() && edge.from == op_named(step, producer)) return true;
+    return false;
+  };
+  CHECK(reads("f0@again", "x"));
+  CHECK(reads("f1@again", "f0@again"));
+  CHECK_FALSE(reads("f1@again", "f0"));
+  CHECK(reads("f1", "f0"));
+  CHECK(reads("f2", "f1"));
+  CHECK(reads("b2", "f1@again"));
+  CHECK(reads("b1", "f0@again"));
+  CHECK(step[op_named(step, "f1@again")].group == step[op_named(step, "f1")].group);
+}
+
+//   x --1--> f --4--> g        a second output of f, 7, is for b alone
+TEST_CASE("recomputation: what one of the runs makes for nobody is temporary memory of it") {
+  const OpGraph graph = GraphSketch()
+                            .op("x", 0)
+                            .op("f", 2, 1)
+                            .op("g", 1)
+                            .op("b", 3)
+                            .op("c", 1)
+                            .backward("b")
+                            .backward("c")
+                            .tensor("x", 1, {"f"})
+                            .tensor("f", 4, {"g"})
+                            .tensor("f", 7, {"b"})
+                            .tensor("g", 1, {"c"})
+                            .tensor("c", 1, {"b"})
+                            .build();
+  const std::vector<Recomputation> list{again(graph, "f", "c")};
+  const OpGraph step = recomputing(graph, list);
+  const Operator &first = step[op_named(step, "f")], &second = step[op_named(step, "f@again")];
+  CHECK(first.temporary == Bytes(1 + 7));
+  CHECK(second.temporary == Bytes(1 + 4));
+  CHECK(step.output_bytes(op_named(step, "f")) == Bytes(4));
+  CHECK(step.output_bytes(op_named(step, "f@again")) == Bytes(7));
+  CHECK(check_recomputation(graph, step, list).empty());
+}
+
+TEST_CASE("recomputation: what cannot run again is refused, with the reason") {
+  const OpGraph graph = three_layers();
+  CHECK(refusal(graph, {again(graph, "b1")}) ==
+        "operator 'b1' is of the backward pass: only operators of the forward pass run again");
+  CHECK(refusal(graph, {again(graph, "x")}) ==
+        "operator 'x' reads no tensor: what it outputs comes from outside of the graph");
+  CHECK(refusal(graph, {again(graph, "f0"), again(graph, "f0")}) ==
+        "operator 'f0' is recomputed twice");
+  CHECK(refusal(graph, {again(graph, "f1"), again(graph, "f0")}).find("is out of order") !=
+        std::string::npos);
+  CHECK(refusal(graph, {again(graph, "f0", "f2")}) ==
+        "the second run of 'f0' waits for 'f2', which is not of the backward pass");
+  // b1 reads f0@again.
+  CHECK(refusal(graph, {again(graph, "f0", "b1")}).find("cycle") != std::string::npos);
+
+  OpGraphBuilder marked("marked");
+  const OpId x = marked.add_operator({.name = "x"});
+  const OpId f = marked.add_operator({.name = "f", .recompute = false});
+  const OpId once = marked.add_operator({.name = "once", .per_step = true});
+  const OpId unread = marked.add_operator({.name = "unread"});
+  const OpId b = marked.add_operator({.name = "b", .forward = f});
+  for (const OpId op : {x, f, once, unread, b}) marked.set_time(op, "gpu", Time(1));
+  const TensorId input = marked.add_output(x, Bytes(1)), weight = marked.add_output(once, Bytes(1));
+  for (const OpId op : {f, unread}) marked.connect(input, op);
+  marked.connect(weight, f);
+  marked.connect(marked.add_output(f, Bytes(1)), b);
+  marked.add_output(unread, Bytes(1));
+  const OpGraph other = std::move(marked).build();
+  CHECK(
+      refusal(other, {again(other, "f")}) ==
+      "operator 'f' is marked \"recompute\": false: a second run would not give the same outputs");
+  CHECK(refusal(other, {again(other, "once")}) ==
+        "operator 'once' runs once per step, however many micro-batches there are");
+  CHECK(refusal(other, {again(other, "unread")}).find("is recomputed for nobody") !=
+        std::string::npos);
+  // The mark survives the file.
+  const OpGraph back = parse_graph(graph_to_json(other), "graph.json");
+  CHECK_FALSE(back[f].recompute);
+  CHECK(back[x].recompute);
+}
+
+TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memory that is kept") {
+  const OpGraph graph = three_layers();
+  const std::vector<Recomputation> list{again(graph, "f0", "b2")};
+  const auto faults = [&](const char* reader_of_first, std::int64_t held) {
+    GraphSketch sketch;
+    sketch.op("x", 0).op("f0", 2).op("f1", 3).op("f2", 4).op("b2", 5).op("b1", 6).op("b0", 7);
+    sketch.op("f0@again", 2);
+    for (const char* op : {"b2", "b1", "b0", "f0@again"}) sketch.backward(op);
+    sketch.tensor("x", 1, {"f0", "b0", "f0@again"});
+    if (std::string(reader_of_first).empty()) {
+      sketch.tensor("f0", 10, {"f1"}).tensor("f0@again", held, {"b1"});
+    } else {
+      sketch.tensor("f0", 10, {"f1", reader_of_first}).tensor("f0@again", held, {});
+    }
+    sketch.tensor("f1", 10, {"f2", "b2"}).tensor("f2", 5, {"b2"}).tensor("b2", 1, {"b1"});
+    sketch.tensor("b1", 1, {"b0"}).control("f0", "f0@again").control("b2", "f0@again");
+    std::string all;
+    for (const std::string& fault : check_recomputation(graph, sketch.build(), list))
+      all += fault + "\n";
+    return all;
+  };
+  const std::string apart =
+      "recomputation: operator 'f0@again' may be on another device than its first run\n";
+  CHECK(faults("", 10) == apart);  // a sketch has no colocation groups
+  CHECK(faults("", 9) ==
+        "recomputation: operator 'f0@again' holds other memory while it runs than it should\n" +
+            apart);
+  CHECK(faults("b1", 10) ==
+        "recomputation: operator 'b1' reads or waits for what it should not\n" + apart +
+            "recomputation: operator 'f0@again' holds an output that nobody is left to read\n");
+  CHECK(check_recomputation(graph, recomputing(graph, list), std::vector{again(graph, "f1", "b2")})
+            .size() >= 2);
+}
+
+}  // namespace
+}  // namespace baechi::testing
