@@ -110,8 +110,13 @@ class SecondRuns:
             for port in range(len(outputs)):
                 readers = [r for r in self.readers[name] if (name, port) in self.graph[r].inputs]
                 wanted = [
-                    r for r in readers if (self.graph[r].backward or r in runs if second
-                                           else not self.graph[r].backward)
+                    r
+                    for r in readers
+                    if (
+                        self.graph[r].backward or r in runs
+                        if second
+                        else not self.graph[r].backward
+                    )
                 ]
                 if not wanted and (second or readers):
                     temporary += outputs[port]

@@ -6,15 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from experiments.second_runs import SecondRuns, repeatable
 
 import baechi
+from experiments.second_runs import SecondRuns, repeatable
 
 SECOND_OF_THREE = 27 + 2  # nanoseconds: the step of three_layers(), and f0 once more
 
 
 def three_layers(*, marked: bool = False) -> baechi.Graph:
-    """x -> f0 -> f1 -> f2 -> b2 -> b1 -> b0; bi also reads what fi reads."""
+    """Chain: x -> f0 -> f1 -> f2 -> b2 -> b1 -> b0; bi also reads what fi reads."""
     builder = baechi.GraphBuilder("three")
     builder.add("x", {"gpu": 0}, outputs=[1])
     before = "x"
@@ -66,9 +66,7 @@ def test_graphs_of_second_runs_made_otherwise_take_as_long_and_hold_as_much() ->
     graph = three_layers()
     plan = baechi.place_graph(graph, one(21), recompute="auto")
     made = SecondRuns(graph).rewritten(["f0"])
-    replayed = baechi.simulate(
-        made, one(21), dict.fromkeys(made.names, "gpu:0"), order="program"
-    )
+    replayed = baechi.simulate(made, one(21), dict.fromkeys(made.names, "gpu:0"), order="program")
     assert replayed.makespan_ns == plan.makespan_ns
     assert replayed.peaks == plan.peaks
     assert repeatable(graph) == ["f0", "f1", "f2"]

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "baechi/base/units.h"
-#include "baechi/cluster/cluster.h"
+#include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/planner.h"
 

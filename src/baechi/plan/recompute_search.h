@@ -10,7 +10,6 @@
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
-#include "baechi/cluster/cluster.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/keep_or_recompute.h"
