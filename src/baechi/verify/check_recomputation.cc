@@ -81,12 +81,22 @@ class Comparison {
     Bytes held = is.temporary, holds = was.temporary;
     for (const TensorId tensor : step_.outputs(run)) held += step_.size(tensor);
     for (const TensorId tensor : original_.outputs(op)) holds += original_.size(tensor);
+    if (!readable(run, op)) say(run, "drops an output before it is read");
     if (held != holds) say(run, "holds other memory while it runs than it should");
     if (!same_times(run, op)) say(run, "takes another time than it should");
     if (is.pin != was.pin) say(run, "is pinned elsewhere");
     if (again != nullptr && (!is.group.has_value() || is.group != step_[op].group))
       say(run, "may be on another device than its first run");
     if (needs_of(run) != needs_for(op, again)) say(run, "reads or waits for what it should not");
+  }
+
+  // What somebody reads has its size.
+  bool readable(OpId run, OpId op) const {
+    const auto is = step_.outputs(run), was = original_.outputs(op);
+    if (is.size() != was.size()) return false;
+    return std::equal(is.begin(), is.end(), was.begin(), [&](TensorId made, TensorId given) {
+      return step_.consumers(made).empty() || step_.size(made) == original_.size(given);
+    });
   }
 
   bool same_times(OpId run, OpId op) const {

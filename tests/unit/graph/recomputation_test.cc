@@ -155,14 +155,21 @@ TEST_CASE("recomputation: what cannot run again is refused, with the reason") {
 TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memory that is kept") {
   const OpGraph graph = three_layers();
   const std::vector<Recomputation> list{again(graph, "f0", "b2")};
-  const auto faults = [&](const char* reader_of_first, std::int64_t held) {
+  const auto faults = [&](const char* reader_of_first, std::int64_t held,
+                          std::int64_t first_held = 10) {
     GraphSketch sketch;
-    sketch.op("x", 0).op("f0", 2).op("f1", 3).op("f2", 4).op("b2", 5).op("b1", 6).op("b0", 7);
+    sketch.op("x", 0)
+        .op("f0", 2, 10 - first_held)
+        .op("f1", 3)
+        .op("f2", 4)
+        .op("b2", 5)
+        .op("b1", 6)
+        .op("b0", 7);
     sketch.op("f0@again", 2);
     for (const char* op : {"b2", "b1", "b0", "f0@again"}) sketch.backward(op);
     sketch.tensor("x", 1, {"f0", "b0", "f0@again"});
     if (std::string(reader_of_first).empty()) {
-      sketch.tensor("f0", 10, {"f1"}).tensor("f0@again", held, {"b1"});
+      sketch.tensor("f0", first_held, {"f1"}).tensor("f0@again", held, {"b1"});
     } else {
       sketch.tensor("f0", 10, {"f1", reader_of_first}).tensor("f0@again", held, {});
     }
@@ -177,8 +184,11 @@ TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memor
       "recomputation: operator 'f0@again' may be on another device than its first run\n";
   CHECK(faults("", 10) == apart);  // a sketch has no colocation groups
   CHECK(faults("", 9) ==
+        "recomputation: operator 'f0@again' drops an output before it is read\n"
         "recomputation: operator 'f0@again' holds other memory while it runs than it should\n" +
             apart);
+  CHECK(faults("", 10, 0) ==
+        "recomputation: operator 'f0' drops an output before it is read\n" + apart);
   CHECK(faults("b1", 10) ==
         "recomputation: operator 'b1' reads or waits for what it should not\n" + apart +
             "recomputation: operator 'f0@again' holds an output that nobody is left to read\n");
