@@ -124,6 +124,11 @@ class Request:
                 f"order follows from the mode: {ORDER!r} runs operators in the order of the plan, "
                 "the other modes in that of the program"
             )
+        if self.search.get("recompute", "none") != "none":
+            raise InputError(
+                "recompute: a placed model runs every operator once; what second runs would bring "
+                "baechi.place_graph says for its graph"
+            )
         check_loss(self.loss)
         self.optimizer = optimizer_name(self.optimizer)
         if self.gradients not in GRADIENTS:

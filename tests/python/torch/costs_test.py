@@ -47,6 +47,16 @@ def chain() -> tuple[Any, Any]:
     return Chain(), baechi.torch.capture(Chain(), torch.randn(64, 256))
 
 
+def test_graphs_mark_what_a_second_run_would_not_make_again() -> None:
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Linear(8, 4)
+    )
+    captured = baechi.torch.capture(model, torch.randn(4, 8))
+    graph = graph_of(captured, estimate(captured, {"gpu": "a100"})).graph
+    marked = {graph[name].kind for name in graph.names if not graph[name].recompute}
+    assert marked == {"Dropout", "BatchNorm1d", "ReLU"}
+
+
 def test_private_names_of_this_torch_are_as_expected() -> None:
     assert versions.self_test() == []
 

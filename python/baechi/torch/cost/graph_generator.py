@@ -190,8 +190,13 @@ class _Assembly:
             inputs=inputs,
             after=sorted(set(after)),
             colocate=self._groups(index),
-            recompute=not (op.random or op.changed or op.changes_weights),
+            recompute=self._same_again(op),
         )
+
+    def _same_again(self, op: Op) -> bool:
+        """Whether a second run makes what the first one made, and changes nothing."""
+        written = any(len(self._captured.tensors[tensor].writers) > 1 for tensor in op.made)
+        return not (op.random or op.changed or op.changes_weights or written)
 
     def _gradient_targets(self, index: int) -> list[tuple[int, int]]:
         """Return the operators that the gradients of an operator's inputs go to, with the bytes."""
