@@ -24,6 +24,7 @@ from typing import Any
 import baechi.torch
 import safetensors.torch
 import torch
+import torch_models
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest, planned_step
 from baechi.torch.placing import placed_over
@@ -35,14 +36,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 import baechi
 from models.pytorch import MODELS
 
-STEPS = 3
+STEPS = 5
 TIMEOUT = timedelta(seconds=60)
 
-# Of models/pytorch: model, micro-batches, seed of the placement, for so many ranks.
+# Of models/pytorch or transformers: model, micro-batches, seed of the placement, for so many ranks.
 MODEL_CASES = {
-    4: [("two-tower", 1, 1), ("unet", 4, 3)],
-    2: [("transformer", 2, 1), ("mixtral", 4, 1), ("vit", 1, 2)],
+    4: [("two-tower", 1, 1), ("unet", 4, 3), ("hf:gpt2", 8, 2)],
+    2: [
+        *(("transformer", 2, 1), ("mixtral", 4, 1), ("vit", 1, 2)),
+        *(("hf:t5", 4, 1), ("hf:llama", 1, 2)),
+    ],
 }
+if not torch_models.TRANSFORMERS.keys() <= torch_models.ALL.keys():  # it is not installed
+    MODEL_CASES = {
+        world: [case for case in cases if not case[0].startswith("hf:")]
+        for world, cases in MODEL_CASES.items()
+    }
 _graphs: dict[str, list[Any]] = {}  # traced once
 
 
@@ -51,7 +60,10 @@ def doubled(value: Any) -> Any:
 
 
 def built(name: str) -> tuple[nn.Module, Any]:
-    """Return a model of models/pytorch in double precision, and a mini-batch."""
+    """Return a model in double precision, and a mini-batch."""
+    if name.startswith("hf:"):
+        case = torch_models.ALL[name.removeprefix("hf:")]
+        return torch_models.built(case).double(), doubled(case.inputs(8))
     entry = MODELS[name]
     torch.manual_seed(7)
     model = entry.build(entry.small()).double()
@@ -59,7 +71,7 @@ def built(name: str) -> tuple[nn.Module, Any]:
 
 
 def own_loss(output: Any) -> Any:
-    return output
+    return getattr(output, "loss", output)
 
 
 def trained(model: nn.Module, step: Callable[[], Any], optimizer: Any = None) -> list[float]:
