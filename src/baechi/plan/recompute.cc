@@ -187,10 +187,12 @@ std::optional<RecomputePlan> Planning::find(const Plan* without) {
   };
   const auto part = static_cast<std::int64_t>(static_cast<double>(work_of(request_)) * kRefining);
   for (int turn = 0; turn < 2; ++turn) {
+    const Time before = shortest()->makespan;
     RecomputePlan plan = search_.improved(*shortest());
     if (searches) plan = search_.refined(std::move(plan), part);
     found.push_back(plan);
     keep(search_.fit(search_.start_of(plan)));
+    if (shortest()->makespan >= before) break;
   }
   found.push_back(search_.improved(*shortest()));
   return std::move(*shortest());

@@ -76,9 +76,11 @@ RecomputeSearch::RecomputeSearch(const CostModel& costs, const SecondRuns& runs,
                                  const PlanRequest& request, std::int64_t work)
     : costs_(costs), runs_(runs), request_(request), work_(work) {}
 
-RecomputePlan RecomputeSearch::tried(const RecomputeStart& start, const Chosen& chosen) {
-  SecondRuns::Placed placed = runs_.in(start.sequence, chosen);
+RecomputePlan RecomputeSearch::tried(const RecomputeStart& start, const Chosen& chosen,
+                                     const SecondRuns::Leads& leads) {
+  SecondRuns::Placed placed = runs_.in(start.sequence, chosen, leads);
   RecomputePlan plan;
+  plan.leads = leads;
   plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), placed.again));
   plan.placed.device = start.device;
   for (const Recomputation& again : placed.again)
@@ -199,7 +201,8 @@ RecomputePlan RecomputeSearch::squeezed(RecomputePlan plan, const RecomputeStart
     plan = std::move(found);
     return true;
   };
-  const auto goes_on = [&] { return !plan.fits() && work_ > 0; };
+  const std::int64_t rest = work_ / 8 * 7;  // for others to spend
+  const auto goes_on = [&] { return !plan.fits() && work_ > rest; };
   for (bool better = true; better && goes_on();) {
     better = false;
     for (std::size_t i = 0; i < largest.size() && goes_on(); ++i)
@@ -239,13 +242,17 @@ void RecomputeSearch::measure(RecomputePlan& plan, const CostModel& costs) const
 
 RecomputePlan RecomputeSearch::improved(RecomputePlan plan) {
   const RecomputeStart start = start_of(plan);
+  const std::int64_t rest = work_ / 2;  // for others to spend
   Chosen chosen = chosen_in(plan);
-  const auto offer = [&](const Chosen& other) {
-    RecomputePlan found = tried(start, other);
+  const auto offer_with = [&](const Chosen& other, const SecondRuns::Leads& leads) {
+    RecomputePlan found = tried(start, other, leads);
     if (!found.fits() || found.makespan >= plan.makespan) return false;
     plan = std::move(found);
     chosen = chosen_in(plan);
     return true;
+  };
+  const auto offer = [&](const Chosen& other) {
+    return offer_with(other, SecondRuns::Leads(plan.leads));
   };
   // Without what takes longest for its bytes, in ever smaller parts.
   const auto ranked = [&](bool is_chosen) {
@@ -261,9 +268,10 @@ RecomputePlan RecomputeSearch::improved(RecomputePlan plan) {
     std::sort(ops.begin(), ops.end());
     return ops;
   };
-  for (std::size_t part = std::max<std::size_t>(plan.again.size() / 2, 1); work_ > 0; part /= 2) {
+  for (std::size_t part = std::max<std::size_t>(plan.again.size() / 2, 1); work_ > rest;
+       part /= 2) {
     const auto ops = ranked(true);
-    for (std::size_t begin = 0; begin < ops.size() && work_ > 0; begin += part) {
+    for (std::size_t begin = 0; begin < ops.size() && work_ > rest; begin += part) {
       Chosen fewer = chosen;
       for (std::size_t i = begin; i < std::min(begin + part, ops.size()); ++i)
         fewer[ops[i].second] = false;
@@ -273,18 +281,28 @@ RecomputePlan RecomputeSearch::improved(RecomputePlan plan) {
   }
   // One more for one or two less, where there are few.
   bool better = true;
-  while (better && work_ > 0) {
+  while (better && work_ > rest) {
     better = false;
     const auto in = ranked(true), out = ranked(false);
     if (in.size() * out.size() > kMostSwaps) break;
-    for (std::size_t i = 0; i < in.size() && !better && work_ > 0; ++i)
-      for (std::size_t j = 0; j < out.size() && !better && work_ > 0; ++j) {
+    for (std::size_t i = 0; i < in.size() && !better && work_ > rest; ++i)
+      for (std::size_t j = 0; j < out.size() && !better && work_ > rest; ++j) {
         Chosen other = chosen;
         other[in[i].second] = false;
         other[out[j].second] = true;
         better = offer(other);
       }
   }
+  // Earlier, while a device waits for others.
+  for (const DeviceId device : costs_.cluster().devices())
+    for (const std::uint32_t lead : {1U, 2U, 4U, 8U, 16U}) {
+      if (costs_.cluster().num_devices() == 1 || work_ <= rest) break;
+      SecondRuns::Leads leads = plan.leads;
+      leads.resize(costs_.graph().num_ops());
+      for (const Recomputation& again : plan.again)
+        if (start.device[again.op] == device) leads[again.op] = lead;
+      if (leads != plan.leads) offer_with(Chosen(chosen), leads);
+    }
   return plan;
 }
 

@@ -28,6 +28,7 @@ struct RecomputeStart {
 // Second runs and their plan, simulated.
 struct RecomputePlan {
   std::vector<Recomputation> again;
+  SecondRuns::Leads leads;  // empty: none
   std::shared_ptr<const OpGraph> graph;
   PlacedGraph placed;  // of `graph`
   Time makespan;
@@ -58,7 +59,8 @@ class RecomputeSearch {
 
  private:
   using Chosen = IdVector<OpId, bool>;
-  RecomputePlan tried(const RecomputeStart& start, const Chosen& chosen);
+  RecomputePlan tried(const RecomputeStart& start, const Chosen& chosen,
+                      const SecondRuns::Leads& leads = {});
   RecomputePlan squeezed(RecomputePlan plan, const RecomputeStart& start);
   std::optional<RecomputePlan> repaired(RecomputePlan plan);
   void measure(RecomputePlan& plan, const CostModel& costs) const;

@@ -45,7 +45,7 @@ std::optional<OpId> SecondRuns::gradient_for(OpId reader, std::size_t before,
 }
 
 SecondRuns::Placed SecondRuns::in(const std::vector<OpId>& sequence,
-                                  const IdVector<OpId, bool>& chosen) const {
+                                  const IdVector<OpId, bool>& chosen, const Leads& leads) const {
   IdVector<OpId, std::size_t> position(graph_.num_ops());
   for (std::size_t i = 0; i < sequence.size(); ++i) position[sequence[i]] = i;
   IdVector<OpId, std::optional<std::size_t>> first(graph_.num_ops());  // reader of the second run
@@ -67,6 +67,11 @@ SecondRuns::Placed SecondRuns::in(const std::vector<OpId>& sequence,
     after[op] = gradient_for(sequence[*reader], *reader, position);
     if (!after[op].has_value() || position[*after[op]] <= last_forward) continue;
     first[op] = reader;
+    for (std::uint32_t i = 0; i < (leads.empty() ? 0 : leads[op]); ++i) {
+      const auto earlier = gradient_for(*after[op], position[*after[op]], position);
+      if (!earlier.has_value() || position[*earlier] <= last_forward) break;
+      after[op] = earlier;
+    }
   }
 
   Placed placed;

@@ -3,6 +3,7 @@
 // Beyond the paper.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -29,8 +30,12 @@ class SecondRuns {
   // Those of `chosen` that are of use where the step runs in `sequence`, which is topological: each
   // stands before its first reader, and waits for the gradient that this reader waits for. Left out
   // are those that nobody would read, and those whose first reader comes no later than
-  // the last reader of the first run, or waits for no gradient.
-  Placed in(const std::vector<OpId>& sequence, const IdVector<OpId, bool>& chosen) const;
+  // the last reader of the first run, or waits for no gradient. Where `leads` has them, so many
+  // gradients earlier: one that is ready sooner lets a device repeat what it will need while it waits
+  // for others, and hold it for longer.
+  using Leads = IdVector<OpId, std::uint32_t>;
+  Placed in(const std::vector<OpId>& sequence, const IdVector<OpId, bool>& chosen,
+            const Leads& leads = {}) const;
 
  private:
   std::optional<OpId> gradient_for(OpId reader, std::size_t before,
