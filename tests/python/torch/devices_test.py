@@ -165,3 +165,20 @@ def test_recurrent_weights_are_laid_out_where_they_went(sim: ModuleType) -> None
     )
     assert there[-1] == torch.device("sim:2")  # on the host, too, if a graph was made there
     placed.restore()
+
+
+@pytest.mark.parametrize("devices", [["sim:0", "sim:0"], ["sim:0", "sim:1"]])
+def test_a_placed_model_that_nobody_has_any_more_leaves_its_devices(
+    sim: ModuleType, devices: list[str]
+) -> None:
+    """PyTorch holds on to the hooks of weights, and with them to what these know."""
+    sim.configure(devices=2)
+    before = [sim.memory_allocated(i) for i in range(2)]
+    model, x = wide(), torch.randn(4, 256)
+    baechi.torch.place(model, x, "2x1GiB", devices=devices, method="random", seed=1, tier=1)
+    for _ in range(2):
+        model(x).sum().backward()
+    assert max(sim.memory_allocated(i) for i in range(2)) >= 1 << 18
+    del model
+    gc.collect()
+    assert [sim.memory_allocated(i) for i in range(2)] == before

@@ -310,12 +310,15 @@ class Assigner:
     def _hook_trained(self) -> None:
         for tensor in self._unhooked:
             if tensor.requires_grad:
-                hook = tensor.register_post_accumulate_grad_hook(self._keep_gradient)
+                # PyTorch holds on to what a weight's hook knows even when nobody has the weight.
+                keep = functools.partial(_keep_gradient, self._callers)
+                hook = tensor.register_post_accumulate_grad_hook(keep)
                 self._hooks.append(hook)
         self._unhooked = [t for t in self._unhooked if not t.requires_grad]
 
-    def _keep_gradient(self, weight: torch.Tensor) -> None:
-        """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
-        callers = self._callers.get(weight.device)
-        for tensor in dense_in(weight.grad) if callers is not None else ():
-            tensor.record_stream(callers)
+
+def _keep_gradient(callers: Mapping[torch.device, Any], weight: torch.Tensor) -> None:
+    """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
+    stream = callers.get(weight.device)
+    for tensor in dense_in(weight.grad) if stream is not None else ():
+        tensor.record_stream(stream)
