@@ -12,7 +12,6 @@ import contextlib
 import functools
 import threading
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,8 +32,10 @@ from baechi.torch.base.function_rules import (
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record import refusals
-from baechi.torch.record.autograd_graph import NodeRecorder, told_before
+from baechi.torch.record.autograd_graph import NodeRecorder
+from baechi.torch.record.inner_backwards import InnerBackwards
 from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.operator_runs import OperatorRuns
 from baechi.torch.record.products import Products
 from baechi.torch.record.recomputed import RunAgain
 from baechi.torch.record.recorded_step import (
@@ -92,7 +93,6 @@ class Recorder(Interceptor):
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
         self._thread = threading.get_ident()
-        self.ops: list[Op] = []
         self.weights: dict[str, Weight] = {}
         self.aliases: dict[str, str] = {}
         self.units: set[str] = set()
@@ -102,6 +102,8 @@ class Recorder(Interceptor):
         self.spilling: Spilling | None = None  # where the model has no room
         self._storages = Storages(self.trace, self._bytes_of)
         self.tensors = self._storages.tensors
+        self._runs = OperatorRuns(self._storages, self.trace)
+        self.ops = self._runs.ops
         self.autograd = NodeRecorder(
             self._op_of_number,
             self._weight_name,
@@ -120,12 +122,9 @@ class Recorder(Interceptor):
         self._failed: str | None = None
         self._formulas = _private.flop_formulas()
         self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
-        self._op: int | None = None
-        self._first_numbers: list[int] = []  # of the autograd nodes of each op
         self._kept: dict[int, Any] = {}  # references to what autograd keeps, by id
         self._kept_of: dict[tuple[int, int], int] = {}  # how many, by operator and storage
-        self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
-        self._inner_keys: dict[str, int] = {}  # how often each was made
+        self._inner = InnerBackwards(self._runs, self._storages, self.seen, self._see)
         self._forwarded = False
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -159,6 +158,11 @@ class Recorder(Interceptor):
 
     # Module calls and functions
 
+    @property
+    def _op(self) -> int | None:
+        """The operator of the forward that runs."""
+        return self._runs.now
+
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
@@ -186,7 +190,7 @@ class Recorder(Interceptor):
             if name in TRANSFORMS:
                 stack.enter_context(_private_autograd.without_saved_hooks(self.pack))
             if name == DIFFERENTIATES and self._op is not None:
-                call = functools.partial(self._differentiate, self._op, call)
+                call = functools.partial(self._inner.run, self._op, call)
             return self._finish(call(*args, **kwargs), args, kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -236,10 +240,7 @@ class Recorder(Interceptor):
         if self._op is not None or self._forwarded:
             yield
             return
-        index = len(self.ops)
-        self.ops.append(op)
-        self._first_numbers.append(_private_autograd.next_sequence_number())
-        self._op = index
+        index = self._runs.begin(op)
         op.arrives = self._storages.bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
             number = self._see(tensor, None)
@@ -248,7 +249,7 @@ class Recorder(Interceptor):
             origin = self._origins.get(id(tensor))
             if origin is not None and origin[0]() is tensor:
                 self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
-        self._storages.open_segment(index)
+        self._runs.measure()
         try:
             with self._present(op, args, kwargs):
                 yield
@@ -256,86 +257,7 @@ class Recorder(Interceptor):
             self._failed = op.key
             raise
         finally:
-            self._storages.close_segment(op.forward)
-            op.end = len(self.trace)
-            self._op = None
-
-    def _differentiate(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run `torch.autograd.grad`: what it runs of an operator's backward runs where that did."""
-        outputs = list(tensors_in(args[:1] or kwargs.get("outputs")))
-        roots = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-        self.ops[index].inner = self._base_of(roots[0]) if roots else None
-        inputs: Any = args[1] if len(args) > 1 else kwargs.get("inputs")
-        inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-        try:
-            with told_before(roots, functools.partial(self._inner_begins, index)):
-                slopes = call(*args, **kwargs)
-            for slope, by in zip(slopes, inputs, strict=True):
-                if slope is not None and getattr(by, "grad_fn", None) is not None:
-                    self._arrives(index, slope, self._base_of(by.grad_fn))
-            return slopes
-        finally:
-            self._continue_as(index)
-
-    def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
-        """Take note that a slope goes to where what it is by was made."""
-        writers = self.tensors[self.tensor_of(slope, None)].writers
-        if base is None or not writers or self.ops[writers[-1]].inner == base:
-            return
-        reader = self._inner_op(index, base)
-        number = self._see(slope, reader)
-        if number is not None:
-            self.seen[number].reader = reader
-            self.ops[reader].takes.append(number)
-
-    def _base_of(self, node: Any) -> int | None:
-        """Return the operator of the forward that an autograd node, or what made it, is of."""
-        number = _private_autograd.sequence_number(node)
-        if number >= _private_autograd.next_sequence_number():
-            return None  # the accumulation of a leaf
-        index = bisect_right(self._first_numbers, number) - 1
-        inner = self.ops[index].inner if index >= 0 else None
-        return inner if inner is not None else index if index >= 0 else None
-
-    def _inner_begins(self, index: int, node: Any, gradients: Any) -> None:
-        """Take note that `torch.autograd.grad` is about to run a node with gradients."""
-        base = self._base_of(node)
-        if self._op is None or base is None:
-            return
-        op = self.ops[self._inner_op(index, base)]
-        op.grads |= torch.is_grad_enabled()
-        for gradient in dense_in(gradients):
-            tensor = self.tensor_of(gradient, None)
-            writers = [w for w in self.tensors[tensor].writers if w != self._op]
-            if writers and all(self.seen[number].tensor != tensor for number in op.takes):
-                op.takes.append(len(self.seen))
-                size = rounded(gradient.numel() * gradient.element_size())
-                self._handed.append(TensorObject(tensor, size, writers[-1:], reader=self._op))
-                self.seen.append(self._handed[-1])
-
-    def _inner_op(self, index: int, base: int) -> int:
-        """Return the operator for what `torch.autograd.grad` runs of the backward of another."""
-        if self._op is None or self._op == index or self.ops[self._op].inner != base:
-            grad = self.ops[index]
-            key = f"{grad.key}>{self.ops[base].key}"
-            number = self._inner_keys[key] = self._inner_keys.get(key, 0) + 1
-            key = key if number == 1 else f"{key}#{number}"
-            self.ops.append(Op(key, grad.kind, None, grad.scope, inner=base))
-            self._first_numbers.append(_private_autograd.next_sequence_number())
-            self._continue_as(len(self.ops) - 1)
-        return len(self.ops) - 1
-
-    def _continue_as(self, index: int) -> None:
-        """Book what runs next to another operator."""
-        if self._op is not None and self._op != index:
-            before = self.ops[self._op]
-            self._storages.close_segment(before.forward)
-            before.end = len(self.trace)
-            for gradient in self._handed:
-                gradient.until = before.end
-            self._handed.clear()
-            self._op = index
-            self._storages.open_segment(index)
+            self._runs.end()
 
     def _present(self, op: Op, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
         """Have what an operator reads on the device while it runs."""
@@ -422,8 +344,7 @@ class Recorder(Interceptor):
     def _op_of_number(self, number: int) -> int | None:
         if number >= self._end_number:
             return None  # the accumulation of a leaf
-        index = bisect_right(self._first_numbers, number) - 1
-        return index if index >= 0 else None
+        return self._runs.of_number(number)
 
     def number_end(self) -> None:
         """Take note of where the autograd nodes of the forward end."""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what `torch.autograd.grad` runs in a forward: each operator's part where that runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baechi.torch.base import _private_autograd
+from baechi.torch.base.nested import dense_in, tensors_in
+from baechi.torch.record.autograd_graph import told_before
+from baechi.torch.record.operator_runs import OperatorRuns
+from baechi.torch.record.recorded_step import Op, TensorObject, rounded
+from baechi.torch.record.storages import Storages
+
+
+class InnerBackwards:
+    """The operators beside a call of `torch.autograd.grad`, for what it runs of others."""
+
+    def __init__(
+        self,
+        runs: OperatorRuns,
+        storages: Storages,
+        seen: list[TensorObject],
+        see: Callable[[torch.Tensor, int | None], int | None],
+    ) -> None:
+        self._runs = runs
+        self._storages = storages
+        self._seen = seen
+        self._see = see  # the number in `seen` of a tensor, and who made it
+        self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
+        self._keys: dict[str, int] = {}  # how often each was made
+
+    def run(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run `torch.autograd.grad`, which is the operator with this number."""
+        outputs = list(tensors_in(args[:1] or kwargs.get("outputs")))
+        roots = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+        self._runs.ops[index].inner = self._base_of(roots[0]) if roots else None
+        inputs: Any = args[1] if len(args) > 1 else kwargs.get("inputs")
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        try:
+            with told_before(roots, functools.partial(self._begins, index)):
+                slopes = call(*args, **kwargs)
+            for slope, by in zip(slopes, inputs, strict=True):
+                if slope is not None and getattr(by, "grad_fn", None) is not None:
+                    self._arrives(index, slope, self._base_of(by.grad_fn))
+            return slopes
+        finally:
+            self._continue_as(index)
+
+    def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
+        """Take note that a slope goes to where what it is by was made."""
+        writers = self._storages.tensors[self._storages.tensor_of(slope, None)].writers
+        if base is None or not writers or self._runs.ops[writers[-1]].inner == base:
+            return
+        reader = self._op_for(index, base)
+        number = self._see(slope, reader)
+        if number is not None:
+            self._seen[number].reader = reader
+            self._runs.ops[reader].takes.append(number)
+
+    def _base_of(self, node: Any) -> int | None:
+        """Return the operator of the forward that an autograd node, or what made it, is of."""
+        number = _private_autograd.sequence_number(node)
+        if number >= _private_autograd.next_sequence_number():
+            return None  # the accumulation of a leaf
+        index = self._runs.of_number(number)
+        inner = None if index is None else self._runs.ops[index].inner
+        return index if inner is None else inner
+
+    def _begins(self, index: int, node: Any, gradients: Any) -> None:
+        """Take note that a node is about to run with gradients."""
+        base = self._base_of(node)
+        if self._runs.now is None or base is None:
+            return
+        op = self._runs.ops[self._op_for(index, base)]
+        op.grads |= torch.is_grad_enabled()
+        for gradient in dense_in(gradients):
+            tensor = self._storages.tensor_of(gradient, None)
+            now = self._runs.now
+            writers = [w for w in self._storages.tensors[tensor].writers if w != now]
+            if writers and all(self._seen[number].tensor != tensor for number in op.takes):
+                op.takes.append(len(self._seen))
+                size = rounded(gradient.numel() * gradient.element_size())
+                self._handed.append(TensorObject(tensor, size, writers[-1:], reader=now))
+                self._seen.append(self._handed[-1])
+
+    def _op_for(self, index: int, base: int) -> int:
+        """Return the operator for what is run of the backward of another."""
+        ops, now = self._runs.ops, self._runs.now
+        if now is None or now == index or ops[now].inner != base:
+            grad = ops[index]
+            key = f"{grad.key}>{ops[base].key}"
+            number = self._keys[key] = self._keys.get(key, 0) + 1
+            key = key if number == 1 else f"{key}#{number}"
+            self._runs.add(Op(key, grad.kind, None, grad.scope, inner=base))
+            self._continue_as(len(ops) - 1)
+        return len(ops) - 1
+
+    def _continue_as(self, index: int) -> None:
+        """Book what runs next to another operator."""
+        now = self._runs.now
+        if now is not None and now != index:
+            self._runs.end()
+            for gradient in self._handed:
+                gradient.until = self._runs.ops[now].end
+            self._handed.clear()
+            self._runs.now = index
+            self._runs.measure()
