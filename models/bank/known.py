@@ -33,12 +33,6 @@ _HELD = [
         always=False,
     )
 ]
-_RARELY = [
-    Known("", "PEAK", "3% to 7% under in one of ten trials, not understood", always=False),
-]
-_MATRICES = [
-    Known("", "PEAK", "up to 13% under in one of ten trials, not understood", always=False),
-]
 _NO_GRADIENT = [
     Known(
         "",
@@ -64,8 +58,6 @@ _FROM_BEFORE = [
     )
 ]
 KNOWN: dict[str, list[Known]] = {
-    "complex-spectrum": _MATRICES,
-    "gaussian-process": _MATRICES,
     "maml": _FORCES,
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
@@ -85,6 +77,4 @@ KNOWN: dict[str, list[Known]] = {
     "rounded": _NO_GRADIENT,
     "streaming": _FROM_BEFORE,
     "equilibrium": _REACHED,
-    "flow": _RARELY,
-    "wav2vec2": _RARELY,
 }

@@ -28,6 +28,7 @@ from torch_models import ALL, built, deep
 from training_steps import loss_like, loss_of
 
 import baechi
+from models.bank import ENTRIES
 from models.pytorch import MODELS
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
@@ -383,3 +384,22 @@ def test_a_plan_that_fits_only_without_gradients_says_so() -> None:
     assert placed.gradients == "freed"
     assert placed.peaks["gpu:0"] <= between
     placed.restore()
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("gaussian-process", (3, 29)), ("complex-spectrum", (13, 14, 30))]
+)
+def test_peaks_of_factorisations_and_of_complex_numbers(name: str, seeds: tuple[int, ...]) -> None:
+    """Sums inside a node are none of gradients; what is conjugated lazily arrives so."""
+    entry = ENTRIES[name]
+    inputs = entry.inputs(4, 1).double()
+    for seed in seeds:
+        torch.manual_seed(7)
+        model = entry.build().double()
+        placed = placed_on(3, model, inputs, method="random", seed=seed, mode="streams")
+        measured = measured_peaks(model, inputs, "sgd", 3, lambda m, x: loss_like(m(x)))
+        check_close(placed.peaks, measured)
+        held = [sim.memory_allocated(device) for device in range(3)]
+        loss_like(model(inputs)).backward()  # none is leaked
+        assert [sim.memory_allocated(device) for device in range(3)] == held
+        placed.restore()

@@ -107,7 +107,7 @@ def without(function: Any, line: str) -> Any:
     ("function", "line"),
     [
         (communication._hop, "send.wait_event(producer.record_event())"),
-        (communication._hop, "tensor.record_stream(send)"),
+        (communication._hop, "stored.record_stream(send)"),
         (communication._hop, "copy.record_stream(consumer)"),
         (
             communication._Transfer.backward,

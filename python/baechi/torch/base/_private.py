@@ -106,6 +106,30 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that is conjugated or negated lazily as it lies in memory."""
+    if not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    with torch.no_grad():
+        stored = tensor.conj() if tensor.is_conj() else tensor
+        return torch._neg_view(stored) if stored.is_neg() else stored
+
+
+def be_as_lazy(stored: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Have a tensor conjugated and negated lazily where another one is."""
+    torch._C._set_conj(stored, tensor.is_conj())
+    torch._C._set_neg(stored, tensor.is_neg())
+
+
+def keep_for(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    """Have the allocator keep a tensor's memory until a stream is past what it was asked so far.
+
+    `record_stream` of a tensor that is conjugated or negated lazily keeps the memory of a copy, and
+    leaks it: PyTorch looks for a result that there is not.
+    """
+    as_stored(tensor).record_stream(stream)
+
+
 def only_autograd_holds(tensor: torch.Tensor) -> bool:
     """Whether an argument of an operator that the engine calls is held by nothing else.
 

@@ -84,6 +84,8 @@ STAY = frozenset(
         "_to_copy",
     ]
 )
+# As what a conversion to another type runs that says nothing of a device: where it is planned.
+CONVERSION = "type"
 # `torch.autograd.grad`: a copy of what it differentiates by is not what was computed from.
 DIFFERENTIATES = "grad"
 # Functions with arguments that may be on the host whatever the device.
@@ -188,3 +190,12 @@ def changed_arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterat
             continue
         value = kwargs.get(argument.name, args[position] if position < len(args) else None)
         yield from tensors_in(value)
+
+
+def converts(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function only makes numbers of another type: `x.to(dtype)`, if it does not yet."""
+    if name != "to" or not args or not isinstance(args[0], torch.Tensor):
+        return False
+    given = [*args[1:2], *(kwargs.get(key) for key in ("device", "other", "dtype"))]
+    wanted = [one for one in given if one is not None]
+    return len(wanted) == 1 and isinstance(wanted[0], torch.dtype) and wanted[0] != args[0].dtype

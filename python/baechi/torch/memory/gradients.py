@@ -107,6 +107,7 @@ class Gradients:
             self._run(index, node, made)
             begins = node.at
         for storage in self._sent:
+            storage.holders = 1
             self._drop(storage, self._next())
         return set(self._made)
 
@@ -182,6 +183,7 @@ class Gradients:
             return
         size = rounded(gradient.bytes)
         copy = _Storage(self._devices[gradient.target], size, self._next(), 1)
+        leaves.storage.holders += gradient.held
         self._let_go(leaves.storage)
         into = self._arrived if meets else self._buffers
         self._add(into, gradient.place, _Held(copy, True), size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ class Gradient:
     tensor: int | None = None  # its storage; None when there is no gradient
     bytes: int = 0  # of its values, rounded as an allocator does
     addable: bool = True  # the engine may add to it in place when nothing else holds its storage
+    held: bool = False  # once sent, until the backward ends: it refers to its storage several times
 
     @property
     def place(self) -> tuple[int, int]:
@@ -95,7 +96,7 @@ class NodeRecorder:
         order = {id(node): position for position, node in enumerate(self.nodes)}
         for node in self.nodes:
             node.gives = [
-                Gradient(order[id(self._found[g.target])], g.slot, g.tensor, g.bytes, g.addable)
+                replace(g, target=order[id(self._found[g.target])])
                 for g in node.gives
                 if id(self._found[g.target]) in order
             ]
@@ -155,7 +156,8 @@ class NodeRecorder:
                 node.gives.append(Gradient(*edge))
                 continue
             size = tensor.numel() * tensor.element_size()
-            node.gives.append(Gradient(*edge, self._place_of(tensor), size, _is_addable(tensor)))
+            place, addable = self._place_of(tensor), _is_addable(tensor)
+            node.gives.append(Gradient(*edge, place, size, addable, _is_view_by_value(tensor)))
         self.nodes.append(node)
 
 
@@ -197,3 +199,16 @@ def _is_addable(tensor: torch.Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+def _is_view_by_value(tensor: torch.Tensor) -> bool:
+    """Whether a view has other values than what it is a view of: a part of complex numbers, say.
+
+    Autograd knows how to make such a view again, and holds what it is of for that, too: it is not
+    to be told from one that is held elsewhere (`run.sent_gradients`).
+    """
+    base = tensor._base
+    if base is None:
+        return False
+    lazy = tensor.is_conj() != base.is_conj() or tensor.is_neg() != base.is_neg()
+    return lazy or tensor.is_complex() != base.is_complex()

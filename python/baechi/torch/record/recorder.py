@@ -370,7 +370,8 @@ class Recorder(Interceptor):
         if not backward:
             op.random = op.random or torch.Tag.nondeterministic_seeded in func.tags
             self._read(op, args, kwargs)
-        if backward and func is torch.ops.aten.add.Tensor and self.again.op is None:
+        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
+        if sums and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
         outs = list(dense_in(out))
@@ -390,7 +391,6 @@ class Recorder(Interceptor):
         made = tuple(range(first_made, len(self.tensors)))
         reads = self._storages.bytes_read(self._arguments(args, kwargs))
         known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
-        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
         again = self.again.op if backward else None
         runs = index if again is None else again
         self.trace.append(KernelRun(runs, backward, known, made, sums, again is not None))

@@ -321,4 +321,4 @@ def _keep_gradient(callers: Mapping[torch.device, Any], weight: torch.Tensor) ->
     """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
     stream = callers.get(weight.device)
     for tensor in dense_in(weight.grad) if stream is not None else ():
-        tensor.record_stream(stream)
+        _private.keep_for(tensor, stream)

@@ -50,16 +50,18 @@ def _numbers(stream: Any) -> tuple[int, int, int]:
 
 def _hop(tensor: torch.Tensor, producer: Any, send: Any, receive: Any, consumer: Any) -> Any:
     send.wait_event(producer.record_event())
+    stored = _private.as_stored(tensor)
     if send.device == receive.device:
         with _private.on_stream(send):
-            copy = tensor.clone()
+            copy = stored.clone()
         receive.wait_event(send.record_event())
         copy.record_stream(receive)
     else:
         with _private.on_stream(send), _private.on_stream(receive):
-            copy = tensor.to(receive.device, non_blocking=True)
-    tensor.record_stream(send)
+            copy = stored.to(receive.device, non_blocking=True)
+    stored.record_stream(send)
     copy.record_stream(consumer)
+    _private.be_as_lazy(copy, tensor)
     return copy
 
 
@@ -294,6 +296,6 @@ class Links:
         if source.own_stream is None:
             return _Clone.apply(tensor)
         target.own_stream.wait_event(source.own_stream.record_event())
-        tensor.record_stream(target.own_stream)
+        _private.keep_for(tensor, target.own_stream)
         with target.computing():
             return _Clone.apply(tensor)

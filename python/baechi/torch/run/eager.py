@@ -23,12 +23,14 @@ from torch import nn
 from baechi.torch.base import _private_autograd
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
+    CONVERSION,
     DIFFERENTIATES,
     STAY,
     TRANSFORMS,
     UNCOUNTED_CHANGES,
     asked_device,
     changes_argument,
+    converts,
     is_host,
     on_host_by_intent,
     with_host_arguments,
@@ -206,6 +208,7 @@ class EagerRunner(Interceptor):
             known = scope.planned[index] = (name, key, self._device_of.get(key))
             if key not in self._recorded:
                 self._new(key)
+        name = CONVERSION if converts(name, args, kwargs) else name
         args = with_host_arguments(name, args, self._copied_to_host)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
         changes = changes_argument(name, kwargs)

@@ -125,7 +125,7 @@ class SentTensors:
             if target.own_stream is not None:  # made on the caller's stream
                 callers = torch.accelerator.current_stream(tensor.device)
                 target.own_stream.wait_event(callers.record_event())
-                tensor.record_stream(target.own_stream)
+                _private.keep_for(tensor, target.own_stream)
             return tensor
         copy = self.copy(tensor, source, target)
         return copy.arrival.wait()
@@ -151,7 +151,7 @@ class SentTensors:
             copy = tensor.to(target.torch_device, non_blocking=not tensor.is_pinned())
         self.links.transfers += 1
         self.links.bytes += copy.numel() * copy.element_size()
-        copy.record_stream(target.stream)
+        _private.keep_for(copy, target.stream)
         return Arrival(copy, stream.record_event(), target.stream, None).wait()
 
     def copy(
@@ -365,7 +365,7 @@ class SentTensors:
         """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""
         source = self.owner(tensor)
         if source is not None and source.own_stream is not None:
-            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+            _private.keep_for(tensor, torch.accelerator.current_stream(tensor.device))
 
     def sent_home(self, tensor: torch.Tensor, home: torch.device | None) -> torch.Tensor:
         """Return a tensor as the caller may read it."""

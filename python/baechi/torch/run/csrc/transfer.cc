@@ -55,17 +55,27 @@ struct Hop {
   c10::Stream producer, send, receive, consumer;
 };
 
+// A tensor that is conjugated or negated lazily, as it lies in memory. PyTorch's record_stream of
+// the tensor itself would keep the memory of a copy, and leak it.
+at::Tensor as_stored(const at::Tensor& tensor) {
+  const at::NoGradGuard no_nodes;
+  const at::Tensor stored = tensor.is_conj() ? tensor.conj() : tensor;
+  return stored.is_neg() ? stored._neg_view() : stored;
+}
+
 // Copies `tensor` behind what the producer was asked to do so far. The result may be read on
-// `receive`; a reader on another stream waits for `receive` first.
+// `receive`; a reader on another stream waits for `receive` first. It is as lazy as `tensor`:
+// kernels need as much memory for either.
 at::Tensor hop(const at::Tensor& tensor, const Hop& streams) {
   c10::Event ready(streams.producer.device_type());
   ready.record(streams.producer);
   ready.block(streams.send);
   const bool within = streams.send.device() == streams.receive.device();
+  const at::Tensor stored = as_stored(tensor);
   at::Tensor copy;
   if (within) {
     const c10::StreamGuard guard(streams.send);
-    copy = tensor.clone();
+    copy = stored.clone();
     c10::Event sent(streams.send.device_type());
     sent.record(streams.send);
     sent.block(streams.receive);
@@ -74,11 +84,13 @@ at::Tensor hop(const at::Tensor& tensor, const Hop& streams) {
     // A copy between devices is ordered behind the current streams of both.
     const c10::StreamGuard sending(streams.send);
     const c10::StreamGuard receiving(streams.receive);
-    copy = tensor.to(streams.receive.device(), /*non_blocking=*/true);
+    copy = stored.to(streams.receive.device(), /*non_blocking=*/true);
   }
   // The allocators must not hand out either memory before these streams are past the copy.
-  tensor.record_stream(streams.send);
+  stored.record_stream(streams.send);
   copy.record_stream(streams.consumer);
+  copy._set_conj(tensor.is_conj());
+  copy._set_neg(tensor.is_neg());
   return copy;
 }
 
