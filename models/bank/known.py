@@ -49,14 +49,6 @@ _REACHED = [
         always=False,
     )
 ]
-_FROM_BEFORE = [
-    Known(
-        "",
-        "PEAK",
-        "what a model keeps from the last call beside what replaces it is not foreseen",
-        always=False,
-    )
-]
 KNOWN: dict[str, list[Known]] = {
     "maml": _FORCES,
     "energy-forces": _FORCES,
@@ -75,6 +67,5 @@ KNOWN: dict[str, list[Known]] = {
     ],
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
-    "streaming": _FROM_BEFORE,
     "equilibrium": _REACHED,
 }

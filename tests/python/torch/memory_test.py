@@ -387,9 +387,10 @@ def test_a_plan_that_fits_only_without_gradients_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seeds"), [("gaussian-process", (3, 29)), ("complex-spectrum", (13, 14, 30))]
+    ("name", "seeds"),
+    [("gaussian-process", (3, 29)), ("complex-spectrum", (13, 14, 30))],
 )
-def test_peaks_of_factorisations_and_of_complex_numbers(name: str, seeds: tuple[int, ...]) -> None:
+def test_peaks_of_models_of_the_bank(name: str, seeds: tuple[int, ...]) -> None:
     """Sums inside a node are none of gradients; what is conjugated lazily arrives so."""
     entry = ENTRIES[name]
     inputs = entry.inputs(4, 1).double()
@@ -403,3 +404,12 @@ def test_peaks_of_factorisations_and_of_complex_numbers(name: str, seeds: tuple[
         loss_like(model(inputs)).backward()  # none is leaked
         assert [sim.memory_allocated(device) for device in range(3)] == held
         placed.restore()
+
+
+@pytest.mark.filterwarnings("ignore:Streaming ran")  # its second call reads what it kept
+def test_what_a_model_keeps_is_there_beside_what_replaces_it() -> None:
+    entry = ENTRIES["streaming"]
+    model, inputs = entry.build().double(), entry.inputs(4, 1).double()
+    placed = placed_on(1, model, inputs, method="single")
+    measured = measured_peaks(model, inputs, "sgd", 1, lambda m, x: loss_like(m(x)))
+    assert list(placed.peaks.values()) == measured

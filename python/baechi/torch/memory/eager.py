@@ -205,10 +205,25 @@ class StepMemory:
     def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
         """Hold what the forward makes; `made`: the device and the event, by tensor."""
         for tensor, (device, start) in made.items():
+            if self._is_kept(tensor):  # and what it replaces is there until then
+                self._hold(device, tensor, 0, start + 1)
+                self._hold(device, tensor, start, self._end)
+                continue
             self._hold(device, tensor, start, self._activation_end(tensor, device, start))
         for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
         self._hold_copies_beside(made)
+
+    def _is_kept(self, tensor: int) -> bool:
+        """Whether the model keeps a tensor for its next call."""
+        known = self._captured.tensors[tensor]
+        maker = None if known.producer is None else self._captured.ops[known.producer]
+        return (
+            tensor not in self._freed
+            and not known.returned
+            and maker is not None
+            and not maker.key.startswith(LOSS)
+        )
 
     def _sent_behind(self) -> dict[tuple[int, int], int]:
         """Return the operator behind which an output of a node first goes to another device."""
