@@ -17,7 +17,7 @@ from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
 from baechi.torch.planning import Request
 from baechi.torch.record.capture import call_arguments
-from baechi.torch.run.step_order import Phase, step_order
+from baechi.torch.run.step_order import Part, Phase, step_order
 from same_training import EXCLUSIVE, SHARED, check_same
 from torch import nn
 from torch_models import ALL, built
@@ -290,6 +290,34 @@ def test_random_numbers_are_drawn_in_turn() -> None:
     for index in drawing:
         assert [m for phase, s, m in order if phase is Phase.FORWARD and s == index] == [0, 1, 2, 3]
     assert len(set(order)) == len(order) == 4 * (2 * len(program.segments) + 1)
+
+
+class Folded(nn.Module):
+    """A product over all but the last dimension, as a convolution of width 1 computes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, 8), self.weight).view(x.shape)
+
+
+def test_views_for_another_device_run_when_they_can() -> None:
+    """Not when their operator is planned: until then its device would get nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), *(Folded() for _ in range(6)))
+    with simulated.configured(devices=4, memory="1GiB"):
+        placed, x, _ = chain_placed(model=model, cluster="3x1GiB", devices=EXCLUSIVE)
+        program, _ = placed._stepper.program(cut(x, 4))
+        makers = {value: s.index for s in program.segments for value in s.makes}
+        views = [s for s in program.segments if not s.operators and s.reads[0] in makers]
+        assert views
+        for segment in views:
+            for m in range(4):
+                made = Part(Phase.FORWARD, makers[segment.reads[0]], m)
+                sent = program.order.index(Part(Phase.FORWARD, segment.index, m))
+                assert sent == program.order.index(made) + 1
+        placed.restore()
 
 
 def test_micro_batches_overlap_as_planned() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.segment_program import function_of
@@ -30,7 +32,12 @@ class StepProgram:
         def operator_of(node: Node) -> str | None:
             return node.owner if node.owner in known else None
 
-        self.segments = segments_of(self.graph, placed.devices, operator_of)
+        segments = segments_of(self.graph, placed.devices, operator_of)
+        # Views for an operator elsewhere are sent there, and so run as soon as they can.
+        self.segments = [
+            replace(s, operators=tuple(o for o in s.operators if assigner.placement[o] == s.device))
+            for s in segments
+        ]
         self.homes: dict[int, int | None] = {
             n.index: placed.devices[n.index] for n in self.graph.nodes
         }
