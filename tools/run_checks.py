@@ -36,6 +36,7 @@ TIDY_ARGUMENTS = [
 ]
 BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "5")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
+EVERY_STAGE = "--all" in sys.argv
 
 
 class Failed(Exception):
@@ -121,6 +122,12 @@ def run_cpp_tests(ctx: Context, binary: Path, *filters: str) -> None:
     ctx.passed = total - ctx.failed
     if ctx.failed:
         raise Failed(f"{ctx.failed} of {total} test cases failed")
+
+
+def head_of() -> str:
+    """Name the commit, by which samples are drawn: other ones for every commit."""
+    command = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def check_format(ctx: Context) -> None:
@@ -325,7 +332,7 @@ def check_tidy(ctx: Context) -> None:
         stamp.touch()
 
     # A different tail for every commit.
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).stdout
+    head = head_of().encode()
     files = [path for path in commands if path.relative_to(ROOT).parts[0] in ("src", "apps")]
     files.sort(key=lambda path: hashlib.sha256(head + str(path).encode()).digest())
     with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
@@ -391,19 +398,17 @@ def install_framework(ctx: Context, module: str) -> None:
 
 
 def check_torch(ctx: Context) -> None:
-    """PyTorch's CPU build is installed, our C++ compiled against it, and the tests run on it."""
+    """The tests on PyTorch's CPU build; of those for many models alike a third without --all."""
     install_framework(ctx, "torch")
     environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1"}
-    run_pytest(ctx, "tests/python/torch", "--durations=60", env=environment)
+    sample = [] if EVERY_STAGE else [f"--sample={head_of() or 'no commit'}"]
+    run_pytest(ctx, "tests/python/torch", "--durations=60", *sample, env=environment)
 
 
 def check_bank(ctx: Context) -> None:
     """A few minutes of the bank of models: other ones for every commit; ./do bank runs all."""
     install_framework(ctx, "torch")
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    command = [sys.executable, "-m", "experiments.bank", "--sample", head or "no commit"]
+    command = [sys.executable, "-m", "experiments.bank", "--sample", head_of() or "no commit"]
     try:
         ctx.run(*command, "--minutes", BANK_MINUTES, env={"BAECHI_CACHE": str(BUILD / "torch")})
     finally:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -20,6 +22,30 @@ if importlib.util.find_spec("torch") is not None:
     importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare what `./do test` asks for, unless it runs every stage."""
+    text = "of each test that is marked `repeats` run a third, which depends on this text"
+    parser.addoption("--sample", metavar="TEXT", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out two thirds of the repetitions, other ones for every text."""
+    sample = config.getoption("--sample", default=None)
+    if sample is None:
+        return
+    met: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.split("[")[0]
+        first = hashlib.sha256(f"{sample} {test}".encode()).digest()[0]
+        met[test] += 1
+        repeats = item.get_closest_marker("repeats") is not None
+        (left if repeats and (first + met[test]) % 3 else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(autouse=True)

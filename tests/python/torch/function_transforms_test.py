@@ -76,6 +76,7 @@ class Mapping(nn.Module):
 HOW = [rows, pairs, closed, gradient, gradients, jacobian, pulled_back, jacobians, curved]
 
 
+@pytest.mark.repeats
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own, in jvp
 @pytest.mark.parametrize("how", HOW)
 def test_functions_of_torch_func(how: Any) -> None:

@@ -41,6 +41,7 @@ PLACEMENTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", GRAPHS)
 def test_predicted_peaks_of_graphs_are_those_of_the_devices(name: str) -> None:
     inputs = ALL[name].inputs(16)

@@ -60,6 +60,7 @@ def test_peaks_are_the_same_however_a_device_is_called(short: str, full: str) ->
     assert peaks[0] == peaks[1]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "lstm", "transformer"])
 @pytest.mark.parametrize("mode", ["plain", "streams", "streams+order"])
 def test_losses_are_those_of_one_device_and_all_is_verified(name: str, mode: str) -> None:

@@ -110,6 +110,7 @@ def check(placed: Any, inputs: Any, optimizer: str) -> None:
     check_close(placed.peaks, measured)  # of the tier that ran
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
 def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
     inputs = ALL[name].inputs(16)
@@ -211,6 +212,7 @@ def test_a_view_by_a_number_is_with_what_it_is_a_view_of(seed: int) -> None:
     placed.restore()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:
     """Recorded once, placed in several ways."""
@@ -355,6 +357,7 @@ def test_the_example_fails_on_one_device_and_trains_on_four(
     assert out.index("OutOfMemoryError") < out.index("step 0") < out.index("step 1")
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("tier", [1, 2])
 @pytest.mark.parametrize("name", ["resnet", "transformer", "lstm"])
 def test_gradients_that_are_held_through_the_forward_are_in_the_peaks(name: str, tier: int) -> None:

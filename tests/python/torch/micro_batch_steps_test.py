@@ -85,6 +85,7 @@ def trains_the_same(name: str, micro_batches: int, cases: Any) -> None:
         check_same(expected, found, f"{name}, seed {seed}", rounding=1e-7)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("name", "micro_batches"),
     [("resnet", 1), ("resnet", 4), ("unet", 2), ("lstm", 4), ("transformer", 4)],

@@ -87,6 +87,7 @@ def test_inception_with_its_auxiliary_classifier_is_the_published_one() -> None:
     assert any(op.key.startswith("auxiliary") for op in captured.ops)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_at_full_size_a_step_is_recorded_without_memory(name: str) -> None:
     entry = MODELS[name]

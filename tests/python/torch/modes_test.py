@@ -39,6 +39,7 @@ DEVICES = {
 }
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "lstm", "transformer", "t5", "mixtral"])
 def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
     if name not in ALL:

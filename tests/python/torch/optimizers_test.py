@@ -41,6 +41,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_state_goes_where_the_weights_go_and_back(name: str) -> None:
     make = OPTIMIZERS[name]

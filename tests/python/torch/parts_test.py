@@ -38,6 +38,7 @@ class Codec(nn.Module):
 PARTS = ["encode", "encode.1", "encode.1.1", "encode.2", "decode"]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("tier", [1, "auto"])
 @pytest.mark.parametrize(
     "how", [{"seed": 1}, {"seed": 2}, {"method": "single"}, {"seed": 1, "devices": SHARED}]

@@ -86,6 +86,7 @@ def scattered(model: nn.Module, devices: list[str], seed: int = 1, **options: An
     return placed_at_random(model, X, devices, seed=seed, **options)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("devices", [["sim:0", "sim:1", "sim:2"], ["sim:0"] * 3])
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("what", ["module", "function", "nested"])

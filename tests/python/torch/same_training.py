@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import baechi.torch.sim as sim
@@ -40,7 +40,7 @@ def trains_the_same(
     *,
     tiers: Iterable[Any] = (1, "auto"),
     seeds: Iterable[int] = (1, 2, 3),
-    homes: Iterable[str] = ("cpu", "sim:1"),
+    homes: Sequence[str] = ("cpu", "sim:1"),
     ran: int | None = None,
     **options: Any,
 ) -> None:
@@ -51,7 +51,7 @@ def trains_the_same(
         inputs: On the CPU, as example inputs are given.
         tiers: That are asked for.
         seeds: Of the placements; one more is planned.
-        homes: Where the inputs of the steps are.
+        homes: Where the inputs of the steps are, one for each placement in turn.
         ran: The tier that "auto" must have run.
         options: More for `place`.
 
@@ -67,16 +67,16 @@ def trains_the_same(
         placed = placed_at_random(
             copy.deepcopy(model), inputs, devices, tier=tier, **how, **options
         )
-        for home in homes:
-            where = f"tier {tier}, seed {seed}, {devices}, inputs on {home}"
-            delays = {"longest_delay": "300us", "seed": number}
-            state = copy.deepcopy(model.state_dict())
-            with sim.configured(devices=4, poison=True, memory="1GiB", **delays):
-                placed.model.load_state_dict(state)
-                found = trained(placed.model, map_tensors(lambda t: t.to(home), inputs))  # noqa: B023
-            if ran is not None and tier == "auto":
-                assert placed.tier == ran, f"{where}: {placed.tier_note}"
-            check_same(expected, found, where)
+        home = homes[number % len(homes)]
+        where = f"tier {tier}, seed {seed}, {devices}, inputs on {home}"
+        delays = {"longest_delay": "300us", "seed": number}
+        state = copy.deepcopy(model.state_dict())
+        with sim.configured(devices=4, poison=True, memory="1GiB", **delays):
+            placed.model.load_state_dict(state)
+            found = trained(placed.model, map_tensors(lambda t: t.to(home), inputs))  # noqa: B023
+        if ran is not None and tier == "auto":
+            assert placed.tier == ran, f"{where}: {placed.tier_note}"
+        check_same(expected, found, where)
         placed.restore()
 
 

@@ -38,6 +38,7 @@ def scattered(model: Any, inputs: Any, seed: int, **options: Any) -> Any:
     return placed_at_random(model, inputs, simulated(4), seed=seed, tier=1, **options)
 
 
+@pytest.mark.repeats
 @pytest.mark.filterwarnings("ignore:.*not in the recorded step")  # what "turns" is about
 @pytest.mark.parametrize("name", ALL)
 def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
@@ -133,6 +134,7 @@ def test_a_missing_line_of_the_protocol_is_noticed(
     assert right_runs(3) < 3
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
 def test_planned_placements_train_the_same(name: str) -> None:
     case = ALL[name]

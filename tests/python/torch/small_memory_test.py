@@ -36,6 +36,7 @@ def fails_on_one(model: Any, batch: Any) -> bool:
 
 
 # With 30% no plan is found for the others at these sizes.
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("name", "percent"),
     [

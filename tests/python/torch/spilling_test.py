@@ -52,6 +52,7 @@ def ran_out() -> int:
     return int(sim.memory_stats(0)["num_ooms"])
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", [n for n in ALL if n != "turns"])
 def test_what_is_recorded_does_not_depend_on_the_room(name: str) -> None:
     inputs = ALL[name].inputs(16)
@@ -159,6 +160,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("count", "percent", "name"),
     [

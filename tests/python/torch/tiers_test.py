@@ -31,6 +31,7 @@ import baechi
 GRAPHS = [name for name in ALL if name != "turns"]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", GRAPHS)
 def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None:
     case = ALL[name]
@@ -49,6 +50,7 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
         assert not any("forward" in vars(m) for m in model.modules())
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("method", ["m-topo", "m-etf", "m-sct"])
 @pytest.mark.parametrize("name", ["inception", "transformer"])
 def test_planned_placements_train_the_same(name: str, method: str) -> None:
