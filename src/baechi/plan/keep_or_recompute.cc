@@ -31,11 +31,12 @@ std::vector<double> thresholds(const std::vector<ForwardRun>& runs) {
   std::vector<double> result{std::numeric_limits<double>::infinity()};
   for (const int quarter : {3, 2, 1}) {
     std::int64_t sum = 0;
-    for (const auto& [ratio, bytes] : sorted)
-      if ((sum += bytes) >= total / 4 * quarter) {
-        if (ratio < result.back()) result.push_back(ratio);
-        break;
-      }
+    for (const auto& [ratio, bytes] : sorted) {
+      sum += bytes;
+      if (sum < total / 4 * quarter) continue;
+      if (ratio < result.back()) result.push_back(ratio);
+      break;
+    }
   }
   return result;
 }

@@ -67,7 +67,7 @@ SecondRuns::Placed SecondRuns::in(const std::vector<OpId>& sequence,
     after[op] = gradient_for(sequence[*reader], *reader, position);
     if (!after[op].has_value() || position[*after[op]] <= last_forward) continue;
     first[op] = reader;
-    for (std::uint32_t i = 0; i < (leads.empty() ? 0 : leads[op]); ++i) {
+    for (std::uint32_t step = 0; step < (leads.empty() ? 0 : leads[op]); ++step) {
       const auto earlier = gradient_for(*after[op], position[*after[op]], position);
       if (!earlier.has_value() || position[*earlier] <= last_forward) break;
       after[op] = earlier;

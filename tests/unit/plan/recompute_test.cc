@@ -263,7 +263,7 @@ TEST_CASE("recompute: a refusal says what second runs would bring") {
 
 TEST_CASE("recompute: what it is not for is refused or told") {
   const Cluster cluster = devices(1, Bytes(1000));
-  const auto error = [&](PlanRequest request) {
+  const auto error = [&](const PlanRequest& request) {
     try {
       planned(three_layers(), cluster, request);
     } catch (const InputError& thrown) {
