@@ -104,6 +104,22 @@ inline void plan_json(std::string_view input) {
     const std::string text = plan_to_json(plan, graph);
     require(parse_plan(text, "again", graph) == plan, "a plan survives its file");
   });
+  // x -> f -> b, b of the backward pass: f may run a second time.
+  const auto training = [] {
+    OpGraphBuilder builder("t");
+    for (const char* name : {"x", "f", "b"})
+      builder.set_time(builder.add_operator({.name = name}), kAnyKind, Time(1));
+    builder.set_backward(OpId(2));
+    builder.connect(builder.add_output(OpId(0), Bytes(4)), OpId(1));
+    builder.connect(builder.add_output(OpId(1), Bytes(8)), OpId(2));
+    return std::move(builder).build();
+  };
+  refuse_in_one_line([&] {
+    const StepFile file = parse_step_plan(input, "input", training());
+    const std::string text = plan_to_json(file.plan, file.step);
+    require(parse_step_plan(text, "again", training()).plan == file.plan || file.placed.has_value(),
+            "a plan with second runs survives its file");
+  });
 }
 
 inline void placement_json(std::string_view input) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "baechi/base/cancel.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/refine.h"
@@ -78,6 +79,7 @@ RecomputeSearch::RecomputeSearch(const CostModel& costs, const SecondRuns& runs,
 
 RecomputePlan RecomputeSearch::tried(const RecomputeStart& start, const Chosen& chosen,
                                      const SecondRuns::Leads& leads) {
+  throw_if_cancelled(request_.place.cancel);
   SecondRuns::Placed placed = runs_.in(start.sequence, chosen, leads);
   RecomputePlan plan;
   plan.leads = leads;
