@@ -37,6 +37,11 @@ EXPERIMENTS = {
     "truth_tensorflow": Experiment(
         "predicted step times beside measured ones, TensorFlow", 4.5, ("tensorflow",)
     ),
+    "ranks": Experiment(
+        "placements over processes beside their plans and torch.distributed.pipelining",
+        2,
+        ("torch",),
+    ),
     "protocol": Experiment("Table 8: the communication protocol", 9, ("torch",)),
     "accelerator": Experiment(
         "costs, steps and peaks measured on this machine's accelerator",

@@ -26,6 +26,7 @@ from experiments import (
     placement_time,
     policy_gradient,
     progress,
+    ranks,
     scaling,
     scopes,
     sensitivity,
@@ -566,3 +567,13 @@ def test_branches_in_a_row_wait_for_each_other() -> None:
         assert baechi.graph_facts(chain)["critical_path_ns"] == 100_000_000
     waits = json.loads(by_level.to_json())["operators"]
     assert {o["name"]: o.get("after") for o in waits if o.get("after")}["b"] == ["c"]
+
+
+def test_ranks_are_compared_with_the_best_of_the_others() -> None:
+    own = {"workload": "chain", "micro_batches": 4, "predicted_ns": 90, "measured_ns": 100}
+    other = {**own, "schedule": "Schedule1F1B", "measured_ns": 150}
+    slower = {**own, "schedule": "ScheduleGPipe", "measured_ns": 170}
+    elsewhere = {**own, "micro_batches": 8, "schedule": "ScheduleGPipe", "measured_ns": 10}
+    (row,) = ranks.beside([own], [other, slower, elsewhere])
+    assert (row["gain"], row["1F1B_ns"], row["GPipe_ns"]) == (1.5, 150, 170)
+    assert row["error"] == pytest.approx(-0.1)

@@ -7,12 +7,15 @@ for the test to look at. Models are traced before the processes part, so that it
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import traceback
 import warnings
@@ -569,6 +572,47 @@ def join(where: Path, rank: int, world: int) -> None:
     distributed.init_process_group("gloo", rank=rank, world_size=world, **how)
 
 
+HOSTS = [f"baechi-{os.getpid()}-{side}" for side in "ab"]  # network namespaces, each with a wire
+ADDRESSES = ["10.77.41.1", "10.77.41.2"]
+
+
+def make_hosts() -> str:
+    """Make two network namespaces that stand for hosts; return why there are none."""
+    ip = shutil.which("ip")
+    if ip is None:
+        return "there is no command `ip`"
+    wires = [f"bw{os.getpid()}{side}" for side in "ab"]
+    commands = [*(["netns", "add", host] for host in HOSTS)]
+    commands.append(["link", "add", wires[0], "type", "veth", "peer", "name", wires[1]])
+    for host, wire, address in zip(HOSTS, wires, ADDRESSES, strict=True):
+        commands.append(["link", "set", wire, "netns", host])
+        commands.append(["-n", host, "addr", "add", f"{address}/24", "dev", wire])
+        commands += [["-n", host, "link", "set", name, "up"] for name in (wire, "lo")]
+    for command in commands:
+        ran = subprocess.run([ip, *command], capture_output=True, text=True, check=False)
+        if ran.returncode:
+            return f"ip {' '.join(command)}: {ran.stderr.strip()}"
+    return ""
+
+
+def remove_hosts() -> None:
+    for host in HOSTS if shutil.which("ip") else ():
+        subprocess.run(["ip", "netns", "del", host], capture_output=True, check=False)
+
+
+def on_two_hosts(folder: Path, rank: int) -> None:
+    """Train with each process in a network of its own."""
+    with Path(f"/run/netns/{HOSTS[rank]}").open() as network:
+        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
+    name = next(name for _, name in socket.if_nameindex() if name != "lo")
+    os.environ["GLOO_SOCKET_IFNAME"] = name
+    where = f"tcp://{ADDRESSES[0]}:29400"
+    distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+    torch.save(train_odd(2, 2, cluster="auto"), folder / f"two hosts {rank}.pt")
+    distributed.destroy_process_group()
+
+
 def run(world: int, folder: Path, number: int) -> None:
     """Run the cases for so many ranks; `number`: of this process among all."""
     rank, group = number % world, number // world
@@ -589,6 +633,8 @@ def main(folder: Path) -> int:
     for name in [name for cases in MODEL_CASES.values() for name, _, _ in cases]:
         _graphs[name] = [export(*built(name))]
     _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
+    why = make_hosts()
+    (folder / "no hosts").write_text(why)
     running = []
     for number in range(4):
         child = os.fork()
@@ -601,6 +647,8 @@ def main(folder: Path) -> int:
                 importlib.import_module("baechi.torch.sim")  # before a backward, behind the fork
                 run(4, folder, number)
                 run(2, folder, number)
+                if number >= 2 and not why:
+                    on_two_hosts(folder, number - 2)
                 if number < 2:
                     join(folder / "rendezvous-last", number, 2)
                     lost(folder, number)
@@ -610,6 +658,7 @@ def main(folder: Path) -> int:
             os._exit(0)
         running.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
+    remove_hosts()
     return int(codes != [0, -signal.SIGKILL, 0, 0])
 
 

@@ -154,6 +154,15 @@ def test_ranks_find_what_there_is(folder: Path) -> None:
     assert link["bandwidth"] != "unlimited"
 
 
+def test_two_networks_stand_for_two_hosts(folder: Path) -> None:
+    why = (folder / "no hosts").read_text()
+    if why:
+        pytest.skip(f"no network namespaces: {why}")
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 2))
+    same(folder, "two hosts", 2, model, losses)
+
+
 def test_simulated_accelerators_send_through_the_host(folder: Path) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 4))
