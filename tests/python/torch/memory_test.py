@@ -98,10 +98,10 @@ def accumulating_peaks(model: Any, inputs: Any, optimizer: str, count: int) -> l
     return [sim.max_memory_allocated(device) for device in range(count)]
 
 
-def check_close(predicted: dict[str, int], measured: list[int]) -> None:
+def check_close(predicted: dict[str, int], measured: list[int], most: float = 1.10) -> None:
     for peak, found in zip(predicted.values(), measured, strict=True):
         print(f"predicted / measured: {peak} / {found} = {peak / max(found, 1):.3f}")
-        assert peak <= 1.10 * found + 2048, (predicted, measured)
+        assert peak <= most * found + 2048, (predicted, measured)
         assert peak >= 0.97 * found - 512, (predicted, measured)
 
 
@@ -391,10 +391,14 @@ def test_a_plan_that_fits_only_without_gradients_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
-    [("gaussian-process", (3, 29)), ("complex-spectrum", (13, 14, 30))],
+    [
+        ("gaussian-process", (3, 29)),
+        ("complex-spectrum", (13, 14, 30)),
+        ("checkpointed", (1, 5, 7)),
+    ],
 )
 def test_peaks_of_models_of_the_bank(name: str, seeds: tuple[int, ...]) -> None:
-    """Sums inside a node are none of gradients; what is conjugated lazily arrives so."""
+    """Sums inside a node, tensors conjugated lazily, and backwards inside the backward."""
     entry = ENTRIES[name]
     inputs = entry.inputs(4, 1).double()
     for seed in seeds:
@@ -402,7 +406,7 @@ def test_peaks_of_models_of_the_bank(name: str, seeds: tuple[int, ...]) -> None:
         model = entry.build().double()
         placed = placed_on(3, model, inputs, method="random", seed=seed, mode="streams")
         measured = measured_peaks(model, inputs, "sgd", 3, lambda m, x: loss_like(m(x)))
-        check_close(placed.peaks, measured)
+        check_close(placed.peaks, measured, 1.2 if name == "checkpointed" else 1.10)
         held = [sim.memory_allocated(device) for device in range(3)]
         loss_like(model(inputs)).backward()  # none is leaked
         assert [sim.memory_allocated(device) for device in range(3)] == held

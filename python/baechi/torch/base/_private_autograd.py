@@ -18,6 +18,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
 
 current_autograd_node = torch._C._current_autograd_node
+CHECKPOINT_NODE = "CheckpointFunctionBackward"  # of `checkpoint(..., use_reentrant=True)`
 
 
 def next_sequence_number() -> int:

@@ -182,6 +182,9 @@ class StepMemory:
     def _device_of_node(self, node: AutogradNode) -> str | None:
         if node.weight is not None:
             return self._weight_device.get(node.weight)
+        if node.leaf is not None:
+            maker = self._captured.tensors[node.leaf].producer
+            return self._home if maker is None else self._device[maker]
         return self._home if node.op is None else self._device[node.op]
 
     def _hold_tensors(self) -> None:

@@ -84,7 +84,10 @@ class Gradients:
         self._buffers: dict[tuple[int, int], _Held] = {}
         self._departing: dict[tuple[int, int, str | None], _Held] = {}
         self._arrived: dict[tuple[int, int], _Held] = {}
-        self._sent: list[_Storage] = []  # that something else held when they were sent
+        self._leaves: dict[int, _Storage] = {}  # gradients of an inner backward's leaves, by tensor
+        self._sent: dict[_Storage, int] = {}  # that something else held when a backward sent them
+        # Seen where backwards run inside a backward: what was sent is held until that one ends.
+        self._held_on = any(node.backward for node in captured.nodes)
         self._now = 0
 
     def _collects(self, target: int, source: str | None) -> bool:
@@ -106,12 +109,17 @@ class Gradients:
             }
             self._run(index, node, made)
             begins = node.at
+        for storage in self._leaves.values():
+            self._drop(storage, self._next())
         for storage in self._sent:
             storage.holders = 1
             self._drop(storage, self._next())
         return set(self._made)
 
     def _run(self, index: int, node: AutogradNode, made: Mapping[int, int]) -> None:
+        for storage in [s for s, backward in self._sent.items() if backward > node.backward]:
+            del self._sent[storage]  # that backward is over
+            self._drop(storage, self._next())
         self._collect(index, node)
         device, end = self._devices[index], node.at * TICKS
         if node.weight is not None and self._added_to_held:
@@ -123,11 +131,14 @@ class Gradients:
             if (held := self._buffers.pop((index, slot), None)) is not None
         }
         known = {node.received[s]: h.storage for s, h in inputs.items() if s in node.received}
+        known |= self._of_outer(node, inputs)
         for tensor, at in made.items():
             known[tensor] = _Storage(device, self._captured.tensors[tensor].bytes, _made_at(at))
         for gradient in node.gives:
             if gradient.tensor in known:
                 known[gradient.tensor].holders += 1
+        if node.leaf is not None:
+            self._accumulate(node, made, known)
         for tensor, at in made.items():
             if known[tensor].holders == 0:
                 last = node.at if self._added_to_held else len(self._captured.trace)
@@ -146,7 +157,33 @@ class Gradients:
             found = known.get(gradient.tensor) if gradient.tensor is not None else None
             self._deliver(device, gradient, found)
         for gradient in node.gives:
-            self._send(device, gradient)
+            self._send(device, gradient, node.backward)
+        for tensor in {g.tensor for g in node.gives if g.tensor is not None}:
+            if tensor in self._leaves:
+                self._drop(self._leaves.pop(tensor), end)
+
+    def _of_outer(self, node: AutogradNode, inputs: Mapping[int, Any]) -> dict[int, _Storage]:
+        """Return what a node of a backward inside the backward was given from around it, or gives.
+
+        Its root has the gradient that the outer node waits with; the outer node passes on what was
+        accumulated for the leaves.
+        """
+        found = {g.tensor: self._leaves[g.tensor] for g in node.gives if g.tensor in self._leaves}
+        nodes = self._captured.nodes
+        for tensor in (t for slot, t in node.received.items() if slot not in inputs):
+            for (target, slot), held in self._buffers.items():
+                if nodes[target].received.get(slot) == tensor:
+                    found[tensor] = held.storage
+        return found
+
+    def _accumulate(
+        self, node: AutogradNode, made: Mapping[int, int], known: Mapping[int, _Storage]
+    ) -> None:
+        """Keep the gradient of a leaf of an inner backward until the outer node passes it on."""
+        for tensor in made or node.received.values():
+            if tensor in known:
+                known[tensor].holders += 1
+                self._leaves[tensor] = known[tensor]
 
     def _drop(self, storage: _Storage, at: int) -> None:
         storage.holders -= 1
@@ -167,7 +204,7 @@ class Gradients:
         if storage is not None:
             self._add(buffers, key, _Held(storage, gradient.addable), gradient.bytes)
 
-    def _send(self, device: str | None, gradient: Gradient) -> None:
+    def _send(self, device: str | None, gradient: Gradient, backward: int) -> None:
         """Copy what goes to another device once it is complete."""
         key = (*gradient.place, device)
         if device == self._devices[gradient.target]:
@@ -184,19 +221,20 @@ class Gradients:
         size = rounded(gradient.bytes)
         copy = _Storage(self._devices[gradient.target], size, self._next(), 1)
         leaves.storage.holders += gradient.held
-        self._let_go(leaves.storage)
+        self._let_go(leaves.storage, backward)
         into = self._arrived if meets else self._buffers
         self._add(into, gradient.place, _Held(copy, True), size)
 
-    def _let_go(self, storage: _Storage) -> None:
+    def _let_go(self, storage: _Storage, backward: int) -> None:
         """Hold what was sent only if others do, and nothing of before that none does any more."""
-        for alone in [s for s in self._sent if s.holders == 1]:
-            self._sent.remove(alone)
+        mine = [sent for sent, by in self._sent.items() if by == backward]
+        for alone in [sent for sent in mine if sent.holders == 1 and not self._held_on]:
+            del self._sent[alone]
             self._drop(alone, self._next())
         if storage.holders == 1 or storage in self._sent:
             self._drop(storage, self._next())
         else:
-            self._sent.append(storage)
+            self._sent[storage] = backward
 
     def _collect(self, index: int, node: AutogradNode) -> None:
         """Add what came over to the buffers, as far as the engine does so before a node."""

@@ -41,6 +41,8 @@ class AutogradNode:
 
     op: int | None  # the operator that made it; None for the accumulation of a leaf
     weight: str | None = None  # whose gradient it accumulates
+    leaf: int | None = None  # the storage of the tensor whose, in a backward inside the backward
+    backward: int = 0  # which one it is of; others than 0 run inside a node of an earlier one
     at: int = -1  # events of the trace before its end; -1 until it has run
     received: dict[int, int] = field(default_factory=dict)  # storage by slot
     gives: list[Gradient] = field(default_factory=list)
@@ -64,17 +66,19 @@ class NodeRecorder:
         self._told = begins  # of the gradients that a node is given, before it runs
         self.nodes: list[AutogradNode] = []  # that ran, in this order
         self.between = False  # no node runs: gradients are being summed
+        self._backwards = 0  # inside the backward
         self._found: list[AutogradNode] = []
         self._index: dict[Any, int] = {}
         self._edges: list[list[tuple[int, int] | None]] = []
 
-    def watch(self, root: torch.Tensor) -> None:
-        """Put hooks on every node under `root`."""
+    def watch(self, root: torch.Tensor, *, inner: bool = False) -> None:
+        """Put hooks on every node under `root`; `inner`: of a backward inside the backward."""
         start = root.grad_fn
-        if start is None:
-            return
         index = self._index
-        index[self._key(start)] = 0
+        if start is None or self._key(start) in index:
+            return
+        self._backwards += inner
+        index[self._key(start)] = len(index)
         waiting: list[Any] = [start]
         while waiting:
             node = waiting.pop()
@@ -89,7 +93,7 @@ class NodeRecorder:
                     index[key] = len(index)
                     waiting.append(following)
                 edges.append((index[key], slot))
-            self._add(mine, node, edges)
+            self._add(mine, node, edges, inner)
 
     def finished(self) -> list[AutogradNode]:
         """Return the nodes that ran, in the order in which they did."""
@@ -115,17 +119,19 @@ class NodeRecorder:
     def _key(self, node: Any) -> Any:
         variable = getattr(node, "variable", None)
         if variable is not None:  # all leaves have the same number
-            return ("leaf", id(variable))
+            return node.metadata.setdefault("baechi", object())
         return _private_autograd.sequence_number(node)
 
-    def _add(self, index: int, node: Any, edges: list[tuple[int, int] | None]) -> None:
+    def _add(self, index: int, node: Any, edges: list[tuple[int, int] | None], inner: bool) -> None:
         variable = getattr(node, "variable", None)
         weight = None if variable is None else self._weight_of(variable)
         op = self._op_of(_private_autograd.sequence_number(node)) if variable is None else None
         while len(self._found) <= index:
             self._found.append(AutogradNode(None))
             self._edges.append([])
-        self._found[index] = AutogradNode(op, weight)
+        leaf = self._place_of(variable) if inner and variable is not None else None
+        leaf = None if weight is not None else leaf
+        self._found[index] = AutogradNode(op, weight, leaf, self._backwards)
         self._edges[index] = edges
 
         def done(given: Any, received: Any, index: int = index) -> None:
@@ -140,6 +146,8 @@ class NodeRecorder:
 
     def _done(self, index: int, given: Any, received: Any) -> None:
         node = self._found[index]
+        if node.at >= 0:  # the weight's gradient was accumulated in another backward, too
+            node = self._found[index] = replace(node, received={}, gives=[])
         node.at = self._now()
         self.between = True
         if not isinstance(received, (tuple, list)):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from baechi.torch.base import _private_autograd
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.record.recorded_step import Again, KernelRun, Op, TensorObject, rounded
@@ -33,6 +35,7 @@ class RunAgain:
         self._by_key: dict[str, int] = {}
         self._trace: Sequence[KernelRun | int] = ()
         self._seen: dict[int, tuple[Any, TensorObject]] = {}  # by id of the tensor: reference
+        self._numbers: list[int] = []  # of the first autograd node of each run
 
     @contextlib.contextmanager
     def computing(self, ops: Sequence[Op], trace: Sequence[KernelRun | int]) -> Iterator[None]:
@@ -56,6 +59,7 @@ class RunAgain:
             return call(*args, **kwargs)
         run = Again(index, len(self._trace), takes=self._see((args, kwargs)))
         self.runs.append(run)
+        self._numbers.append(_private_autograd.next_sequence_number())
         self.op = index
         try:
             out = call(*args, **kwargs)
@@ -64,6 +68,13 @@ class RunAgain:
         finally:
             run.end = len(self._trace)
             self.op = None
+
+    def of_number(self, number: int) -> int | None:
+        """Return the operator that made an autograd node when it ran again."""
+        if number >= _private_autograd.next_sequence_number():
+            return None  # the accumulation of a leaf
+        run = bisect_right(self._numbers, number) - 1
+        return self.runs[run].op if run >= 0 else None
 
     def _see(self, value: Any) -> list[TensorObject]:
         return [

@@ -119,6 +119,7 @@ class Recorder(Interceptor):
         self.values: dict[int, list[tuple[int | None, int]]] = {}  # as in Capture
         self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
         self._end_number = 0
+        self._checkpoints: dict[int, int] = {}  # the operator that made what each returns, by node
         self._failed: str | None = None
         self._formulas = _private.flop_formulas()
         self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
@@ -203,7 +204,10 @@ class Recorder(Interceptor):
     ) -> Any:
         """Compute activations again, for the backward, where they were computed."""
         with self.again.computing(self.ops, self.trace):
-            return super().resume(scope, mark, function, args, kwargs)
+            out = super().resume(scope, mark, function, args, kwargs)
+        for tensor in tensors_in(out):
+            self.autograd.watch(tensor, inner=True)  # its backward may run inside this one
+        return out
 
     def entered(self, scope: Scope, args: Any, kwargs: Any) -> None:
         """Note what came in by arguments."""
@@ -249,6 +253,9 @@ class Recorder(Interceptor):
             origin = self._origins.get(id(tensor))
             if origin is not None and origin[0]() is tensor:
                 self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
+                node = tensor.grad_fn
+                if type(node).__name__ == _private_autograd.CHECKPOINT_NODE:
+                    self._checkpoints[_private_autograd.sequence_number(node)] = origin[1]
         self._runs.measure()
         try:
             with self._present(op, args, kwargs):
@@ -343,8 +350,8 @@ class Recorder(Interceptor):
 
     def _op_of_number(self, number: int) -> int | None:
         if number >= self._end_number:
-            return None  # the accumulation of a leaf
-        return self._runs.of_number(number)
+            return self.again.of_number(number)
+        return self._checkpoints.get(number, self._runs.of_number(number))
 
     def number_end(self) -> None:
         """Take note of where the autograd nodes of the forward end."""
