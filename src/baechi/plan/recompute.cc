@@ -16,6 +16,7 @@
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/budget.h"
+#include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/recompute_search.h"
 #include "baechi/verify/check_recomputation.h"
@@ -79,6 +80,8 @@ class Planning {
     request.suggest = false;
     return make_plan(costs_, request, times);
   }
+  // By arithmetic, with or without second runs.
+  bool cannot_fit() const { return prove_cannot_fit(costs_, Units(costs_)).has_value(); }
   // What would do where nothing fits.
   void suggest(Unplaceable& answer) const {
     if (!request_.suggest) return;
@@ -287,7 +290,12 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
   const bool better = found.has_value() && !found->again.empty() &&
                       (none == nullptr || found->makespan < none->makespan());
   if (!better && none != nullptr) none->bounds = planning.bounds();
-  if (!better && none == nullptr) planning.suggest(std::get<Unplaceable>(without));
+  if (!better && none == nullptr) {
+    // That every placement was tried is about plans without second runs.
+    auto& answer = std::get<Unplaceable>(without);
+    answer.proved = answer.proved && planning.cannot_fit();
+    planning.suggest(answer);
+  }
   if (!better) return {std::nullopt, std::move(without)};
   Recomputed made = as_plan(planning, *std::move(found), without);
   std::get<Plan>(made.result).bounds = planning.bounds();
