@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "pytorch_models": Experiment("Table 5 on recorded PyTorch models, costs (a) and (b)", 0.2),
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
+    "recompute": Experiment("step over memory with operators that run a second time", 10),
     "peers": Experiment(
         "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),

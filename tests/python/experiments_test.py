@@ -27,6 +27,7 @@ from experiments import (
     policy_gradient,
     progress,
     ranks,
+    recompute,
     scaling,
     scopes,
     sensitivity,
@@ -577,3 +578,18 @@ def test_ranks_are_compared_with_the_best_of_the_others() -> None:
     (row,) = ranks.beside([own], [other, slower, elsewhere])
     assert (row["gain"], row["1F1B_ns"], row["GPipe_ns"]) == (1.5, 150, 170)
     assert row["error"] == pytest.approx(-0.1)
+
+
+def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
+    graph = recompute.small_graph(3, chain=True)
+    whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
+    cluster = insufficient_memory.with_capacity(baechi.Cluster("1x1GiB"), int(0.65 * whole))
+    best = recompute.exhaustive(graph, cluster)
+    found = recompute.placed(graph, cluster, "auto")
+    assert best is not None
+    assert found["step"] == best
+    assert found["right"]
+    assert found["again"] > 0
+    row = recompute.point("small", graph, whole, 1, 0.65)
+    assert row["auto"] == best
+    assert row["none"] is None
