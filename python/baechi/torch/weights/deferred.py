@@ -9,7 +9,9 @@ and forgotten: so they are those of a model that is built as usual, and so is wh
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -57,11 +59,12 @@ class _Note(NamedTuple):
     reads: frozenset[int]
     changes: frozenset[int]
     random: torch.Tensor | None  # the state of the generator before it
+    default: torch.dtype  # of numbers whose type is not said
 
 
 def _viewed(value: Any) -> Any:
     def view(tensor: torch.Tensor) -> Any:
-        return _View.of(tensor) if tensor.is_meta else tensor
+        return _View.of(tensor) if tensor.is_meta else tensor.clone()  # it may change
 
     return tree_map_only(torch.Tensor, view, value)
 
@@ -72,14 +75,19 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def _key_on_meta(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.is_meta else 0
+
+
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_meta else tensor.to(_META)
 
 
-def _scratch(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_meta:
-        return tensor.clone()
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
+def _changed(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the arguments that an operation writes to."""
+    named = zip(func._schema.arguments, args, strict=False)
+    given = [*named, *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    return _tensors([v for a, v in given if a.alias_info is not None and a.alias_info.is_write])
 
 
 class _Notes(TorchDispatchMode):
@@ -90,6 +98,19 @@ class _Notes(TorchDispatchMode):
         self._notes: list[_Note] = []
         self._kept: list[torch.UntypedStorage] = []  # so that no key comes twice
         self.known: set[int] = set()
+        self._versions: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the id
+
+    def end(self) -> None:
+        """Remember which parameters there are, so that a change of one behind it is seen."""
+        there: list[torch.Tensor] = [o for o in gc.get_objects() if type(o) is nn.Parameter]
+        for each in there:
+            if _key_on_meta(each) in self.known:
+                self._versions[id(each)] = weakref.ref(each), each._version
+
+    def changed_since(self, weight: torch.Tensor) -> bool:
+        """Whether a parameter was changed in place behind the block that it was built in."""
+        known, version = self._versions.get(id(weight), (None, 0))
+        return known is not None and weight._version != version and known() is weight
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation of a model that is built."""
@@ -97,7 +118,8 @@ class _Notes(TorchDispatchMode):
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func is torch.ops.aten.lift_fresh.default and not args[0].is_meta:  # of given numbers
+        lifts = func is torch.ops.aten.lift_fresh.default and not args[0].is_meta
+        if lifts and args[0].untyped_storage().resizable():  # of given numbers, not of an array
             out = args[0].to(_META)
             self._note(torch.ops.aten.clone.default, args, {}, out, None)
             return out
@@ -106,7 +128,9 @@ class _Notes(TorchDispatchMode):
         device = torch.device(kwargs.get("device") or "cpu")
         if (given and not deferred) or device.type not in ("cpu", "meta"):
             return func(*args, **kwargs)
-        if not any("Tensor" in str(r.type) for r in func._schema.returns):
+        changed = _changed(func, args, kwargs)
+        returns = any("Tensor" in str(r.type) for r in func._schema.returns)
+        if not (returns or changed) or not all(tensor.is_meta for tensor in changed):
             args, kwargs = self.values((args, kwargs))
             return func(*args, **kwargs)
         drawn = self._drawn(func, args, kwargs) if _RANDOM in func.tags else None
@@ -121,37 +145,40 @@ class _Notes(TorchDispatchMode):
         """Draw the random numbers of an operation; return what brings them back."""
         generator = kwargs.get("generator")
         before = torch.get_rng_state() if generator is None else generator.get_state()
-        scratch = tree_map_only(torch.Tensor, _scratch, (args, kwargs))
-        func(*scratch[0], **scratch[1])
+        hidden = {id(tensor) for tensor in _changed(func, args, kwargs)}
+
+        def scratch(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_meta:
+                return tensor
+            if id(tensor) not in hidden and "_like" not in str(func):  # it may say how many
+                return self.values(tensor)
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
+
+        some, named = tree_map_only(torch.Tensor, scratch, (args, kwargs))
+        func(*some, **named)
         return before
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, drawn: Any) -> None:
         outputs = _tensors(out)
         reads = {t.untyped_storage()._cdata for t in _tensors((args, kwargs)) if t.is_meta}
         made = {t.untyped_storage()._cdata for t in outputs}
-        schema = func._schema
-        writes = schema.is_mutable
         changes = made - self.known
         for storage in (t.untyped_storage() for t in outputs):
             if storage._cdata not in self.known:
                 self.known.add(storage._cdata)
                 self._kept.append(storage)
-        if writes:
-            changed = [
-                value
-                for value, argument in zip(args, schema.arguments, strict=False)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            ]
-            changed += [kwargs[a.name] for a in schema.arguments if a.name in kwargs and a.is_out]
-            changes |= {t.untyped_storage()._cdata for t in _tensors(changed)}
+        written = _changed(func, args, kwargs)
+        changes |= {t.untyped_storage()._cdata for t in written}
         if changes:  # else it is a view
             if "device" in kwargs:
                 kwargs["device"] = torch.device("cpu")
-            kwargs.pop("generator", None)  # its state is noted
+            if kwargs.get("generator") is not None:
+                kwargs["generator"] = torch.Generator()  # the state of the other is noted
             args, kwargs = _viewed((args, kwargs))
             views = [_View.of(t) for t in outputs]
-            note = _Note(func, args, kwargs, views, frozenset(reads), frozenset(changes), drawn)
-            self._notes.append(note)
+            sets = frozenset(reads), frozenset(changes)
+            default = torch.get_default_dtype()
+            self._notes.append(_Note(func, args, kwargs, views, *sets, drawn, default))
 
     def values(self, value: Any) -> Any:
         """Return arguments with the values that they have by now."""
@@ -187,7 +214,7 @@ class _Notes(TorchDispatchMode):
                 last.setdefault(storage, len(notes))  # from the end
             notes.append(note)
         made: dict[int, torch.UntypedStorage] = {}
-        before = torch.get_rng_state()
+        before, default = torch.get_rng_state(), torch.get_default_dtype()
         try:
             for left in range(len(notes) - 1, -1, -1):
                 note = notes[left]
@@ -197,6 +224,7 @@ class _Notes(TorchDispatchMode):
                         made.pop(storage, None)
         finally:
             torch.set_rng_state(before)
+            torch.set_default_dtype(default)
         return made
 
 
@@ -205,14 +233,16 @@ def _follow(note: _Note, made: dict[int, torch.UntypedStorage]) -> None:
         return value.of_storage(made[value.storage]) if isinstance(value, _View) else value
 
     args, kwargs = tree_map_only(_View, real, (note.args, note.kwargs), is_leaf=_is_view)
+    torch.set_default_dtype(note.default)
     if note.random is not None:
-        torch.set_rng_state(note.random)
+        generator = kwargs.get("generator") or torch.default_generator
+        generator.set_state(note.random)
     with torch.no_grad():
         found = _tensors(note.function(*args, **kwargs))
     for view, tensor in zip(note.outputs, found, strict=True):
         if view.storage in made:
             continue
-        if (tensor.size(), tensor.stride()) != (view.size, view.stride):
+        if (tensor.size(), tensor.stride(), tensor.dtype) != (view.size, view.stride, view.dtype):
             raise InputError(f"{note.function} lays its result out otherwise than by shapes alone")
         made[view.storage] = tensor.untyped_storage()
 
@@ -259,6 +289,7 @@ def deferred_weights() -> Iterator[None]:
     _NOTES.append(notes)
     with notes, _AsOnHost(notes):
         yield
+    notes.end()
 
 
 def _notes_of(weight: torch.Tensor) -> _Notes | None:
@@ -284,6 +315,11 @@ def deferred_values(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
     for name, weight in weights.items():
         notes = _notes_of(weight)
         assert notes is not None
+        if notes.changed_since(weight):
+            raise InputError(
+                f"{name!r} was changed behind deferred_weights(), where it has no memory yet, so "
+                "that the change is lost: change it inside, or once the model is placed"
+            )
         by_notes.setdefault(id(notes), (notes, {}))[1][name] = _View.of(weight)
     for notes, views in by_notes.values():
         made = notes.made({view.storage for view in views.values()})
