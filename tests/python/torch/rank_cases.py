@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -44,10 +45,10 @@ TIMEOUT = timedelta(seconds=60)
 
 # Of models/pytorch or transformers: model, micro-batches, seed of the placement, for so many ranks.
 MODEL_CASES = {
-    4: [("two-tower", 1, 1), ("unet", 4, 3), ("hf:gpt2", 8, 2)],
+    4: [("two-tower", 1, 1), ("unet", 8, 3), ("hf:gpt2", 1, 2)],
     2: [
-        *(("transformer", 2, 1), ("mixtral", 4, 1), ("vit", 1, 2)),
-        *(("hf:t5", 4, 1), ("hf:llama", 1, 2)),
+        *(("transformer", 2, 1), ("mixtral", 1, 1), ("vit", 1, 2)),
+        *(("hf:t5", 2, 1), ("hf:llama", 4, 2)),
     ],
 }
 if not torch_models.TRANSFORMERS.keys() <= torch_models.ALL.keys():  # it is not installed
@@ -622,7 +623,10 @@ def run(world: int, folder: Path, number: int) -> None:
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         print(name, flush=True)
+        begin, used = time.monotonic(), time.process_time()
         torch.save(case(), folder / f"{name} {rank}.pt")
+        took = time.monotonic() - begin, time.process_time() - used
+        print(f"    {took[0]:.1f} s, of them {took[1]:.1f} computing", flush=True)
     distributed.destroy_process_group()
 
 
