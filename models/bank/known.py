@@ -49,6 +49,14 @@ _REACHED = [
         always=False,
     )
 ]
+_REAL_PARTS = [
+    Known(
+        "",
+        "PEAK",
+        "complex numbers whose real part is read are foreseen too large, not understood",
+        always=False,
+    )
+]
 KNOWN: dict[str, list[Known]] = {
     "maml": _FORCES,
     "energy-forces": _FORCES,
@@ -58,13 +66,12 @@ KNOWN: dict[str, list[Known]] = {
     "vq-vae": _HELD,
     "moco": _HELD,
     "checkpointed": [
-        Known(
-            "", "PEAK", "when a checkpoint lets go is foreseen too late or too early", always=False
-        ),
+        Known("", "PEAK", "when a reentrant checkpoint lets go is foreseen too late", always=False),
         Known(
             "", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False
         ),
     ],
+    "fnet": _REAL_PARTS,
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
     "equilibrium": _REACHED,
