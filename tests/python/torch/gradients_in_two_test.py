@@ -167,6 +167,7 @@ def test_gradients_are_bit_equal(method: str, batch: Any, sim: None) -> None:  #
     x, target = batch
     expected, model = Mixed().double(), Mixed().double()
     placed = baechi.torch.place(model, **planned(batch), method=method, devices=EXCLUSIVE)
+    assert placed._stepper is not None
     parts = placed._stepper.program(cut(x, M))[0].order
     late = [p for p in parts if p.phase is Phase.BY_WEIGHTS]
     assert len(late) == M * len(IN_TWO)
@@ -252,6 +253,7 @@ def test_bubbles_are_filled_as_planned() -> None:
                 placed.step(x)
                 torch.accelerator.synchronize()
             taken.append(simulated.virtual_time())
+            assert placed.plan is not None
             planned.append(placed.plan.makespan_ns / 1e9)
             placed.restore()
     print(taken, planned)
