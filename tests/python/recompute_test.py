@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,10 @@ def test_a_plan_with_second_runs_goes_through_its_file(tmp_path: Path) -> None:
     again = baechi.Plan.from_json(plan.to_json(), graph)
     assert again.to_json() == plan.to_json()
     assert baechi.verify(again) == []
+    told = json.loads(plan.to_json())
+    for order in ("program", "none"):
+        with pytest.raises(baechi.InputError, match=r"recomputed.*in the planned order only"):
+            baechi.Plan.from_json(json.dumps({**told, "order": order}), graph)
     assert "f0@again" in baechi.report(plan, tmp_path / "plan.html").read_text()
     with pytest.raises(baechi.InputError, match="planned order"):
         plan.with_order("program")

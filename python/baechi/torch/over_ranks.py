@@ -331,7 +331,7 @@ def planned_over_ranks(
         facts.update(_facts(asked, targets))
         making = making_of(asked.model, asked.weights)
         if making is not None:
-            facts["seed, files or code that weights are made with"] = making.facts()
+            facts["seed, files, numbers or code that weights are made with"] = making.facts()
     found: PlannedStep | None = None
     with processes.agreeing("plan this step"):
         if processes.rank == 0:

@@ -380,6 +380,14 @@ def said(call: Callable[[], Any]) -> str:
     return "nothing"
 
 
+def deferred_model(seed: int, scale: float) -> nn.Module:
+    torch.manual_seed(seed)
+    with baechi.torch.deferred_weights():
+        model = Odd().double()
+        nn.init.constant_(model.scale, scale)
+    return model
+
+
 def other_rank_differs(place: Callable[..., Any], model: Any, rank: int) -> dict[str, str]:
     """Return what is said where rank 1 does not do as rank 0 does, before any message."""
     x, targets = odd_batch()
@@ -387,6 +395,8 @@ def other_rank_differs(place: Callable[..., Any], model: Any, rank: int) -> dict
     later.second.weight.data[0, 0] += rank
     found = {
         "weights": said(lambda: place(later, x)),
+        "seeds": said(lambda: place(deferred_model(rank, 1.0), x)),
+        "numbers": said(lambda: place(deferred_model(5, 1.0 + rank), x)),
         "example": said(lambda: place(model, x[: 8 - 4 * rank])),
         "training": said(lambda: place(odd_model().train(rank == 0), x)),
     }

@@ -195,6 +195,8 @@ _SAID = {
     "ranks": "ranks is 'auto', True or False, not 'yes'",
     "no room": "DoesNotFit",
     "weights": "rank 0 and rank 1 do not have the same weight 'second.weight'",
+    "seeds": "rank 0 and rank 1 do not have the same seed, files, numbers or code",
+    "numbers": "rank 0 and rank 1 do not have the same seed, files, numbers or code",
     "example": "do not have the same shapes of the example batch",
     "training": "micro_batches are steps of training",
     "batch": "step is called with 4 samples and was planned for 8",

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from baechi._core import InputError
 from baechi.torch.base import _private
@@ -194,8 +194,11 @@ class _Notes(TorchDispatchMode):
     def digest(self) -> str:
         """Return what is alike where the same was built from the same random numbers."""
         found = hashlib.sha256()
+        numbers: dict[int, int] = {}
         for note in self._notes:
-            found.update(str(note.function).encode())
+            found.update(f"{note.function} {note.default}".encode())
+            for each in tree_leaves((note.args, note.kwargs), is_leaf=_is_view):
+                found.update(_told(each, numbers))
             if note.random is not None:
                 found.update(bytes(note.random.numpy()))
         return found.hexdigest()
@@ -249,6 +252,24 @@ def _follow(note: _Note, made: dict[int, torch.UntypedStorage]) -> None:
 
 def _is_view(value: Any) -> bool:
     return isinstance(value, _View)
+
+
+def _told(value: Any, numbers: dict[int, int]) -> bytes:
+    """Return what an argument is, alike in all processes that were given the same.
+
+    Args:
+        value: The argument.
+        numbers: That stand for storages, in the order in which they came.
+
+    """
+    if isinstance(value, _View):
+        number = numbers.setdefault(value.storage, len(numbers))
+        return repr((number, *value[1:])).encode()
+    if isinstance(value, torch.Tensor):
+        host = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        told = f"{value.dtype}{tuple(value.shape)}".encode()
+        return told + bytes(host.view(torch.uint8).numpy())
+    return b"generator" if isinstance(value, torch.Generator) else repr(value).encode()
 
 
 _READ = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__repr__)
