@@ -110,7 +110,7 @@ class RepeatingRecorder(Recorder):
             self.tensors.append(Tensor(self.tensors[number].bytes, index, writers=[index]))
         own = (path + name.removeprefix(like.module or "") for name in like.weights)
         op.weights = [self.aliases[name] for name in own]
-        op.forward = dataclasses.replace(like.forward)
+        op.forward, op.random = dataclasses.replace(like.forward), like.random
         return out
 
 
