@@ -199,7 +199,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ " $* " =~ \ (--all|release|determinism|consumer|python|torch|bank|tensorflow|mypy|stub)\  ||
+  if [[ " $* " =~ \ (--all|release|determinism|consumer|python|docs|torch|bank|tensorflow|mypy|stub)\  ||
     ! " $*" =~ \ ([a-z]|-h|--help|--list) ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test

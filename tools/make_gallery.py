@@ -17,11 +17,16 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 LINK = ["--link", "134us,5.7GB/s"]
 
 
+def run_in(folder: Path, *command: str) -> None:
+    """Run a command that says nothing."""
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
 def make_pages(baechi: str, folder: Path) -> None:
     """Write the pages that the pictures are of."""
 
     def run(*arguments: str) -> None:
-        subprocess.run([baechi, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        run_in(folder, baechi, *arguments)
 
     run("generate", "gnmt", "--length", "40", "--batch", "128", "-o", "gnmt.json")
     run("generate", "inception-v3", "--batch", "32", "-o", "inception.json")
@@ -32,6 +37,14 @@ def make_pages(baechi: str, folder: Path) -> None:
     cluster = ["--cluster", "4x2GiB", *LINK]
     run("place", "inception.json", *cluster, "--method", "m-topo", "-o", "m-topo.plan.json")
     run("report", "inception.json", "inception.plan.json", "m-topo.plan.json", "-o", "two.html")
+
+
+def make_drawings(baechi: str, folder: Path) -> None:
+    """Draw the plans that `baechi export` draws, into docs/images."""
+
+    def run(*arguments: str) -> None:
+        run_in(folder, baechi, *arguments)
+
     run("generate", "two-tower", "--batch", "2", "--inference", "-o", "tower.json")
     cluster = ["--cluster", "3x2GiB", *LINK]
     run("place", "tower.json", *cluster, "--method", "balanced", "-o", "tower.plan.json")
@@ -81,6 +94,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         make_pages(str(Path(baechi).resolve()), Path(folder))
+        make_drawings(str(Path(baechi).resolve()), Path(folder))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         take_pictures(browser, Path(folder))
         browser.close()

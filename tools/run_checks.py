@@ -417,6 +417,21 @@ def check_bank(ctx: Context) -> None:
             setattr(ctx, word, int(number))
 
 
+def check_docs(ctx: Context) -> None:
+    """The documentation as a site, without warnings, and the gallery's pages in it."""
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    try:
+        ctx.run(*pip, "-r", "tools/requirements-docs.txt")
+    except Failed:
+        raise Skipped("pip finds no mkdocs-material in its indexes") from None
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    ctx.run(*command, env={"NO_MKDOCS_2_WARNING": "1"})
+    pages = list((BUILD / "site").rglob("*.html"))
+    ctx.notes.append(f"{len(pages)} pages")
+    if not (BUILD / "site/how_to/gallery/gnmt.html").exists():
+        raise Failed("the gallery has no page of a plan")
+
+
 def check_tensorflow(ctx: Context) -> None:
     """TensorFlow's CPU build is installed, and training steps run on four logical devices."""
     install_framework(ctx, "tensorflow")
@@ -436,6 +451,7 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "consumer": check_consumer,
     "tidy": check_tidy,
     "python": check_python,
+    "docs": check_docs,
     "torch": check_torch,
     "bank": check_bank,
     "tensorflow": check_tensorflow,

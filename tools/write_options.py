@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 '''
 OF = {
     "ObjectiveOptions": "Options of ``place_for``.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class ObjectiveOptions(TypedDict, total=False):
@@ -56,7 +56,7 @@ class StudyOptions(ObjectiveOptions, total=False):
     optimize: str
     order: str
     threads: int
-    micro_batches: str | int
+    micro_batches: str | int | Sequence[int]
     mini_batch: int | None
 
 

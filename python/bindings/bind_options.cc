@@ -44,12 +44,23 @@ std::string text_of(nb::handle value, bool seconds) {
   return text + (seconds ? "s" : "");
 }
 
+// "1,2,4" of [1, 2, 4].
+std::string texts_of(nb::handle values) {
+  if (!PyList_Check(values.ptr()) && !PyTuple_Check(values.ptr())) return text_of(values, false);
+  std::string texts;
+  for (const nb::handle value : nb::borrow<nb::iterable>(values))
+    texts += (texts.empty() ? "" : ",") + text_of(value, false);
+  return texts;
+}
+
 void read_keyword(const PlannerOption& option, nb::handle value, Asked& asked) {
   const OptionField field = option.field(asked.request);
   const bool placement = std::holds_alternative<const Placement**>(field);
   if (value.is_none() && (placement || std::holds_alternative<std::optional<double>*>(field) ||
                           std::holds_alternative<std::optional<std::int64_t>*>(field)))
     return;
+  if (std::holds_alternative<Counts*>(field))
+    return read_option(option, texts_of(value), asked.request, Entrance::kPython);
   if (!placement)
     return read_option(option, text_of(value, std::holds_alternative<Seconds>(field)),
                        asked.request, Entrance::kPython);
@@ -68,7 +79,7 @@ struct PythonType {
   std::string operator()(Seconds) const { return "str | float"; }
   std::string operator()(std::optional<double>*) const { return "str | float | None"; }
   std::string operator()(std::optional<std::int64_t>*) const { return "int | None"; }
-  std::string operator()(Counts*) const { return "str | int"; }
+  std::string operator()(Counts*) const { return "str | int | Sequence[int]"; }
   std::string operator()(const OneOf&) const { return "str"; }
   std::string operator()(const Placement**) const { return "Mapping[str, str] | None"; }
 };

@@ -210,9 +210,9 @@ def test_auto_compares_the_numbers_that_divide_a_mini_batch(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8"),
+        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8 samples; 2 and"),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
-        (("--micro-batches", "2,4"), "say how large a mini-batch is"),
+        (("--micro-batches", "2,4"), "mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
         (("--micro-batches", "many"), "auto or whole numbers from 1 to 4096"),
         (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
@@ -241,9 +241,9 @@ STUDIES = [
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8"),
+        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8 samples; 2 and"),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
-        (("--micro-batches", "2,4"), "say how large a mini-batch is"),
+        (("--micro-batches", "2,4"), "mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
         (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
         (("--method", "pipeline"), "places steps of several micro-batches"),

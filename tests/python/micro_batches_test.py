@@ -58,6 +58,10 @@ def test_a_mini_batch_is_divided_and_the_numbers_are_compared(
     plan = baechi.place_graph(
         sizes[0], cluster, micro_batches="auto", mini_batch=8, sizes=[sizes[1]], budget=0.02
     )
+    listed = baechi.place_graph(
+        sizes[0], cluster, micro_batches=[1, 2, 4, 8], mini_batch=8, sizes=[sizes[1]], budget=0.02
+    )
+    assert listed.makespan_ns == plan.makespan_ns
     told = " ".join(plan.notes)
     assert all(f"{m} micro-batch" in told for m in (1, 2, 4, 8))
     assert plan.micro_batches > 1
@@ -70,6 +74,8 @@ def test_what_cannot_be_is_said(
         baechi.place_graph(sizes[0], cluster, micro_batches=3, mini_batch=8)
     with pytest.raises(ValueError, match="auto or whole numbers from 1 to 4096"):
         baechi.place_graph(sizes[0], cluster, micro_batches=0)
+    with pytest.raises(ValueError, match="found '1,x'"):
+        baechi.place_graph(sizes[0], cluster, micro_batches=[1, "x"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="planned order"):
         baechi.place_graph(sizes[0], cluster, micro_batches=4, order="none")
     with pytest.raises(ValueError, match="planned order"):

@@ -102,7 +102,8 @@ void check_sizes_of_one(std::span<const OpGraph> sizes) {
     const std::string which = "the graphs for batch sizes " + std::to_string(batch_of(a)) +
                               " and " + std::to_string(batch_of(b));
     if (batch_of(a) == batch_of(b))
-      throw InputError("two graphs are for the batch size " + std::to_string(batch_of(a)));
+      throw InputError("two graphs are for the batch size " + std::to_string(batch_of(a)) +
+                       ": give one of them at another size");
     if (a.num_ops() != b.num_ops())
       throw InputError(which + " are not one graph: they have " + std::to_string(a.num_ops()) +
                        " and " + std::to_string(b.num_ops()) + " operators");
@@ -122,7 +123,9 @@ OpGraph at_batch_size(std::span<const OpGraph> sizes, std::int64_t batch_size) {
   if (batch_size < least || batch_size > most)
     throw InputError("a micro-batch of " + std::to_string(batch_size) +
                      " samples is outside of the batch sizes that there are costs for, " +
-                     std::to_string(least) + " to " + std::to_string(most));
+                     std::to_string(least) + " to " + std::to_string(most) +
+                     ": give the graph at " + (batch_size < least ? "a smaller" : "a larger") +
+                     " one, too, or take another number of micro-batches");
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (batch_of(*sorted[i]) == batch_size) return recosted(*sorted[i], {});
     if (batch_of(*sorted[i]) > batch_size)

@@ -32,6 +32,16 @@ constexpr std::int64_t kMostOfAuto = 64;
 // time.
 constexpr std::size_t kMostSearched = 4'000;
 
+// "4 does", or the two next to `number` that do: "2 and 4 do".
+std::string divisors_around(std::int64_t batch, std::int64_t number) {
+  std::int64_t below = std::min(number, batch);
+  while (batch % below != 0) --below;
+  if (number > batch) return std::to_string(below) + " does";
+  std::int64_t above = number;
+  while (batch % above != 0) ++above;
+  return std::to_string(below) + " and " + std::to_string(above) + " do";
+}
+
 // The numbers that the request asks to choose from, smallest first.
 std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
                                          const PlanRequest& request) {
@@ -39,9 +49,9 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
       request.micro_batches.value_or(std::vector<std::uint32_t>{1});
   if (!request.mini_batch.has_value()) {
     if (numbers.size() != 1)
-      throw InputError("micro-batches",
-                       "numbers of micro-batches are compared by the step of one mini-batch: say "
-                       "how large a mini-batch is");
+      throw InputError("mini-batch",
+                       "missing; several numbers of micro-batches are compared by the step of one "
+                       "mini-batch: give the number of its samples");
     if (sizes.size() > 1)
       throw InputError("mini-batch", "graphs at several batch sizes need a mini-batch to divide");
     return numbers;
@@ -49,9 +59,9 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
   const std::int64_t batch = *request.mini_batch;
   for (const std::uint32_t number : numbers)
     if (batch % number != 0)
-      throw InputError("micro-batches", std::to_string(number) +
-                                            " does not divide the mini-batch of " +
-                                            std::to_string(batch) + " samples");
+      throw InputError("micro-batches",
+                       std::to_string(number) + " does not divide the mini-batch of " +
+                           std::to_string(batch) + " samples; " + divisors_around(batch, number));
   if (!numbers.empty()) {
     std::ranges::sort(numbers);
     return numbers;
@@ -59,7 +69,8 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
   if (sizes.size() == 1)
     throw InputError("micro-batches",
                      "auto compares micro-batches of several sizes, and there are costs for one "
-                     "only: give the graph at two or more batch sizes, or the numbers to compare");
+                     "only: give the graph at two or more batch sizes (sizes), or the numbers to "
+                     "compare, such as 1,2,4");
   check_sizes_of_one(sizes);
   std::int64_t least = *sizes.front().batch_size(), most = least;
   for (const OpGraph& graph : sizes) {

@@ -45,7 +45,8 @@ TEST_CASE("at_batch_size: sizes outside of those given and graphs that are not o
   const std::vector<OpGraph> two = graphs({2, 4});
   CHECK_THROWS_WITH_AS(at_batch_size(two, 5),
                        "a micro-batch of 5 samples is outside of the batch sizes that there are "
-                       "costs for, 2 to 4",
+                       "costs for, 2 to 4: give the graph at a larger one, too, or take another "
+                       "number of micro-batches",
                        InputError);
   CHECK_THROWS_AS(at_batch_size(two, 1), InputError);
   std::vector<OpGraph> other;
@@ -55,7 +56,8 @@ TEST_CASE("at_batch_size: sizes outside of those given and graphs that are not o
                        "the graphs for batch sizes 2 and 4 are not one graph: they differ in "
                        "operator 'g'",
                        InputError);
-  CHECK_THROWS_WITH_AS(at_batch_size(graphs({2, 2}), 2), "two graphs are for the batch size 2",
+  CHECK_THROWS_WITH_AS(at_batch_size(graphs({2, 2}), 2),
+                       "two graphs are for the batch size 2: give one of them at another size",
                        InputError);
   std::vector<OpGraph> unsized;
   unsized.push_back(figure_1());
