@@ -210,7 +210,7 @@ def test_auto_compares_the_numbers_that_divide_a_mini_batch(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8 samples; 2 and"),
+        (("--micro-batches", "3", "--mini-batch", "8"), "mini-batch of 8 samples; 2 and 4 do"),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
         (("--micro-batches", "2,4"), "mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
@@ -241,7 +241,7 @@ STUDIES = [
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "3 does not divide the mini-batch of 8 samples; 2 and"),
+        (("--micro-batches", "3", "--mini-batch", "8"), "mini-batch of 8 samples; 2 and 4 do"),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
         (("--micro-batches", "2,4"), "mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
