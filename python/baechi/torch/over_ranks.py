@@ -152,6 +152,7 @@ class PlacedOverRanks(Placed):
         """Make the weights of this rank, of a model that has none yet."""
         with self._processes.agreeing("make the weights of this model"):
             values = making.read(name for name, rank in self._ranks.items() if rank == self.rank)
+            making.give_attributes()
         making.give(values, self._processes.device)
 
     def release(self) -> None:

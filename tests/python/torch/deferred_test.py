@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -71,9 +72,33 @@ class Otherwise(nn.Module):  # type: ignore[misc]
         self.register_buffer("sums", sums)
 
 
+class Looked(nn.Module):  # type: ignore[misc]
+    """What depends on values, is the same tensor in another guise, or writes without saying so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orthogonal = nn.utils.parametrizations.orthogonal(nn.Linear(4, 6))
+        drawn = torch.randn(5, 5)
+        drawn[drawn > 0] = 0
+        self.register_buffer("below", drawn[drawn < 0])
+        self.register_buffer("where", (drawn < 0).nonzero())
+        self.register_buffer("shares", torch.distributions.Dirichlet(torch.ones(3)).sample((2,)))
+        self.register_buffer("array", torch.tensor(np.asarray(drawn)) + 1)
+        self.words = f"{drawn[0, 0]:.3f}"
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        self.features(torch.randn(2, 3, 8, 8))
+        self.linear = nn.Linear(3, 3)
+        self.linear.weight.data.cpu().fill_(3.0)
+        self.linear.bias.data.to("cpu", torch.float).mul_(2)
+        given = torch.from_numpy(np.ones(3, np.float32))
+        self.register_buffer("doubled", given.to(self.linear.bias.data.double()) + torch.rand(3))
+        self.register_buffer("angles", torch.polar(torch.ones(3), torch.randn(3)).conj())
+
+
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "initialised": Initialised,
     "otherwise": Otherwise,
+    "looked": Looked,
     **{
         name: lambda entry=MODELS[name]: entry.build(entry.small())  # type: ignore[misc]
         for name in ("vit", "gnmt", "unet")
@@ -95,7 +120,7 @@ def test_weights_are_those_of_a_model_built_as_usual(name: str) -> None:
         model = BUILDERS[name]()
     assert torch.equal(torch.rand(3), then)
     weights = weights_of(model)
-    given = {"sums"}  # memory of an array
+    given = {"sums", "array"}  # memory of an array
     assert all(w.is_meta for name, w in weights.items() if w.dim() and name not in given)
     one = next(reversed(dict(model.named_parameters())))
     assert torch.equal(deferred_values({one: weights[one]})[one], weights_of(usual)[one])
@@ -111,6 +136,8 @@ def test_weights_are_those_of_a_model_built_as_usual(name: str) -> None:
         assert type(made) is type(weight)
         assert (made.stride(), made.requires_grad) == (weight.stride(), weight.requires_grad)
         assert torch.equal(made, weight)
+    told = {name: value for name, value in vars(usual).items() if isinstance(value, (str, list))}
+    assert {name: vars(model)[name] for name in told} == told
 
 
 def test_a_model_without_weights_is_placed_in_one_process() -> None:
@@ -136,6 +163,30 @@ def test_a_model_without_weights_is_placed_in_one_process() -> None:
         assert {weight.device.type for weight in model.parameters()} == {"cpu"}
 
 
+class Beside(nn.Module):  # type: ignore[misc]
+    """A module with tensors that are none of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = torch.rand(4) + 1
+        self.table = [torch.arange(4.0)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale + self.table[0]
+
+
+def test_tensors_beside_the_weights_have_their_values() -> None:
+    x = torch.randn(3, 4)
+    torch.manual_seed(1)
+    expected = Beside()(x)
+    torch.manual_seed(1)
+    with baechi.torch.deferred_weights():
+        model = Beside()
+    baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2, verbose=False)
+    assert torch.equal(model(x), expected)
+
+
 def test_what_would_be_lost_is_refused() -> None:
     with baechi.torch.deferred_weights():
         model = nn.Linear(3, 3)
@@ -147,6 +198,17 @@ def test_what_would_be_lost_is_refused() -> None:
     nn.init.zeros_(model.bias)
     with pytest.raises(baechi.InputError, match=r"'bias' was changed behind deferred_weights\(\)"):
         baechi.torch.place(model, torch.randn(2, 3), "1x1GiB", devices=["cpu"])
+    with baechi.torch.deferred_weights():
+        other = nn.BatchNorm1d(3, affine=False)
+    other.running_mean.fill_(2)
+    with pytest.raises(baechi.InputError, match="'running_mean' was changed behind"):
+        baechi.torch.place(other, torch.randn(2, 3), "1x1GiB", devices=["cpu"])
+    with baechi.torch.deferred_weights():
+        with pytest.raises(baechi.InputError, match=r"made outside of this deferred_weights\(\)"):
+            copy.deepcopy(model)
+        lazy = nn.LazyLinear(3)
+    with pytest.raises(baechi.InputError, match="'weight' has no shape yet"):
+        baechi.torch.place(lazy, torch.randn(2, 3), "1x1GiB", devices=["cpu"])
     model.weight.register_hook(lambda gradient: gradient * 2)
     with pytest.raises(baechi.InputError, match="'weight' is on the meta device and has a hook"):
         baechi.torch.place(model, torch.randn(2, 3), "1x1GiB", devices=["cpu"])

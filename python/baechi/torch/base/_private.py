@@ -7,7 +7,7 @@ All of them are in this file and its neighbours `_private_*`; `versions` tests e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,16 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+@contextlib.contextmanager
+def same_versions(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Have tensors count no changes in place meanwhile: what has no memory has no values either."""
+    versions = tuple(version_of(tensor) for tensor in tensors)
+    try:
+        yield
+    finally:
+        torch._C._autograd._unsafe_set_version_counter(tuple(tensors), versions)
+
+
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that is conjugated or negated lazily as it lies in memory."""
     if not (tensor.is_conj() or tensor.is_neg()):
@@ -115,10 +125,15 @@ def as_stored(tensor: torch.Tensor) -> torch.Tensor:
         return torch._neg_view(stored) if stored.is_neg() else stored
 
 
+def be_lazy(stored: torch.Tensor, *, conj: bool, neg: bool) -> None:
+    """Have a tensor conjugated and negated lazily, or not."""
+    torch._C._set_conj(stored, conj)
+    torch._C._set_neg(stored, neg)
+
+
 def be_as_lazy(stored: torch.Tensor, tensor: torch.Tensor) -> None:
     """Have a tensor conjugated and negated lazily where another one is."""
-    torch._C._set_conj(stored, tensor.is_conj())
-    torch._C._set_neg(stored, tensor.is_neg())
+    be_lazy(stored, conj=tensor.is_conj(), neg=tensor.is_neg())
 
 
 def keep_for(tensor: torch.Tensor, stream: torch.Stream) -> None:

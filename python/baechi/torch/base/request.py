@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from baechi._core import InputError, check_options
 
@@ -20,6 +21,14 @@ def check_model(model: Any) -> None:
         raise InputError(
             f"the model is a {what}, not a torch.nn.Module: give the module, e.g. Model() where "
             "Model is its class"
+        )
+    weights = (*model.named_parameters(), *model.named_buffers())
+    unshaped = UninitializedParameter, UninitializedBuffer
+    lazy = next((name for name, w in weights if isinstance(w, unshaped)), None)
+    if lazy is not None:
+        raise InputError(
+            f"{lazy!r} has no shape yet, as those of lazy modules: call the model once with inputs "
+            "of the shapes that it will get"
         )
 
 

@@ -222,6 +222,8 @@ def self_test() -> list[str]:
     _private_autograd.one_backward_thread.end(counter)
     version = _private.version_of(weight.detach())
     with torch.no_grad():
+        with _private.same_versions([weight]):
+            weight.add_(1)
         weight.add_(1)
     if _private.version_of(weight) != version + 1:
         wrong.append("in-place changes are not counted")

@@ -130,7 +130,8 @@ def _captured(
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     model = _private_compile.uncompiled(model)
     check_version()
-    on_meta = any(p.is_meta for p in model.parameters())
+    valueless = [w for w in (*model.parameters(), *model.buffers()) if w.is_meta]
+    on_meta = bool(valueless)
     if training is None:
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(units, model)
@@ -138,6 +139,7 @@ def _captured(
     args, kwargs = map(own_leaves, call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))
+        stack.enter_context(_private.same_versions(valueless))
         stack.enter_context(_private_compile.eager())
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:

@@ -26,6 +26,8 @@ from baechi.torch.base import _private
 
 _META = torch.device("meta")
 _RANDOM = torch.Tag.nondeterministic_seeded
+# They write to running averages, which their schema does not say.
+_UNSAID = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.batch_norm_update_stats.default)
 
 
 class _View(NamedTuple):
@@ -36,17 +38,20 @@ class _View(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    is_conj: bool
+    is_neg: bool
 
     @staticmethod
     def of(tensor: torch.Tensor) -> _View:
         key = tensor.untyped_storage()._cdata
-        size, stride = tensor.size(), tensor.stride()
-        return _View(key, size, stride, int(tensor.storage_offset()), tensor.dtype)
+        place = tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        return _View(key, *place, tensor.dtype, tensor.is_conj(), tensor.is_neg())
 
     def of_storage(self, made: torch.UntypedStorage) -> torch.Tensor:
         """Return the tensor in memory that was made for the storage."""
-        empty = torch.empty(0, dtype=self.dtype)
-        return empty.set_(made, self.offset, self.size, self.stride)
+        tensor = torch.empty(0, dtype=self.dtype).set_(made, self.offset, self.size, self.stride)
+        _private.be_lazy(tensor, conj=self.is_conj, neg=self.is_neg)
+        return tensor
 
 
 class _Note(NamedTuple):
@@ -87,6 +92,9 @@ def _changed(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the arguments that an operation writes to."""
     named = zip(func._schema.arguments, args, strict=False)
     given = [*named, *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    values = {a.name: v for a, v in given}
+    if func in _UNSAID and values.get("training", True):
+        return _tensors([values[name] for name in ("running_mean", "running_var")])
     return _tensors([v for a, v in given if a.alias_info is not None and a.alias_info.is_write])
 
 
@@ -101,14 +109,15 @@ class _Notes(TorchDispatchMode):
         self._versions: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the id
 
     def end(self) -> None:
-        """Remember which parameters there are, so that a change of one behind it is seen."""
-        there: list[torch.Tensor] = [o for o in gc.get_objects() if type(o) is nn.Parameter]
+        """Remember which tensors there are, so that a change of one behind it is seen."""
+        kinds = torch.Tensor, nn.Parameter
+        there: list[torch.Tensor] = [o for o in gc.get_objects() if type(o) in kinds]
         for each in there:
             if _key_on_meta(each) in self.known:
                 self._versions[id(each)] = weakref.ref(each), each._version
 
     def changed_since(self, weight: torch.Tensor) -> bool:
-        """Whether a parameter was changed in place behind the block that it was built in."""
+        """Whether a weight was changed in place behind the block that it was built in."""
         known, version = self._versions.get(id(weight), (None, 0))
         return known is not None and weight._version != version and known() is weight
 
@@ -128,21 +137,40 @@ class _Notes(TorchDispatchMode):
         device = torch.device(kwargs.get("device") or "cpu")
         if (given and not deferred) or device.type not in ("cpu", "meta"):
             return func(*args, **kwargs)
+        if not {_key_on_meta(tensor) for tensor in deferred} <= self.known:
+            raise InputError(
+                f"{func} reads a tensor on the meta device that was made outside of this "
+                "deferred_weights(): build all that belongs together inside of one"
+            )
         changed = _changed(func, args, kwargs)
         returns = any("Tensor" in str(r.type) for r in func._schema.returns)
         if not (returns or changed) or not all(tensor.is_meta for tensor in changed):
-            args, kwargs = self.values((args, kwargs))
-            return func(*args, **kwargs)
-        drawn = self._drawn(func, args, kwargs) if _RANDOM in func.tags else None
+            return self._by_values(func, args, kwargs)
+        drawn, found = None, None
+        if _RANDOM in func.tags:
+            drawn, found = self._drawn(func, args, kwargs)
         on_meta = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
         if not given or "device" in kwargs:
             on_meta[1]["device"] = _META
-        out = func(*on_meta[0], **on_meta[1])
+        try:
+            out = func(*on_meta[0], **on_meta[1])
+        except NotImplementedError:  # not without values: what is not 0, say
+            if changed:
+                raise
+            out = self._by_values(func, args, kwargs) if drawn is None else found
+            out = tree_map_only(torch.Tensor, _on_meta, out)
         self._note(func, args, kwargs, out, drawn)
         return out
 
-    def _drawn(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Draw the random numbers of an operation; return what brings them back."""
+    def _by_values(self, func: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = self.values((args, kwargs))
+        return func(*args, **kwargs)
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, Any]:
+        """Draw the random numbers of an operation; return what brings them back, and its result.
+
+        The result is right where it depends on nothing that the operation writes to.
+        """
         generator = kwargs.get("generator")
         before = torch.get_rng_state() if generator is None else generator.get_state()
         hidden = {id(tensor) for tensor in _changed(func, args, kwargs)}
@@ -155,8 +183,7 @@ class _Notes(TorchDispatchMode):
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
 
         some, named = tree_map_only(torch.Tensor, scratch, (args, kwargs))
-        func(*some, **named)
-        return before
+        return before, func(*some, **named)
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, drawn: Any) -> None:
         outputs = _tensors(out)
@@ -246,7 +273,10 @@ def _follow(note: _Note, made: dict[int, torch.UntypedStorage]) -> None:
         if view.storage in made:
             continue
         if (tensor.size(), tensor.stride(), tensor.dtype) != (view.size, view.stride, view.dtype):
-            raise InputError(f"{note.function} lays its result out otherwise than by shapes alone")
+            raise InputError(
+                f"{note.function} lays its result out otherwise than by shapes alone, so that what "
+                "is computed from it may differ: build the model without deferred_weights()"
+            )
         made[view.storage] = tensor.untyped_storage()
 
 
@@ -272,7 +302,26 @@ def _told(value: Any, numbers: dict[int, int]) -> bytes:
     return b"generator" if isinstance(value, torch.Generator) else repr(value).encode()
 
 
-_READ = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__repr__)
+_ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
+_READ = (*_ARRAYS, torch.Tensor.tolist, torch.Tensor.__repr__, torch.Tensor.__format__)
+_MOVES = (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.type_as)
+
+
+def _moved(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call what may move a tensor to the host: one without values is there, and is no copy."""
+    tensor, *rest = args
+    home = _META if tensor.is_meta else torch.device("cpu")
+    if func is torch.Tensor.cpu and not kwargs:
+        rest = [home]
+    elif rest and isinstance(rest[0], torch.Tensor):
+        rest[:1] = [rest[0].device, rest[0].dtype]
+
+    def brought(value: Any) -> Any:
+        is_place = isinstance(value, (str, torch.device))
+        return home if is_place and torch.device(value).type in ("cpu", "meta") else value
+
+    named = {name: brought(value) for name, value in kwargs.items()}
+    return torch.Tensor.to(tensor, *map(brought, rest), **named)
 
 
 class _AsOnHost(TorchFunctionMode):
@@ -286,12 +335,14 @@ class _AsOnHost(TorchFunctionMode):
         """Run a function of a model that is built."""
         if func in _READ:
             args = self._notes.values(args)
+        if func in _MOVES:
+            return _moved(func, args, kwargs or {})
         found = func(*args, **(kwargs or {}))
         if func == torch.Tensor.device.__get__ and found.type == "meta":
             return torch.device("cpu")
         if func == torch.Tensor.is_meta.__get__:
             return False
-        if func is torch.Tensor.numpy:
+        if func in _ARRAYS:
             found.flags.writeable = False  # what is written there would be lost
         return found if func != torch.Tensor.is_cpu.__get__ else True
 

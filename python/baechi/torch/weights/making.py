@@ -12,6 +12,7 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.base import _private
+from baechi.torch.base.nested import tensors_in
 from baechi.torch.weights.deferred import deferred_values, give_memory, how_made, is_deferred
 from baechi.torch.weights.homes import has_hooks_of_others, named_weights
 from baechi.torch.weights.sources import Source, matched, source_of
@@ -102,9 +103,24 @@ class Making:
                 else:
                     give_memory(weight, value.to(device))
 
+    def give_attributes(self) -> None:
+        """Give tensors their values, on the host, that modules have beside their weights."""
+        weights = {id(weight) for weight in self._weights.values()}
+        beside = {
+            id(tensor): (f"{path}.{name}".removeprefix("."), tensor)
+            for path, module in self._model.named_modules()
+            for name, value in vars(module).items()
+            for tensor in tensors_in(value)
+            if id(tensor) not in weights and is_deferred(tensor)
+        }
+        tensors = {f"{name} ({key})": tensor for key, (name, tensor) in beside.items()}
+        for name, value in deferred_values(tensors).items():
+            give_memory(tensors[name], value)
+
     def make_all(self) -> None:
         """Make all weights, on the host."""
         self.give(self.read(self._weights), torch.device("cpu"))
+        self.give_attributes()
 
 
 def making_of(model: nn.Module, given: Any) -> Making | None:
