@@ -69,6 +69,30 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(kind: Any, said: str) 
         placed_on(kind(), ["cpu"] * 3, tier=1)
 
 
+class Sparse(Coded):
+    """Multiplies by a sparse matrix: a buffer, an attribute, or one that is made in the forward."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "buffer":
+            self.register_buffer("matrix", torch.eye(3).to_sparse())
+        elif kind == "attribute":
+            self.matrix = torch.eye(3).to_sparse()
+
+    def forward(self, x: torch.Tensor, matrix: torch.Tensor | None = None) -> torch.Tensor:
+        matrix = torch.eye(3).to_sparse() if self.kind == "made" else matrix
+        return torch.sparse.mm(self.matrix if matrix is None else matrix, self.encoder(x))
+
+
+@pytest.mark.parametrize("kind", ["buffer", "attribute", "argument", "made"])
+def test_sparse_tensors_are_refused_in_a_sentence(kind: str) -> None:
+    inputs = (X, torch.eye(3).to_sparse()) if kind == "argument" else X
+    where = {"made": "failed in", "argument": "example inputs"}.get(kind, "'matrix' of Sparse")
+    with pytest.raises(baechi.InputError, match=f"{where}.*sparse.* index_add"):
+        placed_at_random(Sparse(kind), inputs, ["sim:0", "sim:1"], tier=1)
+
+
 @pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
 def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
     model = coded()

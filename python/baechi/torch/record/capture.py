@@ -25,6 +25,7 @@ from baechi.torch.base.versions import check_version
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
 from baechi.torch.record.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.record.refusals import check_dense
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling, spilled
 
@@ -130,6 +131,7 @@ def _captured(
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     model = _private_compile.uncompiled(model)
     check_version()
+    check_dense(model, example_inputs)
     valueless = [w for w in (*model.parameters(), *model.buffers()) if w.is_meta]
     on_meta = bool(valueless)
     if training is None:
@@ -187,6 +189,7 @@ class RecordingPlace:
     @stage("recording")
     def capture(self, model: nn.Module, example_inputs: Any, **options: Any) -> Capture:
         """Record a step as `capture` does."""
+        check_dense(model, example_inputs)
         if any(weight.is_meta for weight in (*model.parameters(), *model.buffers())):
             return capture(model, example_inputs, **options)
         if not self.too_small and self.device.type != "cpu":
