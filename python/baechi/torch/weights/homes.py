@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -70,4 +71,5 @@ def has_hooks_of_others(weight: torch.Tensor) -> bool:
     """Whether hooks that are not this package's see the gradient of a weight."""
     tables = weight._backward_hooks, getattr(weight, "_post_accumulate_grad_hooks", None)
     hooks = [hook for table in tables for hook in (table or {}).values()]
+    hooks = [hook.func if isinstance(hook, functools.partial) else hook for hook in hooks]
     return any(not str(getattr(h, "__module__", "")).startswith("baechi.") for h in hooks)
