@@ -21,7 +21,7 @@ import baechi
 from models.pytorch import MODELS
 
 
-class Initialised(nn.Module):  # type: ignore[misc]
+class Initialised(nn.Module):
     """What initialisers do: look at values, draw until it is enough, fill parts, share, convert."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Initialised(nn.Module):  # type: ignore[misc]
             raise AssertionError("some initialisers leave such weights alone")
 
 
-class Otherwise(nn.Module):  # type: ignore[misc]
+class Otherwise(nn.Module):
     """What is done to many weights at once, by arrays, and in another type of numbers."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Otherwise(nn.Module):  # type: ignore[misc]
         self.register_buffer("sums", sums)
 
 
-class Looked(nn.Module):  # type: ignore[misc]
+class Looked(nn.Module):
     """What depends on values, is the same tensor in another guise, or writes without saying so."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ def test_a_model_without_weights_is_placed_in_one_process() -> None:
         assert {weight.device.type for weight in model.parameters()} == {"cpu"}
 
 
-class Beside(nn.Module):  # type: ignore[misc]
+class Beside(nn.Module):
     """A module with tensors that are none of its weights."""
 
     def __init__(self) -> None:
