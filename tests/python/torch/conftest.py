@@ -13,15 +13,7 @@ from types import ModuleType
 
 import pytest
 
-if importlib.util.find_spec("torch") is not None:
-    importlib.import_module("baechi.torch.sim")  # before any test runs a backward
-    # Autograd's threads keep what they find first, and sums over more threads round differently.
-    importlib.import_module("torch").set_num_threads(1)
-    # What is imported once stays. Frozen, it is none of what the collector, which many tests and
-    # every recording call, goes through each time.
-    importlib.import_module("torch._dynamo")
-    gc.collect()
-    gc.freeze()
+MANY = 1  # tests, for which it pays to import beforehand what most of them import
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,8 +22,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", metavar="TEXT", help=text)
 
 
+def import_once(tests: int) -> None:
+    """Import what stays, and freeze it.
+
+    Then it is none of what the collector, which many tests and every recording call, goes through
+    each time. The process that hands out tests to others collects none and imports nothing.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return
+    importlib.import_module("baechi.torch.sim")  # before any test runs a backward
+    # Autograd's threads keep what they find first, and sums over more threads round differently.
+    importlib.import_module("torch").set_num_threads(1)
+    importlib.import_module("torch._dynamo")
+    if tests > MANY:
+        models = importlib.import_module("torch_models")
+        models.exported("gpt2" if "gpt2" in models.ALL else "transformer")
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out two thirds of the repetitions, other ones for every text."""
+    import_once(len(items))
     sample = config.getoption("--sample", default=None)
     if sample is None:
         return
