@@ -42,7 +42,7 @@ from baechi.torch.ranks.weights import (
     total_norm,
 )
 from baechi.torch.run.stepping import StepPlan
-from baechi.torch.weights.checkpoint import check_free, write, write_beside
+from baechi.torch.weights.checkpoint import check_can_be_written, write, write_beside
 from baechi.torch.weights.homes import named_weights
 from baechi.torch.weights.making import Making, making_of
 from baechi.torch.weights.named_state import checked_state, load_named, named_state
@@ -201,11 +201,10 @@ class PlacedOverRanks(Placed):
         """Write a checkpoint, every rank its own part of it; all ranks call it."""
         path, state, owners = Path(folder), self._state, self._owners
         own = {n: w.detach() for n, w in state.items() if owners.get(id(w)) == self.rank}
-        others = {n: v for n, v in state.items() if id(v) not in owners}  # no tensors
         kept = None
         with self._processes.agreeing("save a checkpoint") as facts:
             facts["folder"] = str(path)
-            check_free(path)
+            check_can_be_written(path, state)
             if optimizer is not None:
                 kept = self._own_state_of(optimizer)
                 facts["groups of parameters"] = digest(repr(kept["param_groups"]))[:16]
@@ -213,7 +212,7 @@ class PlacedOverRanks(Placed):
             if self.rank == 0:
                 write_beside(path, self.plan, {"processes": self._processes.count})
         with self._processes.agreeing("save a checkpoint"):
-            write(path, {**own, **others}, kept, self._processes.all)
+            write(path, own, kept, self._processes.all)
 
     def load(self, source: Any, *, optimizer: Any = None) -> None:
         """Load weights; every rank reads its own, and all do or none."""

@@ -32,7 +32,7 @@ from baechi.torch.verification import (
     no_dropout,
     trail_of,
 )
-from baechi.torch.weights.checkpoint import check_free, write, write_beside
+from baechi.torch.weights.checkpoint import check_can_be_written, write, write_beside
 from baechi.torch.weights.named_state import (
     checked_state,
     group_names,
@@ -134,11 +134,11 @@ class Placed:
             optimizer: Whose state is written, too.
 
         """
-        path = Path(folder)
-        check_free(path)
+        path, state = Path(folder), self.model.state_dict()
+        check_can_be_written(path, state)
         kept = None if optimizer is None else self.optimizer_state_dict(optimizer)
         write_beside(path, self.plan, {"processes": 1})
-        write(path, self.model.state_dict(), kept, None)
+        write(path, state, kept, None)
 
     def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Load weights, whatever placement and number of processes they come from.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -99,7 +100,11 @@ class Checkpoint:
             for step in above:
                 table = table.setdefault(step, {})
             table[last] = value
-        return {"state": found["state"], "param_groups": _lists(found["param_groups"])}
+        kept = {
+            name: {key: _lists(value) for key, value in own.items()}
+            for name, own in found["state"].items()
+        }
+        return {"state": kept, "param_groups": _lists(found["param_groups"])}
 
 
 def _lists(value: Any) -> Any:
@@ -111,12 +116,18 @@ def _lists(value: Any) -> Any:
     return {key: _lists(each) for key, each in value.items()}
 
 
-def check_free(folder: Path) -> None:
-    """Raise InputError where a checkpoint is already, which must not be spoiled by half."""
+def check_can_be_written(folder: Path, model: Mapping[str, Any]) -> None:
+    """Raise InputError where a checkpoint is already, and for a state that could not be loaded."""
     if (folder / METADATA).exists():
         raise InputError(f"{folder} holds a checkpoint already: give each step a folder of its own")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is no folder")
+    strange = next((name for name, each in model.items() if not isinstance(each, Tensor)), None)
+    if strange is not None:
+        raise InputError(
+            f"{strange!r} is no tensor, and only tensors are loaded again: save the state of the "
+            "model by torch.save, placed.state_dict() has all of it"
+        )
 
 
 def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> None:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in one process: what goes on from them is the same, what is spoiled is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from torch import nn
+
+import baechi
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Counting(nn.Module):
+    """Keeps what is no tensor in its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.count = nn.Linear(8, 3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def placed(model: nn.Module) -> Any:
+    return baechi.torch.place(
+        model, X, "2x1GiB", devices=["cpu"] * 2, verbose=False, bounds=False, budget=0.02
+    )
+
+
+def net(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def steps(model: nn.Module, optimizer: Any, count: int) -> None:
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = model(X).square().mean()
+        value.backward()
+        return value
+
+    for _ in range(count):
+        optimizer.step(loss)
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
+    "lists": lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=3),
+    "groups": lambda m: torch.optim.Adam(
+        [{"params": m[0].parameters(), "lr": torch.tensor(0.1)}, {"params": [m[2].bias]}],
+        0.01,
+        amsgrad=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_another_process_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
+    model, other = net(1), net(2)
+    first, second = placed(model), placed(other)
+    optimizer, again = OPTIMIZERS[name](model), OPTIMIZERS[name](other)
+    steps(model, optimizer, 2)
+    first.save(tmp_path / "c", optimizer=optimizer)
+    second.load(tmp_path / "c", optimizer=again)
+    steps(model, optimizer, 2)
+    steps(other, again, 2)
+    for key, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[key], value), key
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(baechi.InputError, match="'_extra_state' is no tensor"):
+        placed(Counting()).save(tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_spoiled_checkpoints_change_nothing(tmp_path: Path) -> None:
+    whole, model = tmp_path / "c", net(1)
+    first = placed(model)
+    first.save(whole)
+    other = net(2)
+    second, before = placed(other), {k: v.clone() for k, v in other.state_dict().items()}
+    shard, about = "__0_0.distcp", ".metadata"
+    spoils: dict[str, Callable[[Path], Any]] = {
+        "is missing": lambda folder: (folder / shard).unlink(),
+        "ends after 900 bytes": lambda folder: os.truncate(folder / shard, 900),
+        "cannot be read": lambda folder: (folder / shard).write_bytes(bytes(1 << 16)),
+        "is no checkpoint": lambda folder: (folder / about).unlink(),
+        r"\.metadata cannot be read": lambda folder: os.truncate(folder / about, 99),
+        r"metadata cannot be read: Memo": lambda folder: (folder / about).write_bytes(b"hello"),
+    }
+    for number, (said, spoil) in enumerate(spoils.items()):
+        folder = tmp_path / str(number)
+        shutil.copytree(whole, folder)
+        spoil(folder)
+        with pytest.raises(baechi.InputError, match=said):
+            second.load(folder)
+    for key, value in other.state_dict().items():
+        assert torch.equal(value, before[key])
+    first.save(tmp_path / "3")  # one that was left without `.metadata` is written anew
+    second.load(tmp_path / "3")
+    assert torch.equal(other[2].weight, model[2].weight)
