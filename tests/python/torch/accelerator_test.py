@@ -34,6 +34,8 @@ from experiments.program_order import in_program_order
 from experiments.several import SKIPPED
 from experiments.torch_workloads import MODES, TINY, TorchWorkload
 
+pytestmark = pytest.mark.repeats  # these measure what other tests prove
+
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ class ChangedViews(nn.Module):
 CASES = {"reversible": (Reversible, (8, 16)), "changed views": (ChangedViews, (4, 3, 16, 16))}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("count", [1, 3])
 def test_predicted_peaks(name: str, count: int) -> None:

@@ -93,6 +93,7 @@ class Precise(nn.Module):
         return self.second(y) + self.seen
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("kind", [Codebook, Several, Precise])
 def test_buffers_that_are_changed_where_no_gradients_are_kept(kind: type) -> None:
     torch.manual_seed(3)
@@ -152,6 +153,7 @@ class Between(nn.Module):
         return self.second(x + self.mean + self.var + self.table[2])
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("change", [_batch, _instance, _listed, _renormed])
 @pytest.mark.parametrize("tier", [1, 2])
 def test_by_hand_a_buffer_is_changed_elsewhere_than_it_is(change: Any, tier: int) -> None:
@@ -178,6 +180,7 @@ def _pruned(layer: nn.Linear) -> nn.Linear:
         return prune.random_unstructured(layer, "weight", amount=0.5)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("hooked", [nn.utils.spectral_norm, _pruned])
 def test_weights_that_hooks_compute(hooked: Callable[[nn.Linear], nn.Linear]) -> None:
     torch.manual_seed(3)

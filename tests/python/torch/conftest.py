@@ -43,7 +43,8 @@ def import_once(tests: int) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out two thirds of the repetitions, other ones for every text."""
-    import_once(len(items))
+    if not config.option.collectonly:
+        import_once(len(items))
     sample = config.getoption("--sample", default=None)
     if sample is None:
         return

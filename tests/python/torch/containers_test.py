@@ -172,6 +172,7 @@ def batch_of(home: str) -> tuple[dict[str, Any], list[Any]]:
     return {"x": x.to(home), "scale": x[:, :1].exp().to(home), "count": 2}, []
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("tier", [1, "auto"])
 @pytest.mark.parametrize("devices", [EXCLUSIVE, SHARED])
 @pytest.mark.parametrize("home", ["cpu", "sim:1"])

@@ -59,6 +59,7 @@ def test_predicted_peaks_of_graphs_are_those_of_the_devices(name: str) -> None:
         gc.collect()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "lstm"])
 def test_predicted_peaks_where_the_inputs_are_on_a_device(name: str) -> None:
     if name not in ALL:
@@ -77,6 +78,7 @@ def test_predicted_peaks_where_the_inputs_are_on_a_device(name: str) -> None:
         placed.restore()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["inception", "t5"])
 def test_predicted_peaks_of_graphs_without_gradients(name: str) -> None:
     if name not in ALL:

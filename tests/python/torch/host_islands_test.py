@@ -118,6 +118,7 @@ class OfLogits(nn.Module):
 LOSSES = [nn.functional.ctc_loss, nn.CTCLoss(zero_infinity=True), OfLogits()]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("loss", LOSSES)
 def test_lengths_of_a_loss_over_alignments(loss: Any) -> None:
     torch.manual_seed(3)

@@ -56,6 +56,7 @@ class Positions(nn.Module):
         return self.out(self.words(ids) + self.places(pos).sum(0))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("fill", [masked, sliced, filled, added, into, listed])
 def test_a_tensor_made_where_the_arguments_are(fill: Any) -> None:
     torch.manual_seed(3)

@@ -248,6 +248,7 @@ def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:
         gc.collect()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "inception", "unet", "transformer"])
 def test_predicted_peaks_of_a_graph(name: str) -> None:
     """A graph drops what it has read, where the model's own code may keep it."""
@@ -265,6 +266,7 @@ def test_predicted_peaks_of_a_graph(name: str) -> None:
     placed.restore()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "inception", "lstm", "gpt2", "t5"])
 def test_predicted_peaks_of_inference(name: str) -> None:
     if name not in ALL:
@@ -282,6 +284,7 @@ def test_predicted_peaks_of_inference(name: str) -> None:
         placed.restore()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_update_of_the_weights_can_be_the_peak(optimizer: str) -> None:
     inputs = torch.randn(1, 256)
@@ -302,6 +305,7 @@ def runs_out_of_memory(inputs: Any) -> bool:
     return False
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("percent", [40, 30])
 def test_a_model_too_large_for_one_device_trains_on_four(percent: int, optimizer: str) -> None:
@@ -389,6 +393,7 @@ def test_a_plan_that_fits_only_without_gradients_says_so() -> None:
     placed.restore()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [

@@ -379,6 +379,7 @@ class Counts(nn.Module):
         return self.second(self.first(x).tanh()), scale
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("kind", [Changes, Counts])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_what_a_forward_changes_in_place_is_as_its_micro_batch_left_it(

@@ -29,6 +29,7 @@ def parameters(model: Any) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_the_loss_falls(name: str) -> None:
     entry = MODELS[name]
@@ -45,6 +46,7 @@ def test_the_loss_falls(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_without_labels_a_model_answers(name: str) -> None:
     entry = MODELS[name]
@@ -72,6 +74,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_at_full_size_a_model_is_the_published_one(name: str) -> None:
     entry = MODELS[name]
@@ -103,6 +106,7 @@ def test_at_full_size_a_step_is_recorded_without_memory(name: str) -> None:
     assert permanent < 1.05 * weights * (1 + states) + (1 << 20)  # rounded up; and the buffers
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_placed_a_model_trains_as_before(name: str) -> None:
     entry = MODELS[name]

@@ -255,6 +255,7 @@ def test_a_size_is_known_before_what_has_it_is_wanted() -> None:
     assert measured == pytest.approx(predicted + 1, rel=0.02)  # the way of `y`, which is outside
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("mode", ["streams", "streams+order"])
 @pytest.mark.parametrize("name", ["unet", "transformer"])
 def test_predicted_peaks_of_single_calls(name: str, mode: str) -> None:

@@ -47,6 +47,7 @@ def nodes_of(graph: baechi.Graph, model: Any) -> Iterator[tuple[Any, Any]]:
         yield node, graph[inputs + i]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_every_tensor_is_as_large_as_onnx_runtime_makes_it(name: str) -> None:
     model = onnx.load(DATA / f"{name}.onnx")
@@ -65,6 +66,7 @@ def test_every_tensor_is_as_large_as_onnx_runtime_makes_it(name: str) -> None:
     assert compared >= 9
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_all_weights_are_held_somewhere(name: str) -> None:
     model = onnx.load(DATA / f"{name}.onnx")

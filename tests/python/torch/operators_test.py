@@ -38,6 +38,7 @@ def by_operators(name: str, **options: Any) -> Any:
     )
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_run_where_they_are_planned(name: str) -> None:
     case = ALL[name]

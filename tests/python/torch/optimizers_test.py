@@ -239,6 +239,7 @@ class Lookup(nn.Module):
         return self.last(h + self.words(x).sin().sum(1))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("tier", [1, 2])
 @pytest.mark.parametrize("devices", [["sim:0", "sim:1", "sim:2"], ["sim:0", "sim:0", "sim:1"]])
 def test_sparse_gradients(tier: int, devices: list[str]) -> None:

@@ -170,6 +170,7 @@ class HalfPrecision(nn.Module):
         return last
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("model", [Telling, Cached, Hooked, Weighted, Batched, HalfPrecision])
 def test_trains_the_same(model: type[nn.Module]) -> None:
     torch.manual_seed(3)

@@ -30,6 +30,7 @@ TIERS = pytest.mark.parametrize("tier", [1, 2])
 # Moving and retyping
 
 
+@pytest.mark.repeats
 @TIERS
 @pytest.mark.parametrize("how", ["to", "cpu", "to_empty", "to, typed", "to, a part"])
 def test_a_script_that_sends_the_model_to_a_device_is_told_and_goes_on(tier: int, how: str) -> None:
@@ -110,6 +111,7 @@ def test_weights_that_are_not_the_models_own_are_named() -> None:
 # Modules that are changed
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("tier", [1, "auto"])
 @pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
 def test_parametrizations_before_and_after_placement(name: str, tier: int | str) -> None:
@@ -147,6 +149,7 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
+@pytest.mark.repeats
 @pytest.mark.filterwarnings("ignore:.*not in the recorded step")
 @pytest.mark.parametrize("device", ["cpu", "sim:1"])
 @pytest.mark.parametrize("tier", [1, "auto"])

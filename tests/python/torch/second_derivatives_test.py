@@ -84,6 +84,7 @@ def built(name: str) -> Any:
     return MODELS[name](), torch.randn(48, 12)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peaks_are_those_of_where_the_inner_backward_runs(name: str, seed: int) -> None:
@@ -105,6 +106,7 @@ def test_the_layers_behind_a_slope_may_be_on_several_devices() -> None:
     assert len(homes) > 1
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_slopes_train_as_on_one_device(name: str) -> None:
     model, inputs = built(name)

@@ -54,6 +54,7 @@ def test_losses_and_gradients_are_those_of_the_unplaced_model(name: str) -> None
     assert {p.device.type for p in model.parameters()} == {"cpu"}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("mode", ["plain", "streams"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_modes_and_logical_devices(mode: str, shared: bool) -> None:
@@ -104,6 +105,7 @@ def without(function: Any, line: str) -> Any:
     return names[function.__name__]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("function", "line"),
     [

@@ -116,6 +116,7 @@ class Recomputing(nn.Module):
         return x
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_activation_checkpointing(reentrant: bool, seed: int) -> None:

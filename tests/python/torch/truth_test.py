@@ -19,6 +19,8 @@ from experiments.page import in_words
 from experiments.program_order import in_program_order
 from experiments.torch_workloads import MODES, TINY, estimated_graph, measured_graph
 
+pytestmark = pytest.mark.repeats  # these measure what other tests prove
+
 MACHINE = truth.VIRTUAL
 
 

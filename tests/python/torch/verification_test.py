@@ -21,6 +21,7 @@ def placed_model(name: str) -> Any:
     return placed_at_random(built(case), case.inputs(2), seed=2)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["resnet", "lstm", "transformer"])
 def test_nothing_differs_in_a_placed_model(name: str) -> None:
     placed = placed_model(name)

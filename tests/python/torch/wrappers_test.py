@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("sim", "restored")
 TIERS = pytest.mark.parametrize("tier", [1, 2])
 
 
+@pytest.mark.repeats
 @TIERS
 @pytest.mark.parametrize("when", ["after", "in place", "before"])
 def test_torch_compile(tier: int, when: str) -> None:

@@ -124,20 +124,20 @@ def locked(path: Path) -> Iterator[None]:
 def compile_library(
     library: Path, compiler: Sequence[str], sources: Sequence[Path], flags: Sequence[str]
 ) -> None:
-    """Compile the sources, in as many parts as there are processors, and link them.
+    """Compile the sources, in no more parts than there are processors, and link them.
 
     Most of the time goes into PyTorch's headers, which the sources of a part read together; so the
-    names in their anonymous namespaces differ.
+    names in their anonymous namespaces differ. Two sources are compiled nearly as fast as one.
     """
     torch_libraries = Path(torch.__file__).parent / "lib"
-    processors = len(os.sched_getaffinity(0))
+    parts = min(len(os.sched_getaffinity(0)), -(-len(sources) // 3))
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         objects, commands = [], []
-        for *others, last in (sources[i::processors] for i in range(processors) if sources[i:]):
+        for *others, last in (sources[i::parts] for i in range(parts)):
             objects.append(Path(folder) / f"{last.stem}.o")
             before = [word for source in others for word in ("-include", str(source))]
             commands.append([*compiler, *flags, *before, "-c", str(last), "-o", str(objects[-1])])
-        with concurrent.futures.ThreadPoolExecutor(processors) as pool:
+        with concurrent.futures.ThreadPoolExecutor(parts) as pool:
             list(pool.map(run, commands))
         whole = Path(folder) / library.name
         plain = [part for part in compiler if Path(part).name != "ccache"]
