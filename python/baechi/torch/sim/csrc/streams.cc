@@ -247,8 +247,9 @@ MarkPtr record(c10::Stream stream) {
     return mark;
   }
   queue.push({"event",
-              [mark] {
+              [mark, &queue] {
                 mark->when = Clock::now();
+                queue.pass();
                 mark->passed = true;
                 mark->passed.notify_all();
               },
@@ -265,7 +266,7 @@ void wait_for(c10::Stream stream, const MarkPtr& mark) {
   if (!mark->passed) queue.push({"wait", [mark] { mark->wait(); }, 0, false});
 }
 
-bool is_idle(c10::Stream stream) { return queue_of(stream).idle(); }
+bool is_idle(c10::Stream stream) { return queue_of(stream).all_passed(); }
 
 void synchronize(const MarkPtr& mark, int device) {
   mark->wait();

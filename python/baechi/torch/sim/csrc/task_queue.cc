@@ -49,6 +49,7 @@ void Queue::push(Entry entry) {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
     entries_.push_back(std::move(entry));
+    pushed_.fetch_add(1);
   }
   changed_.notify_one();
 }
@@ -81,6 +82,7 @@ void Queue::work() {
     if (longest > 0 && entry.may_be_delayed)
       std::this_thread::sleep_for(
           std::chrono::nanoseconds(next_random(random) % static_cast<std::uint64_t>(longest)));
+    ++running_;
     run(entry);
     entry = {};
     pending_.fetch_sub(1);

@@ -46,6 +46,9 @@ class Queue {
 
   void push(Entry entry);
   bool idle() const { return pending_ == 0; }
+  // Whether all has run but the end of a task that called `pass`, as whoever waited for it may ask.
+  bool all_passed() const { return idle() || passed_ == pushed_; }
+  void pass() { passed_ = running_; }  // called by a task that is only a mark
   void stop();  // when all that was pushed has run; a later push starts another thread
 
   std::mutex clock_mutex;
@@ -62,6 +65,9 @@ class Queue {
   std::condition_variable changed_;
   std::deque<Entry> entries_;
   std::atomic<std::int64_t> pending_ = 0;
+  std::atomic<std::int64_t> pushed_ = 0;
+  std::atomic<std::int64_t> passed_ = -1;  // of those pushed, counted from 1
+  std::int64_t running_ = 0;
   std::thread thread_;
   bool stopping_ = false;
 };
