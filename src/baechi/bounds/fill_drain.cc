@@ -37,29 +37,41 @@ Ends ends_of_components(const Relaxation& relaxed, const HeadsTails& ends,
 
 }  // namespace
 
+std::vector<std::int64_t> weights_of_devices(const Relaxation& relaxed,
+                                             const LoadWeights& weights) {
+  std::vector<std::int64_t> devices;
+  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
+    devices.insert(devices.end(), relaxed.types[type].count, weights.y[type]);
+  std::sort(devices.begin(), devices.end(), std::greater<>());
+  return devices;
+}
+
+// With the k heaviest devices at work; more of them share the work, and wait more.
+std::optional<Ns> shared_with_waits(WideInt work, std::span<const std::int64_t> devices,
+                                    std::span<const Ns> heads, std::span<const Ns> tails) {
+  const std::size_t most = std::min({devices.size(), heads.size(), tails.size()});
+  std::optional<Ns> best;
+  WideInt weight = 0;
+  for (std::size_t i = 0; i < most; ++i) {
+    work += static_cast<WideInt>(devices[i]) * (heads[i] + tails[i]);
+    weight += devices[i];
+    if (weight <= 0) continue;
+    const Ns bound = ceil_divide(work, weight);
+    if (!best.has_value() || bound < *best) best = bound;
+  }
+  return best;
+}
+
 Ns fill_drain(const Relaxation& relaxed, const HeadsTails& ends, const Components& together,
               const Lumps& lumps, const LoadWeights& weights) {
   // Memory has no price here, so that the devices that do nothing cost nothing.
   const std::optional<WideInt> work =
       least_cost(lumps, {weights.y, std::vector<std::int64_t>(weights.y.size(), 0)});
   if (!work.has_value()) return kNever;
-  std::vector<std::int64_t> devices;  // their weights, largest first
-  for (std::size_t type = 0; type < relaxed.num_types(); ++type)
-    devices.insert(devices.end(), relaxed.types[type].count, weights.y[type]);
-  std::sort(devices.begin(), devices.end(), std::greater<>());
   const Ends waits = ends_of_components(relaxed, ends, together);
-  const std::size_t most = std::min({devices.size(), waits.heads.size(), waits.tails.size()});
-  // With the k heaviest devices at work; more of them share the work, and wait more.
-  std::optional<Ns> best;
-  WideInt total = *work / kPricedBytes, weight = 0;
-  for (std::size_t i = 0; i < most; ++i) {
-    total += static_cast<WideInt>(devices[i]) * (waits.heads[i] + waits.tails[i]);
-    weight += devices[i];
-    if (weight <= 0) continue;
-    const Ns bound = ceil_divide(total, weight);
-    if (!best.has_value() || bound < *best) best = bound;
-  }
-  return best.value_or(0);
+  return shared_with_waits(*work / kPricedBytes, weights_of_devices(relaxed, weights), waits.heads,
+                           waits.tails)
+      .value_or(0);
 }
 
 }  // namespace baechi::bounds

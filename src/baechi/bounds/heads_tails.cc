@@ -4,87 +4,22 @@
 #include <algorithm>
 #include <span>
 
+#include "baechi/bounds/star.h"
+
 namespace baechi::bounds {
 namespace {
-
-// An operator next to the one in hand: all on the way in for heads, all on the way out for tails.
-struct Neighbor {
-  Ns sent;     // when its tensors are there, were it on another device; kNever if it must not be
-  Ns release;  // when it could start, were it on the same device
-  Ns k;        // how long it takes there; kNever if it cannot be there
-};
-
-// The end of the first `count` neighbors when one device works them off by release.
-// `by_release` has their positions, latest release first.
-Ns one_after_the_other(std::span<const Neighbor> neighbors,
-                       std::span<const std::uint32_t> by_release, std::size_t count) {
-  Ns work = 0, end = 0;
-  for (const std::uint32_t i : by_release) {
-    if (i >= count) continue;
-    work += neighbors[i].k;
-    end = std::max(end, neighbors[i].release + work);
-  }
-  return end;
-}
-
-// The least moment at which all neighbors can be done: min over those kept local of max(the local
-// ones one after the other, the last of the others to be sent). Whoever is sent last is the one to
-// keep first: keeping another instead costs work and gains nothing.
-class Star {
- public:
-  Ns solve(std::vector<Neighbor>& neighbors) {
-    if (neighbors.empty()) return 0;
-    if (neighbors.size() == 1)
-      return std::min(kNever, std::min(neighbors[0].sent, local(neighbors[0])));
-    std::sort(neighbors.begin(), neighbors.end(),
-              [](const Neighbor& a, const Neighbor& b) { return a.sent > b.sent; });
-    std::size_t fewest = 0, most = 0;
-    while (most < neighbors.size() && neighbors[most].k < kNever &&
-           neighbors[most].release < kNever)
-      ++most;
-    while (fewest < neighbors.size() && neighbors[fewest].sent >= kNever) ++fewest;
-    if (fewest > most) return kNever;
-
-    by_release_.resize(most);
-    for (std::size_t i = 0; i < most; ++i) by_release_[i] = static_cast<std::uint32_t>(i);
-    std::sort(by_release_.begin(), by_release_.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return neighbors[a].release > neighbors[b].release;
-    });
-    const auto last_sent = [&](std::size_t count) {
-      return count < neighbors.size() ? neighbors[count].sent : Ns{0};
-    };
-    // The local part grows with their number, the rest shrinks: look for the crossing.
-    std::size_t low = fewest, high = most;
-    while (low < high) {
-      const std::size_t middle = (low + high) / 2;
-      if (one_after_the_other(neighbors, by_release_, middle) >= last_sent(middle))
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    Ns least = std::max(one_after_the_other(neighbors, by_release_, low), last_sent(low));
-    if (low > fewest)
-      least = std::min(least, std::max(one_after_the_other(neighbors, by_release_, low - 1),
-                                       last_sent(low - 1)));
-    return std::min(least, kNever);
-  }
-
- private:
-  static Ns local(const Neighbor& neighbor) {
-    return std::min(kNever, std::min(neighbor.release, kNever) + neighbor.k);
-  }
-  std::vector<std::uint32_t> by_release_;
-};
 
 // Heads and tails are one recursion, read along the edges or against them.
 enum class Direction { kHeads, kTails };
 
 class Recursion {
  public:
-  Recursion(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component, Direction direction)
+  Recursion(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
+            std::span<const Distance> distances, Direction direction)
       : in_(relaxed),
         component_(component),
         direction_(direction),
+        reached_(sorted(distances, direction)),
         num_types_(relaxed.num_types()),
         value_(relaxed.k.size()),
         done_(relaxed.k.size()) {}
@@ -94,9 +29,10 @@ class Recursion {
     for (std::size_t i = 0; i < order.size(); ++i) {
       const OpId op = order[direction_ == Direction::kHeads ? i : order.size() - 1 - i];
       gather(op);
+      const Ns soonest = after_distances(op);
       for (std::size_t type = 0; type < num_types_; ++type) {
         const std::size_t at = op.index() * num_types_ + type;
-        value_[at] = in_.k[at] >= kNever ? kNever : least(op, type);
+        value_[at] = in_.k[at] >= kNever ? kNever : std::max(soonest, least(op, type));
         done_[at] = std::min(kNever, value_[at] + in_.k[at]);
       }
     }
@@ -108,6 +44,35 @@ class Recursion {
     OpId op;
     std::optional<TensorId> tensor;
   };
+
+  struct Reached {  // a distance, from the end that is done first
+    OpId op, before;
+    Ns least;
+  };
+
+  static std::vector<Reached> sorted(std::span<const Distance> distances, Direction direction) {
+    std::vector<Reached> result;
+    result.reserve(distances.size());
+    for (const Distance& distance : distances)
+      result.push_back(direction == Direction::kHeads
+                           ? Reached{distance.to, distance.from, distance.least}
+                           : Reached{distance.from, distance.to, distance.least});
+    std::sort(result.begin(), result.end(),
+              [](const Reached& a, const Reached& b) { return a.op < b.op; });
+    return result;
+  }
+
+  // How soon the distances to `op` let it start, wherever it and the others are.
+  Ns after_distances(OpId op) const {
+    Ns soonest = 0;
+    auto next = std::lower_bound(reached_.begin(), reached_.end(), op,
+                                 [](const Reached& reached, OpId key) { return reached.op < key; });
+    for (; next != reached_.end() && next->op == op; ++next) {
+      const Ns* done = &done_[next->before.index() * num_types_];
+      soonest = std::max(soonest, *std::min_element(done, done + num_types_) + next->least);
+    }
+    return std::min(soonest, kNever);
+  }
 
   // The edges of `op` on this side, those of one neighbor next to each other.
   void gather(OpId op) {
@@ -159,6 +124,7 @@ class Recursion {
   const Relaxation& in_;
   const IdVector<OpId, UnitId>& component_;
   const Direction direction_;
+  const std::vector<Reached> reached_;  // by operator
   const std::size_t num_types_;
   std::vector<Ns> value_;  // b or q
   std::vector<Ns> done_;   // b + k or q + k
@@ -169,9 +135,10 @@ class Recursion {
 
 }  // namespace
 
-HeadsTails star(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component) {
-  return {Recursion(relaxed, component, Direction::kHeads).run(),
-          Recursion(relaxed, component, Direction::kTails).run()};
+HeadsTails star(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
+                std::span<const Distance> distances) {
+  return {Recursion(relaxed, component, distances, Direction::kHeads).run(),
+          Recursion(relaxed, component, distances, Direction::kTails).run()};
 }
 
 Ns longest(const Relaxation& relaxed, const HeadsTails& ends) {

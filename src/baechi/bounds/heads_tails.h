@@ -3,6 +3,7 @@
 // input is either computed on the same device, one after the other, or sent there.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -16,9 +17,16 @@ struct HeadsTails {
   std::vector<Ns> q;  // in no plan the step ends sooner after it has finished
 };
 
+// In no plan `to` starts sooner than so long after `from` has ended.
+struct Distance {
+  OpId from, to;
+  Ns least;
+};
+
 // Operators of one component share a device. Pass the units, or coarser sets that a hypothesis
-// forces together. O(types^2 (operators + edges) log degree).
-HeadsTails star(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component);
+// forces together. `distances` sharpen both. O(types^2 (operators + edges) log degree).
+HeadsTails star(const Relaxation& relaxed, const IdVector<OpId, UnitId>& component,
+                std::span<const Distance> distances = {});
 
 // max over the operators of min over the types of b + k + q.
 Ns longest(const Relaxation& relaxed, const HeadsTails& ends);

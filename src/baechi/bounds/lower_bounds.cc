@@ -11,6 +11,7 @@
 #include "baechi/bounds/memory_path.h"
 #include "baechi/bounds/one_machine.h"
 #include "baechi/bounds/relaxation.h"
+#include "baechi/bounds/sections.h"
 #include "baechi/bounds/window.h"
 #include "baechi/cost/needed_devices.h"
 
@@ -50,8 +51,18 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
     add("fill and drain", waits);
     strongest = Time(waits);
   }
-  // It starts from the strongest and is told only where it gets further.
-  const bounds::Ns cut = bounds::cut(*relaxed, ends, strongest.count());
+  // These start from what is known and are told only where they get further.
+  const std::vector<bounds::Distance> distances = bounds::sections(*relaxed, together, weights);
+  const bounds::HeadsTails sharper = bounds::star(*relaxed, together.of, distances);
+  const bounds::Ns sections =
+      std::max({bounds::longest(*relaxed, sharper), bounds::window(*relaxed, sharper, weights),
+                bounds::one_device_each(*relaxed, sharper, together.of, together.count)});
+  if (sections >= bounds::kNever) return {};
+  if (sections > strongest.count()) {
+    add("sections", sections);
+    strongest = Time(sections);
+  }
+  const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count());
   if (cut >= bounds::kNever) return {};
   if (cut > strongest.count()) add("cut", cut);
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/bounds/section_chain.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace baechi::bounds {
+
+Arcs::Arcs(const Relaxation& relaxed, const Components& together) {
+  const OpGraph& graph = *relaxed.graph;
+  in_begin_.assign(graph.num_ops() + 1, 0);
+  out_begin_.assign(graph.num_ops() + 1, 0);
+  in_.reserve(graph.num_edges());
+  for (const OpId op : graph.ops()) {
+    const std::span<const Edge> edges = graph.in_edges(op);
+    for (std::size_t i = 0; i < edges.size();) {
+      const OpId from = edges[i].from;
+      Ns crossing = 0;
+      for (; i < edges.size() && edges[i].from == from; ++i) {
+        if (!edges[i].tensor.has_value()) continue;
+        const Ns c = relaxed.c_min[edges[i].tensor->index()];
+        crossing = relaxed.transfers_queue ? crossing + c : std::max(crossing, c);
+      }
+      in_.push_back({from.value(), together.of[from] == together.of[op], crossing});
+      ++out_begin_[from.index() + 1];
+    }
+    in_begin_[op.index() + 1] = static_cast<std::uint32_t>(in_.size());
+  }
+  for (std::size_t op = 0; op < graph.num_ops(); ++op) out_begin_[op + 1] += out_begin_[op];
+  out_.resize(in_.size(), Arc{0, false, 0});
+  std::vector<std::uint32_t> next = out_begin_;
+  for (const OpId op : graph.ops())
+    for (const Arc& arc : in(op.value()))
+      out_[next[arc.op]++] = {op.value(), arc.together, arc.crossing};
+}
+
+SectionChain::SectionChain(const Relaxation& relaxed, const Arcs& arcs) {
+  find_chain(relaxed, arcs);
+  find_spans(relaxed, arcs);
+}
+
+// The longest by shortest times, with what takes no time at its ends.
+void SectionChain::find_chain(const Relaxation& relaxed, const Arcs& arcs) {
+  std::vector<Ns> end(relaxed.k_min.size(), 0);
+  std::vector<std::optional<std::uint32_t>> before(relaxed.k_min.size());
+  std::optional<std::uint32_t> last;
+  for (const OpId op : relaxed.graph->topological_order()) {
+    Ns start = 0;
+    for (const Arc& arc : arcs.in(op.value())) {
+      if (before[op.index()].has_value() && end[arc.op] <= start) continue;
+      start = end[arc.op];
+      before[op.index()] = arc.op;
+    }
+    end[op.index()] = start + relaxed.k_min[op.index()];
+    if (!last.has_value() || end[op.index()] >= end[*last]) last = op.value();
+  }
+  for (; last.has_value(); last = before[*last]) chain_.push_back(*last);
+  std::reverse(chain_.begin(), chain_.end());
+}
+
+void SectionChain::find_spans(const Relaxation& relaxed, const Arcs& arcs) {
+  const std::span<const OpId> order = relaxed.graph->topological_order();
+  std::vector<std::optional<std::uint32_t>> place(order.size()), after(order.size()),
+      before(order.size());
+  for (std::size_t i = 0; i < chain_.size(); ++i) place[chain_[i]] = static_cast<std::uint32_t>(i);
+  for (const OpId op : order) {
+    std::optional<std::uint32_t>& latest = after[op.index()];
+    for (const Arc& arc : arcs.in(op.value())) latest = std::max(latest, after[arc.op]);
+    if (place[op.index()].has_value()) latest = place[op.index()];
+  }
+  for (std::size_t i = order.size(); i-- > 0;) {
+    std::optional<std::uint32_t>& soonest = before[order[i].index()];
+    for (const Arc& arc : arcs.out(order[i].value()))
+      if (const auto& found = before[arc.op]; found.has_value())
+        soonest = std::min(soonest.value_or(*found), *found);
+    if (place[order[i].index()].has_value()) soonest = place[order[i].index()];
+  }
+  for (const OpId op : order)
+    if (after[op.index()].has_value() && before[op.index()].has_value())
+      between_.push_back({op.value(), *after[op.index()], *before[op.index()]});
+}
+
+std::vector<std::uint32_t> SectionChain::places_to_cut(std::uint32_t longest_span) const {
+  std::vector<std::int64_t> change(chain_.size() + 1, 0);
+  for (const Beside& beside : between_) {
+    if (beside.on_chain() || beside.before - beside.after > longest_span) continue;
+    ++change[beside.after + 1];
+    --change[beside.before];
+  }
+  std::vector<std::uint32_t> places{0};
+  std::int64_t spans = 0;
+  for (std::uint32_t i = 0; i < chain_.size(); ++i) {
+    spans += change[i];
+    if (i > 0 && (spans == 0 || i + 1 == chain_.size())) places.push_back(i);
+  }
+  return places;
+}
+
+void SectionChain::for_each_section(const std::function<void(const Section&)>& tell) const {
+  const auto length = static_cast<std::uint32_t>(chain_.size());
+  std::vector<std::uint32_t> told(chain_.size(), 0);  // where the longest section from here ends
+  for (std::uint32_t span = 2; span / 2 < length; span *= 2) {
+    const std::vector<std::uint32_t> places = places_to_cut(span);
+    std::vector<std::uint32_t> section_at(chain_.size(), 0);
+    for (std::uint32_t s = 0; s + 1 < places.size(); ++s)
+      for (std::uint32_t i = places[s]; i < places[s + 1]; ++i) section_at[i] = s;
+    std::vector<std::vector<std::uint32_t>> inside(places.size());
+    std::vector<bool> wide(places.size(), false);
+    for (const Beside& beside : between_) {
+      const std::uint32_t s = section_at[beside.after];
+      if (beside.on_chain() && (beside.after == places[s] || beside.after + 1 == length)) continue;
+      if (s + 1 >= places.size() || beside.before > places[s + 1]) continue;
+      inside[s].push_back(beside.op);
+      if (!beside.on_chain()) wide[s] = true;
+    }
+    for (std::uint32_t s = 0; s + 1 < places.size(); ++s) {
+      if (!wide[s] || told[places[s]] >= places[s + 1]) continue;
+      told[places[s]] = places[s + 1];
+      tell({chain_[places[s]], chain_[places[s + 1]], inside[s]});
+    }
+  }
+}
+
+}  // namespace baechi::bounds
