@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import subprocess
@@ -34,6 +35,15 @@ def test_layers_of_the_project_are_in_order(root: Path) -> None:
 def test_layers_are_the_ones_that_the_architecture_page_lists(root: Path) -> None:
     page = (root / "docs" / "explanation" / "architecture.md").read_text()
     assert re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE) == [*check_layers.ALLOWED]
+
+
+def test_files_that_the_architecture_page_names_are_there(root: Path) -> None:
+    page = (root / "docs" / "explanation" / "architecture.md").read_text()
+    folders = ["apps", "bench", "python", "src", "tests", "tools"]
+    there = [f"/{p.relative_to(root)}" for name in folders for p in (root / name).rglob("*.*")]
+    named = set(re.findall(r"`([\w/*]+\.(?:cc|h|py))`", page)) - {"unit/test_paths.h"}  # generated
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not fnmatch.filter(there, f"*/{name}")] == []
 
 
 def test_a_folder_may_include_only_earlier_ones() -> None:

@@ -13,46 +13,9 @@ import torch
 from memory_test import OPTIMIZERS, accumulating_peaks, check, check_close, machine, placed_on
 from torch import nn
 
+from models.bank.elsewhere import WIDTH, Reversible
+
 __all__ = ["machine"]
-
-
-class Reversed(torch.autograd.Function):
-    """A block whose backward computes its inputs from its outputs, and its modules again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor, f: Any, g: Any) -> Any:
-        ctx.f, ctx.g = f, g
-        with torch.no_grad():
-            x = x + f(y)
-            y = y + g(x)
-        ctx.save_for_backward(x, y)
-        return x, y
-
-    @staticmethod
-    def backward(ctx: Any, dx: torch.Tensor, dy: torch.Tensor) -> Any:
-        x, y = (t.detach() for t in ctx.saved_tensors)
-        with torch.enable_grad():
-            x.requires_grad_()
-            gx = ctx.g(x)
-            torch.autograd.backward(gx, dy)
-        dx, y = dx + x.grad, y - gx.detach()
-        with torch.enable_grad():
-            y.requires_grad_()
-            torch.autograd.backward(ctx.f(y), dx)
-        return dx, dy + y.grad, None, None
-
-
-class Reversible(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6))
-        self.first = nn.Linear(16, 32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x, y = self.first(x).chunk(2, 1)
-        for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
-            x, y = Reversed.apply(x, y, f, g)
-        return x + y
 
 
 class ChangedViews(nn.Module):
@@ -68,7 +31,7 @@ class ChangedViews(nn.Module):
         return y
 
 
-CASES = {"reversible": (Reversible, (8, 16)), "changed views": (ChangedViews, (4, 3, 16, 16))}
+CASES = {"reversible": (Reversible, (8, WIDTH)), "changed views": (ChangedViews, (4, 3, 16, 16))}
 
 
 @pytest.mark.repeats
