@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-MANY = 1  # tests, for which it pays to import beforehand what most of them import
+MANY = 100  # tests, for which it pays to import beforehand what most of them import
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
