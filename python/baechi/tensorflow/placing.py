@@ -28,7 +28,13 @@ from baechi.tensorflow.graph_generator import capture, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras
 from baechi.tensorflow.pins import pinned
 from baechi.tensorflow.profiler import measure
-from baechi.tensorflow.request import check_devices, check_kinds, check_plan, check_profile
+from baechi.tensorflow.request import (
+    check_devices,
+    check_kinds,
+    check_plan,
+    check_profile,
+    check_runs_once,
+)
 
 if TYPE_CHECKING:
     import os
@@ -249,6 +255,7 @@ def place(
     run = {"fetches": fetches, "feed_dict": feed_dict}
     options = {"method": method, "budget": budget, **options}
     check_options("place", options, list(inspect.signature(place).parameters))
+    check_runs_once(options)
     check_devices(devices)
     check_profile(profile)
     check_plan(plan)

@@ -43,6 +43,12 @@ def check_devices(devices: object) -> None:
         )
 
 
+_RUN_ONCE = (
+    "a placed step runs every operation once: plan it without recompute; what second runs would "
+    "bring baechi.tensorflow.plan(..., order='planned', recompute='auto') says"
+)
+
+
 def check_plan(plan: object) -> None:
     """Raise InputError unless `plan` is one, or not given."""
     if plan is not None and not isinstance(plan, Plan):
@@ -50,6 +56,14 @@ def check_plan(plan: object) -> None:
             f"plan: expected a baechi.Plan, found {described(plan)}; baechi.tensorflow.plan(...) "
             "makes one, baechi.Plan.load(path, graph) reads one"
         )
+    if isinstance(plan, Plan) and plan.recomputed:
+        raise InputError(f"plan: it runs {plan.recomputed[0][0]!r} a second time; {_RUN_ONCE}")
+
+
+def check_runs_once(options: Mapping[str, Any]) -> None:
+    """Raise InputError where a plan is asked for that runs operations a second time."""
+    if options.get("recompute", "none") != "none":
+        raise InputError(f"recompute: {_RUN_ONCE}")
 
 
 def check_profile(profile: object) -> None:

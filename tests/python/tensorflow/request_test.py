@@ -51,6 +51,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("profile: ", "'gpu'", "'cpu'", "profile='cpu=rtx3090'", "'2xgpu:"),
     ),
     ({"plan": 3}, ("plan: ", "int 3", "baechi.tensorflow.plan")),
+    ({"order": "planned", "recompute": "auto"}, ("recompute: ", "runs every operation once")),
     ({"cluster": 2}, ("cluster: ", "'2x24GiB+2x8GiB@0.6'", "int 2")),
     (
         {"cluster": "9xcpu:1MiB"},
@@ -67,6 +68,25 @@ def test_a_wrong_argument_is_named(asked: dict[str, Any], said: tuple[str, ...])
     assert "\n" not in text
     assert all(words in text for words in said), text
     assert not any(words in text for words in ("--", "<bytes>", "the file")), text
+
+
+def test_a_plan_that_runs_operations_twice_is_only_a_plan() -> None:
+    weights = [tf.Variable(tf.ones((16, 16))) for _ in range(3)]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.tanh(y @ weight)
+        return tape.gradient(y, weights)
+
+    x = tf.ones((64, 16))
+    options: Any = {"cluster": "2xcpu:1MiB", "order": "planned", "budget": "20ms"}
+    plan = baechi.tensorflow.plan(step, x, recompute="all", **options)
+    assert plan.recomputed
+    with pytest.raises(InputError, match=r"plan: it runs '.*' a second time; .* every operation"):
+        baechi.tensorflow.place(step, x, plan=plan)
 
 
 def test_a_wrong_target_is_named() -> None:
