@@ -41,6 +41,9 @@ class Comparison {
                             " runs, not one of every operator and one more of each recomputed");
       return violations_;
     }
+    if (step_.memory_mode() != original_.memory_mode())
+      violations_.push_back("the step has another memory mode than the graph");
+    check_groups();
     for (const OpId op : original_.ops()) check_run(op, op, nullptr);
     for (std::size_t i = 0; i < again_.size(); ++i) {
       check_allowed(again_[i].op);
@@ -64,6 +67,17 @@ class Comparison {
     const std::size_t port = tensor.index() - (*step_.outputs(run).begin()).index();
     const TensorId same((*original_.outputs(run).begin()).index() + port);
     return !original_.consumers(same).empty();
+  }
+
+  // What shares a device in the original graph does so here.
+  void check_groups() {
+    std::map<GroupId, GroupId> now;
+    for (const OpId op : original_.ops()) {
+      const auto was = original_[op].group, is = step_[op].group;
+      if (!was.has_value()) continue;
+      if (!is.has_value() || now.emplace(*was, *is).first->second != *is)
+        say(op, "may be on another device than its colocation group");
+    }
   }
 
   void check_allowed(OpId op) {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +195,29 @@ TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memor
             "recomputation: operator 'f0@again' holds an output that nobody is left to read\n");
   CHECK(check_recomputation(graph, recomputing(graph, list), std::vector{again(graph, "f1", "b2")})
             .size() >= 2);
+}
+
+TEST_CASE("recomputation: the verifier finds what left its colocation group") {
+  OpGraphBuilder builder("grouped");
+  std::vector<OpId> ops;
+  for (const char* name : {"x", "f", "g", "b"}) {
+    ops.push_back(builder.add_operator({.name = name, .backward = *name == 'b'}));
+    builder.set_time(ops.back(), "gpu", Time(1));
+  }
+  for (const OpId op : {ops[0], ops[2], ops[3]}) builder.add_to_group(op, "together");
+  for (std::size_t i = 0; i + 1 < ops.size(); ++i)
+    builder.connect(builder.add_output(ops[i], Bytes(1)), ops[i + 1]);
+  builder.connect(*builder.output(ops[1], 0), ops[3]);
+  const OpGraph graph = std::move(builder).build();
+  const std::vector<Recomputation> list{again(graph, "f")};
+  const OpGraph step = recomputing(graph, list);
+  CHECK(check_recomputation(graph, step, list).empty());
+  std::string text = graph_to_json(step);
+  const std::size_t at = text.find(R"("colocate")", text.find(R"("name": "g")"));
+  text.erase(at - 2, text.find(']', at) + 1 - (at - 2));  // with the comma before it
+  CHECK(check_recomputation(graph, parse_graph(text, "step"), list) ==
+        std::vector<std::string>{
+            "recomputation: operator 'g' may be on another device than its colocation group"});
 }
 
 }  // namespace
