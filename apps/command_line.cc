@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
+#include <regex>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -34,7 +35,14 @@ Option& Option::check(const Check& check) {
 }
 
 Option& Option::one_of(const std::vector<std::string>& values) {
-  option_->check(CLI::IsMember(values));
+  const auto check = [values](const std::string& text) {
+    if (std::ranges::find(values, text) != values.end()) return std::string();
+    std::string words = "expected one of ";
+    for (std::size_t i = 0; i < values.size(); ++i)
+      words += (i == 0 ? "" : i + 1 < values.size() ? ", " : " or ") + values[i];
+    return words + ", found '" + printable(text, 40) + "'";
+  };
+  option_->check(CLI::Validator(check, CLI::IsMember(values).get_description()));
   return *this;
 }
 
@@ -152,6 +160,30 @@ void check_command_name(std::string_view name) {
                    "there is no subcommand '" + printable(name, 40) + "', only " + known);
 }
 
+// What CLI11 calls required, and how to come by it.
+constexpr std::pair<std::string_view, std::string_view> kNeeded[] = {
+    {"graph", "a file, such as `baechi generate gnmt -o gnmt.json` writes"},
+    {"plan", "a file, which `baechi place GRAPH --cluster 2x24GiB -o plan.json` writes"},
+    {"--cluster", "the devices, such as --cluster 2x24GiB, or a cluster.json"},
+    {"--output", "the file to write, such as -o plan.json"},
+};
+
+// CLI11's words, or better ones.
+std::string in_plain_words(const CLI::ParseError& error) {
+  const std::string words = error.what();
+  for (const auto& [name, hint] : kNeeded)
+    if (words == std::string(name) + " is required")
+      return words + ": " + std::string(hint) + " (see --help)";
+  std::smatch found;
+  static const std::regex most("(.+): At Most (.+) required but received (.+)"),
+      none("(.+): 1 required (.+) missing");
+  if (std::regex_match(words, found, most))
+    return found.str(1) + ": at most " + found.str(2) + ", found " + found.str(3) + " (see --help)";
+  if (std::regex_match(words, found, none))
+    return found.str(1) + " needs a value, " + found.str(2) + " (see --help)";
+  return words + (words.find("expected one of") == words.npos ? " (see --help)" : "");
+}
+
 bool is_one_of(std::initializer_list<std::string_view> names, const CLI::Option& option) {
   return std::find(names.begin(), names.end(), option.get_single_name()) != names.end();
 }
@@ -210,7 +242,10 @@ ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
       words = app->get_name();
       refuse_unknown_option(*app);
     }
-    throw InputError(words, std::string(error.what()) + " (see --help)");
+    if (root.get_subcommands().empty() && argc > 1)
+      throw InputError(words, "there is no option '" + printable(argv[1], 40) +
+                                  "' without a subcommand (see --help)");
+    throw InputError(words, in_plain_words(error));
   }
   for (const auto& [app, run] : declared) {
     if (!app->parsed()) continue;

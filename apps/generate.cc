@@ -156,12 +156,12 @@ ExitCode run(const Options& options, const RunContext& context) {
 
 template <class Integer>
 void add_number_option(OptionSet& set, const std::string& name, const std::string& words,
-                       std::optional<Integer>& into) {
+                       std::optional<Integer>& into, std::uint64_t least = 1) {
   set.add(
          name,
-         [name, &into](const std::string& text) {
+         [name, least, &into](const std::string& text) {
            constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<Integer>::max());
-           into = static_cast<Integer>(parse_whole_number(name, text, 0, kMost));
+           into = static_cast<Integer>(parse_whole_number(name, text, least, kMost));
          },
          words)
       .type_name("N");
@@ -177,7 +177,8 @@ Run declare(OptionSet& set) {
   add_number_option(set, "--length", "Tokens per sequence", request.length);
   add_number_option(set, "--layers", "Layers (of encoder and of decoder)", request.layers);
   add_number_option(set, "--operators", "Operators of a synthetic graph", request.operators);
-  add_number_option(set, "--seed", "What a synthetic graph's costs are drawn from", request.seed);
+  add_number_option(set, "--seed", "What a synthetic graph's costs are drawn from", request.seed,
+                    0);
   set.add("--device", options->devices,
           "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
           "alone is its own kind")

@@ -7,13 +7,14 @@ Every function returns the document that the command of its name prints with ``-
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
 from baechi.pipeline import DoesNotFit, cluster_of, graph_given, graphs_given, plan_given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -137,6 +138,9 @@ def sweep(
         options: Those of ``baechi.options.StudyOptions`` for each point.
 
     """
+    for name, values in (("memory", memory), ("devices", devices), ("methods", methods)):
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise _core.InputError(f"{name}: expected a list, such as [{values!r}], not {values!r}")
     parts = [f"{part:.6f}" for part in memory]
     how = dict(options)
     text = _core.sweep(

@@ -65,7 +65,9 @@ void read_keyword(const PlannerOption& option, nb::handle value, Asked& asked) {
     return read_option(option, text_of(value, std::holds_alternative<Seconds>(field)),
                        asked.request, Entrance::kPython);
   if (!PyMapping_Check(value.ptr()) || PyUnicode_Check(value.ptr()))
-    refuse_value(option, Entrance::kPython, printable(text_of(value, false), 40));
+    throw InputError(std::string(option.name),
+                     "expected a dict of devices' names by operators' names, found '" +
+                         printable(text_of(value, false), 40) + "'");
   const auto items = items_of<std::string>(nb::borrow<nb::mapping>(value),
                                            "expert: expected devices' names by operators' names");
   asked.expert.emplace(items.begin(), items.end());
@@ -135,9 +137,12 @@ void bind_options(nb::module_& m) {
       "check_options",
       [](const std::string& who, const nb::dict& options, std::vector<std::string> others) {
         Asked asked = asked_of(options, kPlaceTakes, who, {}, std::move(others));
-        if (asked.request.micro_batches.has_value() || asked.request.mini_batch.has_value())
+        if (asked.request.micro_batches.has_value())
           throw InputError("micro_batches",
                            who + " runs a mini-batch as a whole: place_graph plans micro-batches");
+        if (asked.request.mini_batch.has_value())
+          throw InputError("mini_batch",
+                           who + " takes the mini-batch that it is given: leave this option out");
         const Placement any;
         if (asked.expert.has_value()) asked.request.place.expert = &any;
         check_taken(asked.request, kPlaceTakes, Entrance::kPython);

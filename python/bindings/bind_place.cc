@@ -131,6 +131,17 @@ nb::dict facts_of(const GraphHandle& graph) {
   return result;
 }
 
+// "gpu:0, gpu:1", or the first few of many.
+std::string names_of(const Cluster& cluster) {
+  constexpr std::size_t kMost = 8;
+  std::string names;
+  for (const DeviceId device : cluster.devices()) {
+    if (device.index() == kMost) return names + " and others";
+    names += (names.empty() ? "" : ", ") + cluster[device].name;
+  }
+  return names;
+}
+
 }  // namespace
 
 Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
@@ -138,14 +149,19 @@ Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
   Placement placement(graph.num_ops(), DeviceId(0));
   for (const auto& [name, device] : device_of)
     if (!graph.find(name).has_value())
-      throw InputError("the placement names an unknown operator '" + name + "'");
+      throw InputError("the placement names the operator '" + name +
+                       "', which the graph has not: names are those of graph.json, or of the "
+                       "operators when one goes through the graph");
   for (const OpId op : graph.ops()) {
     const auto at = device_of.find(std::string(graph[op].name));
     if (at == device_of.end())
-      throw InputError("the placement leaves out operator '" + std::string(graph[op].name) + "'");
+      throw InputError("the placement leaves out operator '" + std::string(graph[op].name) +
+                       "': it names a device for each of the graph's " +
+                       std::to_string(graph.num_ops()));
     const std::optional<DeviceId> device = cluster.find(at->second);
     if (!device.has_value())
-      throw InputError("the placement names an unknown device '" + at->second + "'");
+      throw InputError("the placement names an unknown device '" + at->second +
+                       "': the cluster has " + names_of(cluster));
     placement[op] = *device;
   }
   return placement;

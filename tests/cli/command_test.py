@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import baechi
 from tests.conftest import Run
 
@@ -23,3 +25,24 @@ def test_help_goes_to_stdout(run: Run) -> None:
     assert result.returncode == 0
     assert "Usage" in result.stdout or "baechi [" in result.stdout
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["place", "g.json"], "--cluster is required: the devices, such as --cluster 2x24GiB"),
+        (["verify", "g.json"], "plan is required: a file, which `baechi place GRAPH"),
+        (["min", "g.json", "-c", "2x8GiB", "--of", "time"], "expected one of devices, memory or"),
+        (["info", "g.json", "--cluster"], "--cluster needs a value, CLUSTER"),
+        (["report", "g.json", "a", "b", "c", "-o", "x"], "plan: at most 2, found 3"),
+        (["--foo"], "there is no option '--foo' without a subcommand"),
+        (["generate", "gnmt", "--batch", "0"], "--batch: expected a whole number from 1 to "),
+    ],
+)
+def test_what_is_wrong_or_missing_is_named_with_the_way_out(
+    run: Run, arguments: list[str], said: str
+) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -157,7 +157,7 @@ def test_an_operator_that_is_refused_leaves_nothing_behind(wrong: dict[str, Any]
         ),
         ({"budget": -1}, "a time above 0s, up to 1000000s, such as 500ms or 10s, found '-1s'"),
         ({"bounds": "maybe"}, "true or false, found 'maybe'"),
-        ({"expert": "m.json"}, "a placement, found 'm.json'"),
+        ({"expert": "m.json"}, "a dict of devices' names by operators' names, found 'm.json'"),
     ],
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, Any], expected: str) -> None:
@@ -316,9 +316,9 @@ def test_expert_placements_are_simulated_as_given() -> None:
     assert len(plan.transfers) == 2
     expert = baechi.place_graph(graph, cluster, method="expert", expert=device_of)
     assert expert.makespan_ns == plan.makespan_ns
-    with pytest.raises(baechi.InputError, match="leaves out operator 'd'"):
+    with pytest.raises(baechi.InputError, match="out operator 'd': it names a device for each"):
         baechi.simulate(graph, cluster, {"a": "gpu:0", "b": "gpu:0", "c": "gpu:0"})
-    with pytest.raises(baechi.InputError, match="unknown device 'tpu'"):
+    with pytest.raises(baechi.InputError, match="unknown device 'tpu': the cluster has "):
         baechi.simulate(graph, cluster, dict.fromkeys("abcd", "tpu"))
 
 

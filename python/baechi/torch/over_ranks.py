@@ -16,7 +16,7 @@ from baechi import __version__
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import cluster_of
 from baechi.torch.base import _private
-from baechi.torch.base.devices import accelerators, usable
+from baechi.torch.base.devices import accelerators, unlike_cluster, usable
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placed import Placed
@@ -84,7 +84,7 @@ def processes_for(asked: Request, ranks: Any, micro_batches: Any) -> Processes |
         )
     given = asked.devices
     if given is not None and len(given) != count:
-        raise InputError(f"{len(given)} devices are given for a cluster of {count}")
+        raise InputError(unlike_cluster(given, count))
     kind = "" if cluster is None else cluster.devices[own_rank()].kind
     return Processes.on(_own_device(given, kind))
 

@@ -70,6 +70,10 @@ class Placed:
             self._active = False
         return self.model
 
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Raise TypeError: what is called is the model, as ever."""
+        raise TypeError("call the model that was placed: model(inputs), or placed.model(inputs)")
+
     def take_steps(self, planned: StepPlan, example_inputs: Any) -> None:
         """Have `step` run what was planned for mini-batches such as the example."""
         self._stepper = Stepper(self._assigner, planned)

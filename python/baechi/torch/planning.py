@@ -15,7 +15,7 @@ from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of, plan_given
 from baechi.progress import stage, warn
 from baechi.torch.base import _private_compile
-from baechi.torch.base.devices import default_devices, detected_cluster, usable
+from baechi.torch.base.devices import chosen_devices, detected_cluster
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.request import (
     check_loss,
@@ -363,11 +363,9 @@ def _cluster_on(asked: Request) -> tuple[Cluster, dict[str, torch.device]]:
         found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
     names = [device.name for device in found.devices]
     if asked.to_run or devices:
-        chosen = [usable(d) for d in devices or default_devices(found)]
+        chosen = chosen_devices(devices, found)
     else:
         chosen = [torch.device("cpu")] * len(names)
-    if len(chosen) != len(names):
-        raise InputError(f"{len(chosen)} devices are given for a cluster of {len(names)}")
     physical_of = dict(zip(names, chosen, strict=True))
     capacities = {device.name: device.capacity for device in found.devices}
     small = {} if devices else devices_too_small(capacities, physical_of)

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "baechi/base/error.h"
+#include "baechi/base/number_text.h"
 #include "baechi/base/parallel.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/recosted.h"
@@ -19,8 +20,7 @@ constexpr std::int64_t kMillion = 1'000'000;
 
 OpGraph perturbed(const OpGraph& graph, double fraction, std::uint64_t seed) {
   if (!(fraction >= 0 && fraction <= 1))
-    throw InputError("costs can be off by 0 to 100%, not by " + std::to_string(fraction * 100) +
-                     "%");
+    throw InputError("costs can be off by a part from 0 to 1, not by " + number_text(fraction));
   const auto most = static_cast<std::int64_t>(fraction * static_cast<double>(kMillion));
   Random random(Random(seed).next());  // neighbouring seeds start far apart
   IdVector<OpId, std::int64_t> times(graph.num_ops());

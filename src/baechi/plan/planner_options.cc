@@ -324,13 +324,16 @@ void check_ranges(const PlanRequest& request) {
 
 void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
   const PlanRequest defaults;
+  PlanRequest any;
   std::vector<std::string> taken;
   for (const PlannerOption& option : kOptions)
     if ((option.takers & taker) != 0) taken.push_back(spelled(option, entrance));
   for (const PlannerOption& option : kOptions) {
     const std::string value = value_text(option, request);
     if (value == value_text(option, defaults)) continue;
-    const std::string name = spelled(option, entrance), found = "'" + value + "' has no effect ";
+    const std::string name = spelled(option, entrance);
+    const bool shown = !std::holds_alternative<const Placement**>(option.field(any));
+    const std::string found = (shown ? "'" + value + "' has" : "it has") + " no effect ";
     if ((option.takers & taker) == 0)
       throw InputError(name, found + "here: only " + listed(taken, " and ") + " have");
     if (!takes(request.method, option))

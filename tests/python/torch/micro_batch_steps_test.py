@@ -229,7 +229,7 @@ def test_what_a_step_cannot_take_is_said() -> None:
     placed, x, target = chain_placed()
     with pytest.raises(ValueError, match="4 samples and was planned for 8"):
         placed.step(x[:4], target[:4])
-    with pytest.raises(ValueError, match="targets were given to place"):
+    with pytest.raises(ValueError, match="the model was placed with targets="):
         placed.step(x)
     with torch.no_grad(), pytest.raises(ValueError, match="no_grad"):
         placed.step(x, target)

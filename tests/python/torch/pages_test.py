@@ -92,6 +92,13 @@ def two_processes_train_as_one(printed: list[str]) -> None:
     assert alone[:3] == together[:3]
 
 
+def the_plan_beats_equal_layers(printed: list[str]) -> None:
+    alone, together = (re.findall(r"[\d.]+", line)[:2] for line in printed[0].splitlines()[:2])
+    assert alone == together  # first and last loss
+    one, equal, planned = (float(line.split()[-1]) for line in printed[0].splitlines()[-3:])
+    assert planned < equal < one
+
+
 ALSO = {
     "docs/tutorial/first_model.md": the_first_model_uses_two_cards,
     "docs/tutorial/two_processes.md": two_processes_train_as_one,
@@ -99,5 +106,6 @@ ALSO = {
     "docs/how_to/recipes/device_map.md": planned_maps_are_shorter,
     "docs/how_to/recipes/flux_lora.md": only_the_plan_fits,
     "docs/how_to/recipes/trainer.md": only_the_plan_fits,
+    "docs/how_to/recipes/two_processes.md": the_plan_beats_equal_layers,
     "docs/how_to/recipes/vision.md": only_the_plan_fits,
 }

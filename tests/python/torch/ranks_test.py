@@ -201,7 +201,7 @@ _SAID = {
     "training": "micro_batches are steps of training",
     "batch": "step is called with 4 samples and was planned for 8",
     "values": "do not have the same values of the batch",
-    "targets": "targets were given to place",
+    "targets": "the model was placed with targets=",
     "frozen": "do not have the same weights that are trained",
     "attribute": "do not have the same graph, which follows from modes, attributes",
     "state on one": "rank 0 is about to gather the state of the model, and rank 1 to step",

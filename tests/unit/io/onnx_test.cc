@@ -209,7 +209,7 @@ TEST_CASE("onnx: names that an exporter made up are not the batch size") {
   CHECK(bytes_out(read(model(other(3, "unk__7")), costs(2, {{"unk__7", 50}})), "t") == 3 * 50 * 4);
   CHECK(bytes_out(read(model(other(3, "n")), costs(2)), "t") == 3 * 2 * 4);
   CHECK(complaint(model(other(3, "n")), costs(2, {{"m", 5}})) ==
-        "m.onnx: the model has no open dimension 'm'");
+        "m.onnx: the model has no open dimension 'm'; it has n");
 }
 
 TEST_CASE("onnx: of a conditional's branches the larger one counts, and constants are held") {

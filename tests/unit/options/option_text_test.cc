@@ -87,7 +87,7 @@ TEST_CASE("options: one without effect is refused, unless it has its default") {
   CHECK(without_effect(request, kPlaceTakes) == "");
   request.method = "auto";
   CHECK(without_effect(request, kPlaceTakes) ==
-        "expert: 'a placement' has no effect with method auto: it is for all or expert");
+        "expert: it has no effect with method auto: it is for all or expert");
 }
 
 TEST_CASE("options: the command line has the name with dashes, and what switches off") {

@@ -66,6 +66,22 @@ def _missing(device: torch.device) -> str:
     return ""
 
 
+def unlike_cluster(devices: Sequence[Any], count: int) -> str:
+    """Return what is said of `devices=` that are not as many as the cluster has."""
+    given = ", ".join(map(str, devices))
+    return f"devices: {len(devices)} given ({given}) for a cluster of {count}: give one for each"
+
+
+def chosen_devices(devices: Sequence[Any] | None, cluster: Cluster) -> list[torch.device]:
+    """Return what `devices=` names, or the default ones, one for each of the cluster's."""
+    if isinstance(devices, (str, torch.device)):
+        raise InputError(f"devices: expected a list, such as ['{devices}'], found '{devices}'")
+    chosen = [usable(device) for device in devices or default_devices(cluster)]
+    if len(chosen) != len(cluster):
+        raise InputError(unlike_cluster(chosen, len(cluster)))
+    return chosen
+
+
 def detected_cluster(
     model: nn.Module | None = None, given: Iterable[torch.Tensor] = ()
 ) -> tuple[Cluster, list[torch.device]]:

@@ -49,7 +49,7 @@ from baechi.torch.record.recorded_step import (
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling
 from baechi.torch.record.storages import Storages
-from baechi.torch.record.units import unit_test
+from baechi.torch.record.units import check_names, unit_test
 
 # What is no kernel but runs several, whose temporary memory would not be seen.
 _RUNS_OTHERS = frozenset(
@@ -494,4 +494,6 @@ def recorder_of(units: Any, model: nn.Module) -> Recorder:
 
     What names operators in its own way registers what records these.
     """
-    return Recorder(model, unit_test(units))
+    test = unit_test(units)
+    check_names(units, model)
+    return Recorder(model, test)

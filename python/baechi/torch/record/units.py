@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from baechi._core import InputError
 from baechi.torch.base import _private_compile
 
 
@@ -22,6 +24,19 @@ def is_unit_by_default(module: nn.Module) -> bool:
     )
 
 
+def check_names(units: Any, model: nn.Module) -> None:
+    """Raise InputError for a name in `units` of no module of the model and of no class of one."""
+    if units == "leaf" or callable(units):
+        return
+    known = {path for path, _ in model.named_modules()}
+    known |= {type(module).__name__ for module in model.modules()}
+    for unit in [units] if isinstance(units, str) else units:
+        if isinstance(unit, str) and unit not in known:
+            near = difflib.get_close_matches(unit, known, 1)
+            also = f"did you mean {near[0]!r}?" if near else "names are those of named_modules()"
+            raise InputError(f"units: the model has no module {unit!r}; {also}")
+
+
 def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
     """Return what says which modules are units: "leaf", classes, paths or a function."""
     if units == "leaf":
@@ -31,6 +46,11 @@ def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
     chosen = [units] if isinstance(units, (str, type)) else list(units)
     classes = tuple(unit for unit in chosen if isinstance(unit, type))
     names = {unit for unit in chosen if isinstance(unit, str)}
+    for unit in chosen:
+        if not isinstance(unit, (str, type)):
+            raise InputError(
+                f"units: expected 'leaf', classes, names of modules or a function, found {unit!r}"
+            )
 
     def chooses(path: str, module: nn.Module) -> bool:
         return (

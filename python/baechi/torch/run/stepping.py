@@ -132,8 +132,9 @@ class Stepper:
     def _check(self, inputs: Any, targets: Any) -> None:
         planned = self._planned
         if planned.has_targets != (targets is not None):
-            given = "were" if planned.has_targets else "were not"
-            raise InputError(f"step(inputs, targets): targets {given} given to place")
+            how = "step(inputs, targets)" if planned.has_targets else "step(inputs)"
+            given = "with" if planned.has_targets else "without"
+            raise InputError(f"call {how}: the model was placed {given} targets=")
         if has_hooks(self._assigner.model):
             raise InputError(
                 f"{type(self._assigner.model).__name__} has hooks of its own, which a step of "

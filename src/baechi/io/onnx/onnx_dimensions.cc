@@ -27,8 +27,13 @@ OnnxDimensions::OnnxDimensions(const OnnxGraph& graph, const std::string& place,
   NameSet inside = names_in(graph.values);
   inside.merge(names_in(graph.outputs));
   for (const auto& [name, size] : costs.dimensions)
-    if (!of_inputs_.contains(name) && !inside.contains(name))
-      throw InputError(place, "the model has no open dimension " + in_quotes(printable(name, 120)));
+    if (!of_inputs_.contains(name) && !inside.contains(name)) {
+      std::string has;
+      for (const auto& other : of_inputs_)
+        has += (has.empty() ? "; it has " : ", ") + printable(other, 40);
+      throw InputError(place,
+                       "the model has no open dimension " + in_quotes(printable(name, 120)) + has);
+    }
 }
 
 std::optional<std::int64_t> OnnxDimensions::given(const OnnxDimension& dimension) const {

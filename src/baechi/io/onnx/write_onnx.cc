@@ -184,7 +184,8 @@ std::string onnx_runtime_layer_assignment(const Plan& plan) {
 }
 
 void check_onnx(std::string_view bytes, const std::string& place) {
-  if (!looks_like_onnx(bytes)) throw InputError(place, "only an ONNX model can be written as one");
+  if (!looks_like_onnx(bytes))
+    throw InputError(place, "only an ONNX model can be written as one: give the .onnx file");
 }
 
 std::string placed_onnx(std::string_view bytes, const std::string& place, const OpGraph& graph,
