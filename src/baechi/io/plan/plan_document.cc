@@ -10,6 +10,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/io/cluster/cluster_json.h"
 #include "baechi/io/json/json_values.h"
+#include "baechi/io/plan/plan_evidence.h"
 
 namespace baechi {
 namespace {
@@ -30,11 +31,6 @@ class PlanReader {
   void read_recomputed();
   void read_transfer();
   void read_tensor(PlanDocument::Transfer& transfer);
-  void read_bound();
-  void read_method();
-  void read_pass();
-  OptimizerPass::Size read_size();
-  std::vector<std::string> read_texts();
   DeviceId read_device_name();
   ExecutionOrder read_order();
   void check_document(std::uint64_t seen);
@@ -151,23 +147,23 @@ void PlanReader::read_field(std::size_t field) {
       json_.read_array([&] { read_recomputed(); });
       break;
     case kFallbacks:
-      plan_.fallbacks = read_texts();
+      plan_.fallbacks = read_texts(json_);
       break;
     case kGap:
       gap_ = json_.read_double();
       gap_offset_ = json_.offset();
       break;
     case kBounds:
-      json_.read_array([&] { read_bound(); });
+      plan_.bounds = read_bounds(json_);
       break;
     case kMethods:
-      json_.read_array([&] { read_method(); });
+      plan_.methods = read_methods(json_, plan_.cluster.devices.size());
       break;
     case kPasses:
-      json_.read_array([&] { read_pass(); });
+      plan_.passes = read_passes(json_);
       break;
     case kNotes:
-      plan_.notes = read_texts();
+      plan_.notes = read_texts(json_);
       break;
     case kOrder:
       plan_.order = read_order();
@@ -387,91 +383,6 @@ void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
   if (port > 0xFFFFFFFF) json_.fail("the output port is too large");
   transfer.port = static_cast<std::uint32_t>(port);
   if (json_.next_item()) json_.fail("expected [operator, port]");
-}
-
-void PlanReader::read_bound() {
-  static constexpr std::array<std::string_view, 2> kBoundNames{"name", "value"};
-  NamedBound bound;
-  const std::uint64_t seen = json_.read_fields(kBoundNames, [&](std::size_t field) {
-    if (field == 0)
-      bound.name = std::string(json_.read_string());
-    else
-      bound.value = read_time(json_);
-  });
-  json_.require_fields(kBoundNames, seen, 2);
-  plan_.bounds.push_back(std::move(bound));
-}
-
-void PlanReader::read_pass() {
-  static constexpr std::array<std::string_view, 4> kPassNames{"pass", "before", "after", "note"};
-  OptimizerPass pass;
-  const std::uint64_t seen = json_.read_fields(kPassNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        pass.pass = std::string(json_.read_string());
-        break;
-      case 1:
-        pass.before = read_size();
-        break;
-      case 2:
-        pass.after = read_size();
-        break;
-      default:
-        pass.note = std::string(json_.read_string());
-    }
-  });
-  json_.require_fields(kPassNames, seen, 3);
-  plan_.passes.push_back(std::move(pass));
-}
-
-OptimizerPass::Size PlanReader::read_size() {
-  static constexpr std::array<std::string_view, 3> kSizeNames{"operators", "edges", "groups"};
-  OptimizerPass::Size size;
-  const std::uint64_t seen = json_.read_fields(kSizeNames, [&](std::size_t field) {
-    (field == 0   ? size.ops
-     : field == 1 ? size.edges
-                  : size.groups) = static_cast<std::size_t>(json_.read_non_negative("a number"));
-  });
-  json_.require_fields(kSizeNames, seen, 3);
-  return size;
-}
-
-void PlanReader::read_method() {
-  static constexpr std::array<std::string_view, 6> kMethodNames{
-      "method", "makespan", "fallbacks", "reason", "devices_used", "peaks"};
-  MethodOutcome outcome;
-  const std::uint64_t seen = json_.read_fields(kMethodNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        outcome.method = std::string(json_.read_string());
-        break;
-      case 1:
-        outcome.makespan = read_time(json_);
-        break;
-      case 2:
-        outcome.fallbacks = read_texts();
-        break;
-      case 3:
-        outcome.reason = std::string(json_.read_string());
-        break;
-      case 4:
-        outcome.devices_used =
-            static_cast<std::size_t>(json_.read_non_negative("a number of devices"));
-        break;
-      default:
-        json_.read_array([&] { outcome.peaks.push_back(read_bytes(json_)); });
-    }
-  });
-  json_.require_fields(kMethodNames, seen, 1);
-  if (!outcome.peaks.empty() && outcome.peaks.size() != plan_.cluster.devices.size())
-    json_.fail("expected one peak for each of the cluster's devices");
-  plan_.methods.push_back(std::move(outcome));
-}
-
-std::vector<std::string> PlanReader::read_texts() {
-  std::vector<std::string> texts;
-  json_.read_array([&] { texts.emplace_back(json_.read_string()); });
-  return texts;
 }
 
 void PlanReader::check_document(std::uint64_t seen) {
