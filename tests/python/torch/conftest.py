@@ -9,10 +9,12 @@ import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+_FILE = pytest.StashKey[Path]()  # whose tests run
 MANY = 100  # tests, for which it pays to import beforehand what most of them import
 
 
@@ -23,11 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def import_once(tests: int) -> None:
-    """Import what stays, and freeze it.
-
-    Then it is none of what the collector, which many tests and every recording call, goes through
-    each time. The process that hands out tests to others collects none and imports nothing.
-    """
+    """Import what stays; the process that hands out tests to others collects none, and nothing."""
     if importlib.util.find_spec("torch") is None:
         return
     importlib.import_module("baechi.torch.sim")  # before any test runs a backward
@@ -37,8 +35,18 @@ def import_once(tests: int) -> None:
     if tests > MANY:
         models = importlib.import_module("torch_models")
         models.exported("gpt2" if "gpt2" in models.ALL else "transformer")
-    gc.collect()
-    gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Freeze what there is before the first test of a file: what is imported stays.
+
+    Then it is none of what the collector, which many tests and every recording call, goes through
+    each time. Nothing of a test lives then, so nothing is frozen that has to be collected.
+    """
+    if item.config.stash.get(_FILE, None) != item.path:
+        item.config.stash[_FILE] = item.path
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

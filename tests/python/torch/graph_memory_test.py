@@ -66,7 +66,9 @@ def test_predicted_peaks_where_the_inputs_are_on_a_device(name: str) -> None:
         pytest.skip("transformers is not installed")
     inputs = baechi.torch.base.nested.map_tensors(lambda t: t.to("sim:0"), ALL[name].inputs(16))
     for seed, tier in itertools.product((1, 2), (1, 2)):
-        placed = placed_on(3, built(ALL[name]), inputs, method="random", seed=seed, tier=tier)
+        how: dict[str, Any] = {"method": "random", "seed": seed, "tier": tier}
+        how["exported"] = [exported(name)] if tier == 2 else []
+        placed = placed_on(3, built(ALL[name]), inputs, **how)
         measured = []
         for _ in range(2):
             placed.model.zero_grad()
@@ -84,9 +86,12 @@ def test_predicted_peaks_of_graphs_without_gradients(name: str) -> None:
     if name not in ALL:
         pytest.skip("transformers is not installed")
     inputs = ALL[name].inputs(16)
+    known: list[Any] = []
     for count, method in ((1, "single"), (3, "random")):
         model = built(ALL[name]).eval()
-        placed = placed_on(count, model, inputs, method=method, seed=count, tier=2)
+        how: dict[str, Any] = {"method": method, "seed": count, "tier": 2, "exported": known}
+        placed = placed_on(count, model, inputs, **how)
+        known = placed._assigner.graphs.tier2.exported
         for device in range(count):
             sim.reset_peak_memory_stats(device)
         with torch.no_grad():

@@ -24,7 +24,7 @@ from baechi.torch.placing import assign, place_with
 from baechi.torch.record.capture import capture_on
 from random_placement import simulated
 from torch import nn
-from torch_models import ALL, built, deep
+from torch_models import ALL, built, deep, exported
 from training_steps import loss_like, loss_of
 
 import baechi
@@ -369,6 +369,7 @@ def test_gradients_that_are_held_through_the_forward_are_in_the_peaks(name: str,
     for count, method, optimizer in ((1, "single", "sgd"), (3, "random", "adam")):
         model = built(ALL[name])
         how: dict[str, Any] = {"optimizer": optimizer, "tier": tier, "gradients": "auto"}
+        how["exported"] = [exported(name)] if tier == 2 else []
         placed = placed_on(count, model, inputs, method=method, seed=2, **how)
         assert placed.gradients == "held"
         check_close(placed.peaks, accumulating_peaks(model, inputs, optimizer, count))
