@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
 from memory_test import check_close, measured_peaks
 from random_placement import placed_at_random, simulated
 from same_training import trains_the_same
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import baechi
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
@@ -82,6 +87,59 @@ MODELS: dict[str, Any] = {
 def built(name: str) -> Any:
     torch.manual_seed(5)
     return MODELS[name](), torch.randn(48, 12)
+
+
+class Again(nn.Module):
+    """A block whose activations are computed again, by the older kind of checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        found: torch.Tensor = checkpoint(self.second, hidden, use_reentrant=True)
+        return found
+
+
+class Slopes(nn.Module):
+    """Slopes by torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(12, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.func.vmap(torch.func.grad(lambda row: self.energy(row).squeeze()))(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "why"),
+    [
+        (Adapted, 0.1, "gradients of gradients"),
+        (Slopes, 0.1, "derivatives by torch.func"),
+        (Again, 0.07, "checkpoint"),
+        (lambda: nn.Sequential(nn.Linear(12, 64), nn.Tanh(), nn.Linear(64, 4)), 0.0, ""),
+    ],
+)
+def test_room_is_left_for_what_is_not_foreseen(kind: Any, share: float, why: str) -> None:
+    model, inputs = kind(), torch.randn(48, 12)
+    how: dict[str, Any] = {"devices": ["cpu"], "tier": 1, "gradients": "freed"}
+    placed = baechi.torch.place(
+        model, inputs, "1x1GiB", method="single", mode="streams", bounds=False, **how
+    )
+    placed.restore()
+    plan, peak = placed.plan, placed.peaks["gpu:0"]
+    assert plan is not None
+
+    def place_within(memory: int) -> None:
+        plan_there = plan.with_cluster(baechi.Cluster(f"1x{memory}B"))
+        baechi.torch.place(model, inputs, plan=plan_there, **how).restore()
+
+    place_within(math.ceil(peak * (1 + share)))
+    said = f"with {share:.0%} more, as memory of {why}" if why else "1 bytes short"
+    with pytest.raises(baechi.DoesNotFit, match=said):
+        place_within(math.ceil(peak * (1 + share)) - 1)
 
 
 @pytest.mark.repeats

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage, warn
 from baechi.torch.memory.eager import Peak, StepContext, peaks_of
 from baechi.torch.memory.graph import graph_peaks
+from baechi.torch.memory.unforeseen import Unforeseen, unforeseen
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import InOrder
@@ -45,6 +47,11 @@ class Memory:
     tiers: tuple[int, ...]  # that may run it
     around: StepContext
     graph: GraphStep | None = None  # what tier 2 runs
+
+    @functools.cached_property
+    def unforeseen(self) -> Unforeseen:
+        """What a plan leaves beside its peaks."""
+        return unforeseen(self.captured)
 
     def peaks(
         self, device_of: Mapping[str, str], starts: Mapping[str, int] | None = None
@@ -159,7 +166,7 @@ def given_for_gradients(
     for held in turns:
         memory.around = replace(memory.around, held_gradients=held)
         by_tier = _peaks_of(memory, plan)
-        over = _over(by_tier, plan.cluster)
+        over = _over(memory, by_tier, plan.cluster)
         if not over:
             if held != turns[0]:
                 _warn_of_freed("the plan leaves no room")
@@ -193,8 +200,10 @@ def planned_within(
                 raise
             break
         by_tier = _peaks_of(memory, plan)
-        over = _over(by_tier, cluster)
+        over = _over(memory, by_tier, cluster)
         if not over:
+            if nearest is not None and nearest.by_room:
+                warn(f"devices are planned to hold less than they could: {memory.unforeseen}")
             return plan if allowed == capacity else plan.with_cluster(cluster), _in_bytes(by_tier)
         found = _run_order(memory, by_tier, over, "the best plan found")
         if nearest is None or found.short_by < nearest.short_by:
@@ -211,9 +220,11 @@ def _highest(by_tier: Mapping[int, Peaks], device: str) -> Peak:
     return max((each[device] for each in by_tier.values()), key=_size)
 
 
-def _over(by_tier: Mapping[int, Peaks], cluster: Cluster) -> dict[str, int]:
+def _over(memory: Memory, by_tier: Mapping[int, Peaks], cluster: Cluster) -> dict[str, int]:
     """Return by how many bytes the devices are over their capacities, those that are."""
-    excess = {d.name: _highest(by_tier, d.name).bytes - d.capacity for d in cluster.devices}
+    most = {d.name: _highest(by_tier, d.name).bytes for d in cluster.devices}
+    left = memory.unforeseen
+    excess = {d.name: most[d.name] + left.of(most[d.name]) - d.capacity for d in cluster.devices}
     return {device: size for device, size in excess.items() if size > 0}
 
 
@@ -222,13 +233,17 @@ def _run_order(
 ) -> _RunOrder:
     """Say why a plan does not fit, at the device that is over by most."""
     worst = max(over, key=lambda device: over[device])
+    most = max(_highest(by_tier, device).bytes for device in memory.devices)
+    left = memory.unforeseen
     return _RunOrder(
         worst,
         _highest(by_tier, worst),
         over[worst],
-        max(_highest(by_tier, device).bytes for device in memory.devices),
+        most + left.of(most),
         order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
         plan=which,
+        left=f", with {left}" if left.share else "",
+        room=left.of(_highest(by_tier, worst).bytes),
     )
 
 
@@ -262,6 +277,13 @@ class _RunOrder:
     proved: bool = False
     order: str = "program"
     plan: str = "the best plan found"
+    left: str = ""  # why there has to be room beside the peak
+    room: int = 0  # how much that is
+
+    @property
+    def by_room(self) -> bool:
+        """Whether the peak itself would have fitted."""
+        return self.short_by <= self.room
 
     @property
     def operator(self) -> str:
@@ -271,8 +293,8 @@ class _RunOrder:
     def reason(self) -> str:
         return (
             f"in the order of the {self.order} {self.device!r} holds {self.peak.bytes:,} bytes at "
-            f"{self.operator!r}: {self.short_by:,} bytes short in {self.plan}, which fits "
-            f"when every device has {self.smallest_capacity:,} bytes"
+            f"{self.operator!r}{self.left}: {self.short_by:,} bytes short in {self.plan}, which "
+            f"fits when every device has {self.smallest_capacity:,} bytes"
         )
 
     def __str__(self) -> str:
