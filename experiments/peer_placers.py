@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other tools make of our graphs: Hugging Face accelerate's device map, SAGA's HEFT and ETF.
+"""What other tools make of our graphs.
+
+Hugging Face accelerate's device map, SAGA's HEFT and ETF, Mt-KaHyPar's mapping onto a graph.
 
 Their code is their own, as published; what is here says a graph in their words and takes their
 answer back as device by operator.
@@ -8,6 +10,7 @@ answer back as device by operator.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import re
 import warnings
@@ -28,13 +31,14 @@ def require() -> None:
     """Import what the peers need, so that no import is in their times."""
     try:
         import accelerate.utils.modeling  # noqa: F401
+        import mtkahypar  # noqa: F401
         import saga.schedulers.etf
         import saga.schedulers.heft  # noqa: F401
         import torch  # noqa: F401
     except ImportError as error:
         raise Missing(
-            "peers needs torch, accelerate, anrg-saga (without its dependencies) and pysmt: "
-            f"{error.name} is not installed"
+            "peers needs torch, accelerate, mtkahypar, anrg-saga (without its dependencies) and "
+            f"pysmt: {error.name} is not installed"
         ) from error
 
 
@@ -149,6 +153,77 @@ def saga_placement(graph: baechi.Graph, cluster: baechi.Cluster, scheduler: str)
         task.name: node for node, done in schedule.items() for task in done if task.name in cost
     }
     return colocated(graph, names, device_of)
+
+
+@functools.cache
+def _partitioner() -> Any:
+    """Mt-KaHyPar, which may be started once, with one thread so that CPU times compare."""
+    import mtkahypar
+
+    return mtkahypar.initialize(1)
+
+
+def _hypergraph(
+    graph: baechi.Graph, cluster: baechi.Cluster
+) -> tuple[list[int], list[int], dict[tuple[int, ...], int]]:
+    """The node of every operator, and microseconds of every node and every set of nodes.
+
+    A colocation group is one node, a tensor the set of the nodes that make and read it. Its numbers
+    are whole and have 32 bits.
+    """
+    first, second = cluster.devices[0], cluster.devices[1]
+    groups = baechi.graph_to_arrays(graph)["groups"].tolist()
+    nodes: dict[tuple[str, int], int] = {}
+    node_of = [
+        nodes.setdefault(("group", group) if group >= 0 else ("alone", op), len(nodes))
+        for op, group in enumerate(groups)
+    ]
+    work = [1] * len(nodes)
+    readers: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
+    index = {name: op for op, name in enumerate(graph.names)}
+    for name, op in index.items():
+        operator = graph[name]
+        work[node_of[op]] += time_on(operator, first.kind) // 1000
+        for producer, port in operator.inputs:
+            readers[producer, port] |= {node_of[index[producer]], node_of[op]}
+    crossing: dict[tuple[int, ...], int] = collections.defaultdict(int)
+    for (producer, port), pins in readers.items():
+        if len(pins) > 1:
+            size = graph[producer].outputs[port]
+            time = cluster.transfer_time(size, first.name, second.name)
+            crossing[tuple(sorted(pins))] += max(1, time // 1000)
+    return node_of, work, crossing
+
+
+def mapped_placement(graph: baechi.Graph, cluster: baechi.Cluster) -> dict[str, str]:
+    """Mt-KaHyPar's mapping of the tensors' hypergraph onto the graph of the cluster's links.
+
+    For devices that are equal. It balances the work to 3% and makes transfers short; it knows
+    neither the order of operators nor memory.
+    """
+    import mtkahypar
+
+    node_of, work, crossing = _hypergraph(graph, cluster)
+    names = [device.name for device in cluster.devices]
+    pairs = [(a, b) for a in range(len(names)) for b in range(a + 1, len(names))]
+    mebibyte = [cluster.transfer_time(2**20, names[a], names[b]) for a, b in pairs]
+    links = [max(1, round(10 * time / max(1, min(mebibyte)))) for time in mebibyte]
+    partitioner = _partitioner()
+    mtkahypar.set_seed(1)
+    context = partitioner.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
+    context.logging = False
+    context.set_mapping_parameters(len(names), 0.03)
+    target = partitioner.create_target_graph(context, len(names), len(pairs), pairs, links)
+    hypergraph = partitioner.create_hypergraph(
+        context,
+        len(work),
+        len(crossing),
+        [list(pins) for pins in crossing],
+        work,
+        list(crossing.values()),
+    )
+    block = hypergraph.map_onto_graph(target, context).get_partition()
+    return {name: names[block[node_of[op]]] for op, name in enumerate(graph.names)}
 
 
 def colocated(

@@ -12,7 +12,12 @@ import baechi
 from experiments import pytorch_models
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
-from experiments.peer_placers import accelerate_placement, require, saga_placement
+from experiments.peer_placers import (
+    accelerate_placement,
+    mapped_placement,
+    require,
+    saga_placement,
+)
 from experiments.progress import each
 from experiments.scopes import equal_layers
 from experiments.workloads import CURRENT, PAPER
@@ -53,6 +58,8 @@ def others(workload: Workload, graph: baechi.Graph, cluster: baechi.Cluster) -> 
         name = f"SAGA {scheduler}" if small else f"SAGA {scheduler}, fused graph"
         place = partial(saga_placement if small else on_fused, graph, cluster, scheduler)
         result.append(replayed(name, graph, cluster, place))
+    mapped = partial(mapped_placement, graph, cluster)
+    result.append(replayed("Mt-KaHyPar", graph, cluster, mapped))
     return result
 
 
@@ -110,7 +117,11 @@ def table(title: str, workloads: Sequence[Workload]) -> Table:
         f"code scans all tasks for each, so graphs of more than {SAGA_OPERATORS:,} operators are "
         "given to them as our Graph Optimizer fused them. They break ties in the order of sets of "
         "names, which another seed of Python's hashes changes: `./do experiments` sets "
-        "`PYTHONHASHSEED` to 0, without it their answers differ a little from run to run."
+        "`PYTHONHASHSEED` to 0, without it their answers differ a little from run to run.\n"
+        "- *Mt-KaHyPar*: its mapping of a hypergraph onto a graph (`map_onto_graph`, preset "
+        "`DETERMINISTIC`, one thread). Operators or colocation groups are nodes and weigh their "
+        "time, tensors are hyperedges and weigh their transfer, devices and links are the graph. "
+        "It balances work to 3%; it knows neither the order of operators nor memory."
     )
     return Table(title, columns, found, notes)
 

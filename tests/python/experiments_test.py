@@ -241,6 +241,38 @@ def test_colocated_follows_most_of_the_work() -> None:
     assert device_of == {"a": "y", "b": "y", "c": "x"}
 
 
+def two_chains() -> baechi.Graph:
+    """Two chains of operators of 100 us, which meet at their end; x0 and x1 are a group."""
+    builder = baechi.GraphBuilder("two chains")
+    for chain in "xy":
+        for i in range(4):
+            inputs = [(f"{chain}{i - 1}", 0)] if i else []
+            group = ["g"] if chain == "x" and i < 2 else []
+            builder.add(
+                f"{chain}{i}", {"gpu": 100_000}, outputs=[2**20], inputs=inputs, colocate=group
+            )
+    builder.add("end", {"gpu": 1_000}, inputs=[("x3", 0), ("y3", 0)])
+    return builder.build()
+
+
+def test_the_hypergraph_has_a_node_per_group_and_a_set_per_tensor() -> None:
+    cluster = baechi.Cluster("2x8GiB", link="10us,1GB/s")
+    node_of, work, crossing = peer_placers._hypergraph(two_chains(), cluster)
+    assert node_of == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert work == [201, 101, 101, 101, 101, 101, 101, 2]
+    assert set(crossing) == {(0, 1), (1, 2), (2, 7), (3, 4), (4, 5), (5, 6), (6, 7)}
+    assert set(crossing.values()) == {10 + 1_048}
+
+
+def test_mapped_placement_balances_the_work_and_cuts_little() -> None:
+    pytest.importorskip("mtkahypar")
+    graph, cluster = two_chains(), baechi.Cluster("2x8GiB", link="10us,1GB/s")
+    device_of = peer_placers.mapped_placement(graph, cluster)
+    assert {device_of[f"x{i}"] for i in range(4)} != {device_of[f"y{i}"] for i in range(4)}
+    assert len({device_of[f"x{i}"] for i in range(4)}) == 1
+    assert len({device_of[f"y{i}"] for i in range(4)}) == 1
+
+
 def test_a_device_map_places_what_is_in_a_module_and_what_follows_it(
     graph: baechi.Graph,
 ) -> None:
