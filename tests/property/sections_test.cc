@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bound of sections against exact optima, and every distance that it claims against plans.
+// The bounds of sections and memory runs against exact optima, and every distance that the former
+// claims against plans.
 #include "baechi/bounds/sections.h"
 
 #include <doctest/doctest.h>
@@ -129,6 +130,7 @@ TEST_CASE("sections: never above the exact optimum of forks and joins, and often
     if (!optimum.has_value()) continue;
     ++solved;
     const std::vector<NamedBound> found = lower_bounds(CostModel(graph, cluster));
+    REQUIRE_FALSE(found.empty());
     for (const NamedBound& bound : found) {
       CAPTURE(bound.name);
       REQUIRE(bound.value.count() <= optimum->makespan.count());
@@ -142,6 +144,35 @@ TEST_CASE("sections: never above the exact optimum of forks and joins, and often
   CHECK(solved > effort(3000));
   CHECK(told * 20 > solved);
   CHECK(best * 40 > solved);
+  CHECK(met * 4 > best);
+}
+
+TEST_CASE("memory runs: never above the exact optimum of what fits no device, and often the best") {
+  std::size_t solved = 0, best = 0, met = 0;
+  for (std::uint64_t seed = 0; seed < effort(4000); ++seed) {
+    CAPTURE(seed);
+    Series limits = limits_of(seed);
+    limits.max_permanent = 60;
+    const OpGraph graph = RandomSeries(seed, limits).build();
+    std::int64_t held = 0;
+    for (const OpId op : graph.ops()) held += graph[op].permanent.count();
+    const Cluster cluster = cluster_of(seed, 40 + held * 2 / 3);
+    const auto optimum = testing::optimal_makespan(graph, cluster);
+    if (!optimum.has_value()) continue;
+    ++solved;
+    const std::vector<NamedBound> found = lower_bounds(CostModel(graph, cluster));
+    REQUIRE_FALSE(found.empty());
+    for (const NamedBound& bound : found) {
+      CAPTURE(bound.name);
+      REQUIRE(bound.value.count() <= optimum->makespan.count());
+    }
+    if (found.front().name == "memory runs") {
+      ++best;
+      if (found.front().value == optimum->makespan) ++met;
+    }
+  }
+  CHECK(solved > effort(1500));
+  CHECK(best * 50 > solved);
   CHECK(met * 4 > best);
 }
 

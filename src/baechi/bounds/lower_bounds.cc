@@ -9,6 +9,7 @@
 #include "baechi/bounds/heads_tails.h"
 #include "baechi/bounds/load.h"
 #include "baechi/bounds/memory_path.h"
+#include "baechi/bounds/memory_runs.h"
 #include "baechi/bounds/one_machine.h"
 #include "baechi/bounds/relaxation.h"
 #include "baechi/bounds/sections.h"
@@ -61,6 +62,12 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
   if (sections > strongest.count()) {
     add("sections", sections);
     strongest = Time(sections);
+  }
+  const bounds::Ns runs = bounds::memory_runs(*relaxed, together, sharper);
+  if (runs >= bounds::kNever) return {};
+  if (runs > strongest.count()) {
+    add("memory runs", runs);
+    strongest = Time(runs);
   }
   const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count());
   if (cut >= bounds::kNever) return {};

@@ -34,7 +34,8 @@ Arcs::Arcs(const Relaxation& relaxed, const Components& together) {
       out_[next[arc.op]++] = {op.value(), arc.together, arc.crossing};
 }
 
-SectionChain::SectionChain(const Relaxation& relaxed, const Arcs& arcs) {
+SectionChain::SectionChain(const Relaxation& relaxed, const Arcs& arcs)
+    : num_ops_(relaxed.k_min.size()) {
   find_chain(relaxed, arcs);
   find_spans(relaxed, arcs);
 }
@@ -96,29 +97,33 @@ std::vector<std::uint32_t> SectionChain::places_to_cut(std::uint32_t longest_spa
   return places;
 }
 
-void SectionChain::for_each_section(const std::function<void(const Section&)>& tell) const {
-  const auto length = static_cast<std::uint32_t>(chain_.size());
-  std::vector<std::uint32_t> told(chain_.size(), 0);  // where the longest section from here ends
-  for (std::uint32_t span = 2; span / 2 < length; span *= 2) {
-    const std::vector<std::uint32_t> places = places_to_cut(span);
-    std::vector<std::uint32_t> section_at(chain_.size(), 0);
-    for (std::uint32_t s = 0; s + 1 < places.size(); ++s)
-      for (std::uint32_t i = places[s]; i < places[s + 1]; ++i) section_at[i] = s;
-    std::vector<std::vector<std::uint32_t>> inside(places.size());
-    std::vector<bool> wide(places.size(), false);
-    for (const Beside& beside : between_) {
-      const std::uint32_t s = section_at[beside.after];
-      if (beside.on_chain() && (beside.after == places[s] || beside.after + 1 == length)) continue;
-      if (s + 1 >= places.size() || beside.before > places[s + 1]) continue;
-      inside[s].push_back(beside.op);
-      if (!beside.on_chain()) wide[s] = true;
-    }
-    for (std::uint32_t s = 0; s + 1 < places.size(); ++s) {
-      if (!wide[s] || told[places[s]] >= places[s + 1]) continue;
-      told[places[s]] = places[s + 1];
-      tell({chain_[places[s]], chain_[places[s + 1]], inside[s]});
-    }
+std::vector<Section> SectionChain::cut(std::uint32_t longest_span) const {
+  const std::vector<std::uint32_t> places = places_to_cut(longest_span);
+  std::vector<Section> sections;
+  std::vector<std::uint32_t> section_at(chain_.size(), 0);
+  for (std::uint32_t s = 0; s + 1 < places.size(); ++s) {
+    sections.push_back({chain_[places[s]], chain_[places[s + 1]], {}, false});
+    for (std::uint32_t i = places[s]; i < places[s + 1]; ++i) section_at[i] = s;
   }
+  for (const Beside& beside : between_) {
+    const std::uint32_t s = section_at[beside.after];
+    if (beside.on_chain() && (beside.after == places[s] || beside.after + 1 == length())) continue;
+    if (s >= sections.size() || beside.before > places[s + 1]) continue;
+    sections[s].inside.push_back(beside.op);
+    if (!beside.on_chain()) sections[s].wide = true;
+  }
+  return sections;
+}
+
+void SectionChain::for_each_section(const std::function<void(const Section&)>& tell) const {
+  // Sections grow with the span: where the one told last from here ends, by its first operator.
+  std::vector<std::optional<std::uint32_t>> told(num_ops_);
+  for (std::uint32_t span = 2; span / 2 < length(); span *= 2)
+    for (const Section& section : cut(span)) {
+      if (!section.wide || told[section.from] == section.to) continue;
+      told[section.from] = section.to;
+      tell(section);
+    }
 }
 
 }  // namespace baechi::bounds

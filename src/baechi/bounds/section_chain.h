@@ -36,16 +36,21 @@ class Arcs {
 
 struct Section {
   std::uint32_t from, to;
-  std::span<const std::uint32_t> inside;  // after `from` and before `to`, in topological order
+  std::vector<std::uint32_t> inside;  // after `from` and before `to`, in topological order
+  bool wide;                          // some of that is beside the chain
 };
 
 class SectionChain {
  public:
   SectionChain(const Relaxation& relaxed, const Arcs& arcs);
 
-  // Cuts the chain wherever no operator beside it spans the place, at first looking only at those
-  // that span two operators of the chain, then four, and so on. Every section that has something
-  // beside the chain is told once; its `inside` lives until the call returns.
+  std::uint32_t length() const { return static_cast<std::uint32_t>(chain_.size()); }
+
+  // The chain in sections, cut wherever no operator beside it spans the place, of those that span
+  // so many operators of the chain at most. Empty when the chain is one operator.
+  std::vector<Section> cut(std::uint32_t longest_span) const;
+
+  // The wide sections of all spans that are powers of two, each once.
   void for_each_section(const std::function<void(const Section&)>& tell) const;
 
  private:
@@ -57,6 +62,7 @@ class SectionChain {
     std::uint32_t op, after, before;
     bool on_chain() const { return after == before; }
   };
+  std::size_t num_ops_;
   std::vector<std::uint32_t> chain_;
   std::vector<Beside> between_;  // in topological order
 };
