@@ -236,7 +236,7 @@ bool everything_fits(const Relaxation& relaxed) {
 }  // namespace
 
 Ns memory_runs(const Relaxation& relaxed, const Components& together, const HeadsTails& ends) {
-  constexpr std::size_t kMostTypes = 4, kMostWork = 20'000'000;
+  constexpr std::size_t kMostTypes = 4, kMostWork = 4'000'000;
   const std::size_t num_types = relaxed.num_types();
   if (relaxed.num_devices == 1 || num_types > kMostTypes || everything_fits(relaxed)) return 0;
   const Arcs arcs(relaxed, together);

@@ -118,12 +118,16 @@ std::vector<Section> SectionChain::cut(std::uint32_t longest_span) const {
 void SectionChain::for_each_section(const std::function<void(const Section&)>& tell) const {
   // Sections grow with the span: where the one told last from here ends, by its first operator.
   std::vector<std::optional<std::uint32_t>> told(num_ops_);
-  for (std::uint32_t span = 2; span / 2 < length(); span *= 2)
+  constexpr std::size_t kMostVisits = 1'000'000;  // of operators: fewer spans of larger graphs
+  std::size_t visits = 0;
+  for (std::uint32_t span = 2; span / 2 < length() && visits < kMostVisits; span *= 2) {
+    visits += between_.size();
     for (const Section& section : cut(span)) {
       if (!section.wide || told[section.from] == section.to) continue;
       told[section.from] = section.to;
       tell(section);
     }
+  }
 }
 
 }  // namespace baechi::bounds

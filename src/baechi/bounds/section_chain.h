@@ -50,7 +50,8 @@ class SectionChain {
   // so many operators of the chain at most. Empty when the chain is one operator.
   std::vector<Section> cut(std::uint32_t longest_span) const;
 
-  // The wide sections of all spans that are powers of two, each once.
+  // The wide sections of the spans that are powers of two, each once; of graphs of a hundred
+  // thousand operators not the longest spans.
   void for_each_section(const std::function<void(const Section&)>& tell) const;
 
  private:
