@@ -77,7 +77,7 @@ ExitCode export_plan(const Options& options, const RunContext& context) {
   const ExportFormat& format = find_export_format(options.to);
   const OpenedPlan opened = load_plan(options.plan, options.graph, context);
   const Unrolled& step = opened.step;
-  if (format.placement_alone && !opened.plan.recomputed.empty())
+  if (format.once_only() && !opened.plan.recomputed.empty())
     throw InputError("--to", "'" + options.to +
                                  "' cannot tell which operators run a second time: export a plan "
                                  "made with --recompute none");

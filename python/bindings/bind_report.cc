@@ -63,7 +63,7 @@ void bind_report(nb::module_& m) {
       "export_plan",
       [](const PlanHandle& h, const std::string& to) {
         const ExportFormat& format = find_export_format(to);
-        if (format.placement_alone && !h.plan.recomputed.empty())
+        if (format.once_only() && !h.plan.recomputed.empty())
           throw InputError("to", in_quotes(to) +
                                      " cannot tell which operators run a second time: "
                                      "export a plan without recompute");

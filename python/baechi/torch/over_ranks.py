@@ -1,131 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A placement over the processes of torch.distributed: one plan, one device for each of them."""
+"""A model placed over the processes of torch.distributed, as its user holds it on each of them."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from baechi import __version__
-from baechi._core import Cluster, Graph, InputError, Plan
-from baechi.pipeline import cluster_of
+from baechi._core import InputError
 from baechi.torch.base import _private
-from baechi.torch.base.devices import accelerators, unlike_cluster, usable
-from baechi.torch.base.nested import tensors_in
-from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placed import Placed
-from baechi.torch.planning import Request
-from baechi.torch.ranks.detected import cluster_over
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
-from baechi.torch.ranks.processes import (
-    Facts,
-    Processes,
-    RankError,
-    digest,
-    local_rank,
-    own_rank,
-    world_size,
-)
+from baechi.torch.ranks.processes import Facts, Processes, RankError, digest
 from baechi.torch.ranks.stepper import RankStepper
-from baechi.torch.ranks.weights import (
-    Guard,
-    check_whole,
-    gathered,
-    gathered_optimizer,
-    sample_of,
-    total_norm,
-)
+from baechi.torch.ranks.weights import Guard, gathered, gathered_optimizer, sample_of, total_norm
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.weights.checkpoint import check_can_be_written, write, write_beside
 from baechi.torch.weights.homes import named_weights
-from baechi.torch.weights.making import Making, making_of
+from baechi.torch.weights.making import Making
 from baechi.torch.weights.named_state import checked_state, load_named, named_state
 from baechi.torch.weights.optimizer_state import forget
 from baechi.torch.weights.sources import matched, source_of
 
-_ALONE = "ranks=False places the whole model in each process alone"
-_SAMPLED = 64  # values of each weight that ranks compare
-
-
-def processes_for(asked: Request, ranks: Any, micro_batches: Any) -> Processes | None:
-    """Return the processes that a placement is to run over; None: this one alone.
-
-    Raises:
-        InputError: There are several, and it cannot run over them.
-
-    """
-    if ranks not in ("auto", True, False):
-        raise InputError(f"ranks is 'auto', True or False, not {ranks!r}")
-    check_whole(asked.model)
-    count = world_size() if ranks else 1
-    if count == 1 and ranks is not True:
-        return None
-    if count == 1:
-        raise InputError(
-            "ranks=True needs several processes: start them by torchrun --nproc-per-node N "
-            "train.py, or call torch.distributed.init_process_group"
-        )
-    cluster = _cluster_of(asked)
-    if cluster is not None and len(cluster) != count:
-        raise InputError(
-            f"there are {count} processes and the cluster has {len(cluster)} devices: over ranks "
-            f"each has one; start {len(cluster)} processes, or name {count} devices; {_ALONE}"
-        )
-    if micro_batches is None:
-        raise InputError(
-            "over ranks a model runs steps: give micro_batches=1, or more, and a loss; then "
-            f"loss = placed.step(inputs, targets); {_ALONE}"
-        )
-    given = asked.devices
-    if given is not None and len(given) != count:
-        raise InputError(unlike_cluster(given, count))
-    kind = "" if cluster is None else cluster.devices[own_rank()].kind
-    return Processes.on(_own_device(given, kind))
-
-
-def _cluster_of(asked: Request) -> Cluster | None:
-    """Return the devices that were named; None: they are to be found."""
-    if asked.plan is not None:
-        return asked.plan.cluster
-    return None if asked.cluster == "auto" else cluster_of(asked.cluster)
-
-
-def on_found_cluster(asked: Request, processes: Processes) -> Request:
-    """Return the request with the cluster that the processes are, where none was named."""
-    cluster = _cluster_of(asked)
-    if cluster is None:
-        cluster = cluster_over(processes)
-        asked = replace(asked, cluster=cluster)
-    kinds = {device.kind for device in cluster.devices}
-    if asked.costs == "measure" and len(kinds) > 1:
-        raise InputError(
-            "costs='measure' over ranks measures on rank 0 alone, and the cluster has devices of "
-            f"{len(kinds)} kinds: give costs='estimate', or costs that were measured before"
-        )
-    return asked
-
-
-def _own_device(devices: Any, kind: str) -> torch.device:
-    """Return the physical device of this process."""
-    if devices is not None:
-        return usable(devices[own_rank()])
-    there = accelerators()
-    if kind == "cpu" or not there:
-        return torch.device("cpu")
-    if len(there) == 1:
-        return there[0]
-    if local_rank() < len(there):
-        return there[local_rank()]
-    raise InputError(
-        f"this process has number {local_rank()} on its host, which has {len(there)} accelerators: "
-        "start as many processes, or name with devices= where each is to be"
-    )
+_SAMPLED = 64  # values of each weight of a state that ranks compare
 
 
 class PlacedOverRanks(Placed):
@@ -201,6 +102,8 @@ class PlacedOverRanks(Placed):
         """Write a checkpoint, every rank its own part of it; all ranks call it."""
         path, state, owners = Path(folder), self._state, self._owners
         own = {n: w.detach() for n, w in state.items() if owners.get(id(w)) == self.rank}
+        if self.replica:  # they all have the same, and the first one writes it
+            own = {}
         kept = None
         with self._processes.agreeing("save a checkpoint") as facts:
             facts["folder"] = str(path)
@@ -209,9 +112,10 @@ class PlacedOverRanks(Placed):
                 kept = self._own_state_of(optimizer)
                 facts["groups of parameters"] = digest(repr(kept["param_groups"]))[:16]
         with self._processes.agreeing("save a checkpoint"):
-            if self.rank == 0:
+            if self._processes.number == 0:
                 write_beside(path, self.plan, {"processes": self._processes.count})
         with self._processes.agreeing("save a checkpoint"):
+            kept = None if self.replica else kept
             write(path, own, kept, self._processes.all)
 
     def load(self, source: Any, *, optimizer: Any = None) -> None:
@@ -286,11 +190,36 @@ class PlacedOverRanks(Placed):
         return self._processes.rank
 
     @property
+    def replica(self) -> int:
+        """Which of the replicas this process is of."""
+        return self._processes.replica
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self._processes.replicas
+
+    @property
+    def predicted_step_ns(self) -> int | None:
+        """What a step takes by the plan, with the all-reduce of replicas over its slowest link.
+
+        None: of one device each, between which the plan has no links.
+        """
+        return self._stepper.predicted_ns()
+
+    @property
+    def mesh(self) -> Any:
+        """The processes as a DeviceMesh, by replica and device; None without replicas."""
+        return None if self.replicas == 1 else self._processes.mesh
+
+    @property
     def runs_on(self) -> dict[str, str]:
         """The physical device of each device of the cluster; those of others by their rank."""
-        here = self._stepper.device
+        here, number = self._stepper.device, self._processes.number_of
         return {
-            device.name: str(here.torch_device) if device is here else f"rank {device.index}"
+            device.name: str(here.torch_device)
+            if device is here
+            else f"rank {number(device.index)}"
             for device in self._assigner.devices
         }
 
@@ -317,83 +246,5 @@ class PlacedOverRanks(Placed):
 
     def __repr__(self) -> str:
         name, rank, count = type(self.model).__name__, self.rank, self._processes.count
-        return f"<Placed {name} over ranks, {rank} of {count}>"
-
-
-def planned_over_ranks(
-    asked: Request, micro_batches: Any, loss: Any, targets: Any, processes: Processes
-) -> tuple[StepRequest, PlannedStep, Making | None]:
-    """Return what rank 0 planned, on every rank, and what makes the weights there."""
-    count = processes.count
-    asked = replace(asked, devices=[processes.device] * count)
-    with processes.agreeing("place this model") as facts:
-        step = StepRequest(asked, micro_batches, loss, targets)
-        facts.update(_facts(asked, targets))
-        making = making_of(asked.model, asked.weights)
-        if making is not None:
-            facts["seed, files, numbers or code that weights are made with"] = making.facts()
-    found: PlannedStep | None = None
-    with processes.agreeing("plan this step"):
-        if processes.rank == 0:
-            found = planned_step(step)
-    texts = None if found is None else _texts_of(found.plan)
-    plan_text, graph_text = processes.from_first(texts)
-    with processes.agreeing("place this model by the plan of rank 0") as facts:
-        if found is None:
-            plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
-            step = StepRequest(replace(asked, plan=plan), plan.micro_batches, loss, targets)
-            found = planned_step(step)
-        facts["plan"] = digest("".join(_texts_of(found.plan)))[:16]
-    return step, found, making
-
-
-def _texts_of(plan: Plan) -> tuple[str, str]:
-    return plan.to_json(), plan.micro_batch_graph.to_json()
-
-
-def _facts(asked: Request, targets: Any) -> Iterator[tuple[str, str]]:
-    """Yield what ranks must have alike before they plan."""
-    yield "version of PyTorch", torch.__version__
-    yield "version of baechi", __version__
-    given = [(tuple(t.shape), str(t.dtype)) for t in tensors_in((asked.example_inputs, targets))]
-    yield "shapes of the example batch", str(given)
-    plan = None if asked.plan is None else digest("".join(_texts_of(asked.plan)))
-    yield "plan", str(plan)
-    yield "model", f"{type(asked.model).__name__}, training: {asked.model.training}"
-    for name, weight in named_weights(asked.model):
-        values = digest(sample_of(weight, _SAMPLED).hex())[:8]
-        about = (tuple(weight.shape), str(weight.dtype), weight.requires_grad)
-        yield f"weight {name!r}", f"{about}, values of digest {values}"
-
-
-def run_over_ranks(
-    place: Callable[[], Any],
-    step: StepRequest,
-    found: PlannedStep,
-    making: Making | None,
-    processes: Processes,
-) -> PlacedOverRanks:
-    """Return a model of which every rank has its part.
-
-    Args:
-        place: Places the model on the device of this rank; nothing that others hold is gone yet.
-        step: What was asked for.
-        found: The plan.
-        making: What makes the weights of a model on the meta device.
-        processes: Over which it is to run.
-
-    """
-    placed: list[PlacedOverRanks] = []
-    try:
-        with processes.agreeing("place this model") as facts:
-            placed.append(place())
-            given = step.asked.example_inputs, step.targets
-            facts.update(placed[0].take_ranks(processes, found.step_plan, *given))
-        if making is not None:
-            placed[0].make(making)
-    except BaseException:
-        for each in placed:
-            each.restore()
-        raise
-    placed[0].release()
-    return placed[0]
+        which = f", replica {self.replica} of {self.replicas}" if self.replicas > 1 else ""
+        return f"<Placed {name} over ranks, {rank} of {count}{which}>"

@@ -257,6 +257,16 @@ class Placed:
         return 0
 
     @property
+    def replica(self) -> int:
+        """Which copy of the placement this process is of; 0 where there is one."""
+        return 0
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the placement train together."""
+        return 1
+
+    @property
     def weight_devices(self) -> dict[str, str]:
         """The cluster's device of every parameter and buffer, by name."""
         return self._assigner.weight_devices

@@ -17,14 +17,14 @@ from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.profiler import Costs
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
-from baechi.torch.over_ranks import (
-    PlacedOverRanks,
+from baechi.torch.over_ranks import PlacedOverRanks
+from baechi.torch.placed import Placed
+from baechi.torch.placing_over_ranks import (
     on_found_cluster,
     planned_over_ranks,
     processes_for,
     run_over_ranks,
 )
-from baechi.torch.placed import Placed
 from baechi.torch.planning import Planned, Request, check_how
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
@@ -170,6 +170,7 @@ def place(
     micro_batches: int | str | None = None,
     targets: Any = None,
     ranks: bool | str = "auto",
+    replicas: int = 1,
     weights: Any = None,
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
@@ -206,6 +207,8 @@ def place(
         targets: With micro_batches, what the loss is called with behind the output, for an example.
         ranks: Whether the model runs over the processes of torch.distributed, each with one of the
             cluster's devices. "auto" does so where there are several, as `torchrun` starts them.
+        replicas: How many copies of the placement train together over ranks, each with a batch of
+            its own: gradients are the mean of theirs. The cluster is that of one copy.
         weights: Where the values come from of a model on the meta device: a state_dict, a
             safetensors file or folder, or a checkpoint's folder. By default those that it was
             built with inside `deferred_weights`.
@@ -236,7 +239,7 @@ def place(
     )
     if micro_batches is None and plan is not None and plan.micro_batches > 1:
         micro_batches = plan.micro_batches
-    placed = placed_over(asked, ranks, micro_batches, loss, targets)
+    placed = placed_over(asked, ranks, micro_batches, loss, targets, replicas)
     if placed is not None:
         return placed
     if micro_batches is not None:
@@ -287,10 +290,10 @@ def assigned_step(
 
 
 def placed_over(
-    asked: Request, ranks: Any, micro_batches: Any, loss: Any, targets: Any
+    asked: Request, ranks: Any, micro_batches: Any, loss: Any, targets: Any, replicas: int = 1
 ) -> Placed | None:
     """Return a model placed over ranks; None where this process is to be alone."""
-    processes = processes_for(asked, ranks, micro_batches)
+    processes = processes_for(asked, ranks, micro_batches, replicas)
     if processes is None:
         return None
     asked = on_found_cluster(asked, processes)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import types
 import warnings
 from pathlib import Path
@@ -49,6 +50,33 @@ def models() -> dict[str, nn.Module]:
     return {"llama": llama, "gpt2": GPT2LMHeadModel(config)}
 
 
+class Chain(nn.Module):
+    """Layers without a mask, which no stage but the first reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6))
+        self.head = nn.Linear(16, VOCABULARY)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+EXPORTED = {"1f1b": "gpt2", "zb-h1": "gpt2", "interleaved": "chain"}  # by method
+
+
+def exported_model(name: str) -> nn.Module:
+    """Return a model that is planned in micro-batches."""
+    if name != "chain":
+        return models()[name]
+    torch.manual_seed(0)
+    return Chain()
+
+
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, and those to predict."""
     generator = torch.Generator().manual_seed(1)
@@ -91,5 +119,36 @@ def run_rank(rank: int, folder: Path, specs: dict[str, dict[str, Any]]) -> None:
             if weight.grad is not None
         }
         found[name] = (torch.stack(losses).detach() if losses else None, gradients)
+    for method in EXPORTED:
+        found[method] = run_exported(rank, folder, method)
     torch.save(found, folder / f"rank{rank}.pt")
     distributed.destroy_process_group()
+
+
+def run_exported(rank: int, folder: Path, method: str) -> Any:
+    """Run what `baechi export --to torch-pipelining` wrote: the order of a plan."""
+    from torch.distributed.pipelining import SplitPoint, pipeline
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    exported = json.loads((folder / f"{method}.json").read_text())
+    actions = folder / f"{method} {rank}.csv"
+    actions.write_text(exported["actions_csv"])
+    count, (ids, labels) = exported["micro_batches"], batch()
+    spec = dict.fromkeys(exported["split_spec"], SplitPoint.BEGINNING)
+    model = exported_model(EXPORTED[method])
+    pipe = pipeline(model, mb_args=(ids[: BATCH // count],), split_spec=spec)
+    mine = [i for i, stage in enumerate(exported["stages"]) if stage["rank"] == rank]
+    stages = [pipe.build_stage(i, torch.device("cpu")) for i in mine]
+    schedule = _PipelineScheduleRuntime(stages, count, loss_fn=loss_of)
+    schedule._load_csv(str(actions))
+    losses: list[torch.Tensor] = []
+    last = len(exported["stages"]) - 1 in mine
+    more = {"target": labels, "losses": losses} if last else {}
+    schedule.step(*([ids] if 0 in mine else []), **more)
+    gradients = {
+        key: weight.grad
+        for stage in stages
+        for key, weight in stage.submod.named_parameters()
+        if weight.grad is not None
+    }
+    return torch.stack(losses).detach() if losses else None, gradients

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,34 +46,66 @@ def plans() -> dict[str, baechi.Plan]:
     return {name: layer_wise(model, LAYERS[name], 2) for name, model in ranks.models().items()}
 
 
-def test_losses_and_gradients_of_two_processes_are_those_of_one(
-    plans: dict[str, baechi.Plan], tmp_path: Path
-) -> None:
+STAGES = {"1f1b": 2, "interleaved": 4, "zb-h1": 2}
+
+
+@pytest.fixture(scope="module")
+def found(
+    plans: dict[str, baechi.Plan], tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """Return losses and gradients that two processes found, by model and by exported plan."""
+    folder = tmp_path_factory.mktemp("pipelining")
     specs = {name: split_spec(plan) for name, plan in plans.items()}
     assert {name: list(spec) for name, spec in specs.items()} == {
         "llama": ["model.layers.2"],
         "gpt2": ["transformer.h.2"],
     }
-    torch.multiprocessing.spawn(ranks.run_rank, (tmp_path, specs), nprocs=2)
-    found = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
-    for name, model in ranks.models().items():
-        losses = [
-            ranks.loss_of(model(ids).logits, labels)
-            for ids, labels in zip(
-                *(each.chunk(ranks.MICRO_BATCHES) for each in ranks.batch()), strict=True
-            )
-        ]
-        torch.stack(losses).mean().backward()
-        told = found[1][name][0]
-        assert torch.allclose(told, torch.stack(losses), rtol=1e-6)
-        weights = dict(model.named_parameters())
-        by_rank: list[dict[str, torch.Tensor]] = [each[name][1] for each in found]
-        assert by_rank[0].keys() | by_rank[1].keys() == weights.keys()
-        assert not by_rank[0].keys() & by_rank[1].keys()
+    ids, labels = ranks.batch()
+    for method, name in ranks.EXPORTED.items():
+        plan = baechi.torch.plan(
+            ranks.exported_model(name),
+            ids,
+            "2x1GiB",
+            loss=ranks.loss_of,
+            targets=labels,
+            micro_batches=4,
+            method=method,
+            devices=["cpu"] * 2,
+            bounds=False,
+            verbose=False,
+        )
+        (folder / f"{method}.json").write_text(baechi.export_plan(plan, "torch-pipelining"))
+    torch.multiprocessing.spawn(ranks.run_rank, (folder, specs), nprocs=2)
+    for method, stages in STAGES.items():
+        exported = json.loads((folder / f"{method}.json").read_text())
+        assert len(exported["stages"]) == stages
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_batches"), [("llama", 2), ("gpt2", 2), *((m, 4) for m in STAGES)]
+)
+def test_losses_and_gradients_of_two_processes_are_those_of_one(
+    found: list[dict[str, Any]], name: str, micro_batches: int
+) -> None:
+    """In the stages of a plan, and in the order of exported ones, by PyTorch's own schedules."""
+    model: Any = ranks.exported_model(ranks.EXPORTED.get(name, name))
+    losses = [
+        ranks.loss_of(model(ids), labels)
+        for ids, labels in zip(*(e.chunk(micro_batches) for e in ranks.batch()), strict=True)
+    ]
+    torch.stack(losses).mean().backward()
+    told = next(each[name][0] for each in found if each[name][0] is not None)
+    assert torch.allclose(told, torch.stack(losses), rtol=1e-6)
+    weights = dict(model.named_parameters())
+    by_rank: list[dict[str, torch.Tensor]] = [each[name][1] for each in found]
+    assert by_rank[0].keys() | by_rank[1].keys() == weights.keys()
+    assert not by_rank[0].keys() & by_rank[1].keys()
+    if name in LAYERS:
         assert f"{LAYERS[name]}.1." in " ".join(by_rank[0])
         assert f"{LAYERS[name]}.2." in " ".join(by_rank[1])
-        for key, gradient in (by_rank[0] | by_rank[1]).items():
-            assert torch.allclose(gradient, weights[key].grad, rtol=1e-4, atol=1e-7), key
+    for key, gradient in (by_rank[0] | by_rank[1]).items():
+        assert torch.allclose(gradient, weights[key].grad, rtol=1e-4, atol=1e-7), key
 
 
 def test_every_module_of_a_model_is_in_a_part(plans: dict[str, baechi.Plan]) -> None:

@@ -33,6 +33,7 @@ from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest, planned_step
 from baechi.torch.placing import placed_over
 from baechi.torch.planning import Request
+from baechi.torch.ranks import averaging
 from baechi.torch.trace.exported import export
 from torch import distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -98,12 +99,13 @@ def own_weights(placed: Any) -> dict[str, torch.Tensor]:
 def at_random(model: nn.Module, inputs: Any, micro_batches: int, seed: int, **options: Any) -> Any:
     """Place each operator on the rank that chance chooses."""
     loss, targets = options.pop("loss", own_loss), options.pop("targets", None)
-    count = distributed.get_world_size()
+    replicas = options.pop("replicas", 1)
+    count = distributed.get_world_size() // replicas
     search = {"method": "random", "seed": seed, "bounds": False}
     where = {"devices": ["cpu"] * count, **options}
     cluster = where.pop("cluster", f"{count}x1GiB")
     request = Request(model, inputs, cluster, search=search, **where)
-    return placed_over(request, True, micro_batches, loss, targets)
+    return placed_over(request, True, micro_batches, loss, targets, replicas)
 
 
 def train_model(name: str, micro_batches: int, seed: int) -> Any:
@@ -114,6 +116,47 @@ def train_model(name: str, micro_batches: int, seed: int) -> Any:
     assert all(w.untyped_storage().nbytes() <= 8 for w in others)
     assert placed.transfers > 0
     return losses, own_weights(placed)
+
+
+def replicas(folder: Path) -> Any:
+    """Train two copies of a placement on two ranks each; each has half of the batch."""
+    x, targets = odd_batch()
+    calls: list[int] = []
+
+    def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
+        if not isinstance(targets, FakeTensor):
+            calls.append(1)
+            if calls[-1] and len(calls) == 1 + 2 * STEPS and distributed.get_rank() > 1:
+                raise RuntimeError("no luck in a replica")
+        return odd_loss(output, targets)
+
+    averaging.BUCKET = 100  # some gradients go alone, as they lie, others side by side
+    model, half = odd_model(), distributed.get_rank() // 2
+    mine = x.chunk(2)[half], targets.chunk(2)[half]
+    options = {"loss": loss, "exported": _graphs["odd"], "replicas": 2}
+    found = {
+        "three": said(lambda: at_random(model, x, 2, 2, **{**options, "replicas": 3})),
+        "auto": said(lambda: baechi.torch.place(model, x, "2x1GiB", replicas="auto")),
+        "loss": said(lambda: at_random(model, mine[0], 2, 2, **{**options, "loss": nn.PReLU()})),
+    }
+    placed = at_random(model, mine[0], 2, 2, targets=mine[1], **options)
+    calls.clear()
+    losses = trained(model, lambda: placed.step(*mine))
+    found["where"] = (placed.replica, placed.replicas, placed.rank, str(placed.mesh))
+    found["predicted"] = placed.predicted_step_ns - placed.plan.makespan_ns
+    found["fails"] = said(lambda: placed.step(*mine))
+    other = mine[0] + distributed.get_rank() // 3  # of the last rank alone
+    found["values"] = said(lambda: placed.step(other, mine[1]))
+    found["shapes"] = said(lambda: placed.step(x, targets) if half else placed.step(*mine))
+    model.zero_grad()
+    placed.step(*mine)
+    norm = placed.clip_grad_norm_(0.05).item()
+    state = placed.state_dict()
+    placed.save(folder / "of replicas")
+    placed.load(folder / "of replicas")
+    assert all(torch.equal(w, state[n]) for n, w in own_weights(placed).items())
+    averaging.BUCKET = 1 << 20
+    return losses, own_weights(placed), found, norm, state
 
 
 class Odd(nn.Module):
@@ -566,6 +609,7 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
         cases["apart"] = train_apart
         cases["deferred"] = functools.partial(train_deferred, folder)
         cases["saved"] = functools.partial(saved_and_loaded, folder)
+        cases["replicas"] = functools.partial(replicas, folder)
         cases["failing"] = functools.partial(failing, 2)
     else:
         cases["refused"] = what_is_refused

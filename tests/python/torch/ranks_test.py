@@ -97,6 +97,38 @@ def test_odd_tensors_travel(folder: Path, micro_batches: int, seed: int) -> None
     same(folder, f"odd {micro_batches} {seed}", 4, model, losses)
 
 
+def test_replicas_train_as_one_with_the_whole_batch(folder: Path) -> None:
+    """Each on its part of it, with the mean of their gradients; both have the same weights then."""
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    losses = rank_cases.trained(model, lambda: odd_step(model, x, targets, 4))
+    expected = dict(model.named_parameters())
+    found = [torch.load(folder / f"replicas {rank}.pt") for rank in range(4)]
+    for rank, (told, weights, about, norm, state) in enumerate(found):
+        assert told == pytest.approx(losses, rel=1e-9)
+        trained = {n: w for n, w in weights.items() if n in expected}
+        close(trained, {n: expected[n].detach() for n in trained})
+        assert all(torch.equal(w, found[rank % 2][1][n]) for n, w in trained.items())
+        replica = about["where"][:3]
+        assert replica == (rank // 2, 2, rank % 2)
+        assert "replica=2, device=2" in about["where"][3]
+        assert about["predicted"] >= 0
+        assert norm == found[0][3]
+        assert all(torch.equal(value, found[0][4][name]) for name, value in state.items())
+        for name, words in _OF_REPLICAS.items():
+            assert words in about[name], (rank, name, about[name])
+    assert [about["fails"].startswith("RankError") for _, _, about, _, _ in found].count(True) == 3
+
+
+_OF_REPLICAS = {
+    "three": "3 replicas run over as many processes each, and there are 4 in all",
+    "auto": "replicas is how many copies of the placement train together, from 1, not 'auto'",
+    "loss": "the loss has parameters that are trained, of which replicas take no mean",
+    "fails": "no luck in a replica",
+    "values": "rank 2 and rank 3 do not have the same values of the batch",
+    "shapes": "step is called with 8 samples and was planned for 4",
+}
+
+
 def test_a_weight_is_read_on_another_rank(folder: Path) -> None:
     """By a plan that keeps the readers of a tied weight apart, as no planner would."""
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()

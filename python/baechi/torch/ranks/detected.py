@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import distributed
 
-from baechi._core import Cluster
+from baechi._core import Cluster, InputError
 from baechi.progress import stage, warn
 from baechi.torch.base.devices import free_memory
 from baechi.torch.ranks.processes import Processes
@@ -65,30 +65,31 @@ def cluster_over(processes: Processes) -> Cluster:
     mine = _Found(socket.gethostname(), str(device), is_host, memory)
     found: list[_Found] = processes.all_gathered(mine)
     if processes.links is None:
-        processes.links = _links(processes, [each.host for each in found])
-    text = json.dumps(_described(found, processes.links))
+        processes.links = _links(processes, [each.host for each in found[: processes.count]])
+    text = json.dumps(_described(found, processes.links, processes.count))
     return Cluster.from_json(processes.from_first(text))
 
 
-def _described(found: list[_Found], links: dict[tuple[int, int], _Link]) -> dict[str, Any]:
-    """Return the cluster as its file has it."""
+def _described(
+    found: list[_Found], links: dict[tuple[int, int], _Link], count: int
+) -> dict[str, Any]:
+    """Return the cluster as its file has it; of several replicas what each of them has."""
     counts: dict[str, int] = {}
     devices = []
-    for rank, each in enumerate(found):
+    shares = _shares(found)
+    for rank, each in enumerate(found[:count]):
         kind = "cpu" if each.is_host else "gpu"
-        number = counts[kind] = counts.get(kind, -1) + 1
-        sharing = [r for r, o in enumerate(found) if (o.host, o.device) == (each.host, each.device)]
-        free = min(found[r].memory for r in sharing)
-        if len(sharing) > 1 and rank == sharing[0]:
-            warn(
-                f"{each.device} of {each.host} is that of {len(sharing)} ranks: each has "
-                f"{free // len(sharing):,} bytes, its part of the {free:,} that are free"
+        if odd := next((o for o in found[rank::count] if o.is_host != each.is_host), None):
+            raise InputError(
+                f"replicas are alike, and device {rank} is {each.device} of {each.host} in the "
+                f"first and {odd.device} of {odd.host} in another: name devices= for each"
             )
+        number = counts[kind] = counts.get(kind, -1) + 1
         devices.append(
             {
                 "name": f"{kind}:{number}",
                 "kind": kind,
-                "capacity": f"{free // len(sharing)}B",
+                "capacity": f"{min(shares[rank::count])}B",
                 "host": each.host,
             }
         )
@@ -104,8 +105,23 @@ def _described(found: list[_Found], links: dict[tuple[int, int], _Link]) -> dict
         if found[a].host != found[b].host:
             rule["channels"] = ["out of {from_host}", "into {to_host}"]
         rules.append(rule)
-    known = {"format": "baechi-cluster", "version": 1, "name": f"{len(found)} ranks"}
+    known = {"format": "baechi-cluster", "version": 1, "name": f"{count} ranks"}
     return {**known, "communication": "duplex", "devices": devices, "links": rules}
+
+
+def _shares(found: list[_Found]) -> list[int]:
+    """Return the bytes of each process: its part of what those on the same device have."""
+    shares = []
+    for rank, each in enumerate(found):
+        sharing = [r for r, o in enumerate(found) if (o.host, o.device) == (each.host, each.device)]
+        free = min(found[r].memory for r in sharing)
+        shares.append(free // len(sharing))
+        if len(sharing) > 1 and rank == sharing[0]:
+            warn(
+                f"{each.device} of {each.host} is that of {len(sharing)} ranks: each has "
+                f"{free // len(sharing):,} bytes, its part of the {free:,} that are free"
+            )
+    return shares
 
 
 def _links(processes: Processes, hosts: list[str]) -> dict[tuple[int, int], _Link]:
@@ -122,8 +138,11 @@ def _links(processes: Processes, hosts: list[str]) -> dict[tuple[int, int], _Lin
             mine[a, b] = _link(processes, a, b)
         processes.agree("measure links", {})  # one pair at a time
     known: dict[tuple[int, int], _Link] = {}
-    for each in reversed(processes.all_gathered(mine)):  # the lower rank's is taken
-        known.update(each)
+    for each in processes.all_gathered(mine):  # of both ends and all replicas the slowest
+        for pair, link in each.items():
+            other = known.get(pair, link)
+            slower = max(link.latency, other.latency), min(link.bandwidth, other.bandwidth)
+            known[pair] = _Link(*slower)
     return {pair: known[stands] for pair, stands in measured.items()}
 
 
@@ -153,14 +172,14 @@ def _travel(processes: Processes, there: torch.Tensor, other: int, *, leaves: bo
     """Send or receive as steps do: through the host where tensors cannot go directly."""
     mine = processes.rank
     source, target = (mine, other) if leaves else (other, mine)
-    group = processes.group_of(source, target)
+    group, number = processes.group_of(source, target), processes.number_of(other)
     if leaves:
         sent = there if processes.is_direct else there.to("cpu")
-        wait: Callable[[], Any] = distributed.isend(sent, other, group=group).wait
+        wait: Callable[[], Any] = distributed.isend(sent, number, group=group).wait
         processes.waited(wait, "a measurement", other)
         return
     buffer = there if processes.is_direct else torch.empty_like(there, device="cpu")
-    wait = distributed.irecv(buffer, other, group=group).wait
+    wait = distributed.irecv(buffer, number, group=group).wait
     processes.waited(wait, "a measurement", other)
     there.copy_(buffer)
     if there.device.type != "cpu":

@@ -33,11 +33,16 @@ class Foreseen:
     numbers: dict[int, Any] = field(default_factory=dict)  # of the host, by node
     trains: set[tuple[int, int]] = field(default_factory=set)  # micro-batch, node
     loss: tuple[tuple[int, ...], torch.dtype] = ((), torch.float32)
+    gradients: set[str] = field(default_factory=set)  # the weights that get one
+    of_loss: set[str] = field(default_factory=set)  # those that the loss itself reads
 
     def text(self) -> str:
         """Return all that ranks must agree on."""
         lines = [f"{part}: {message}" for part, sent in self.messages.items() for message in sent]
-        return "\n".join([*lines, repr(sorted(self.numbers.items())), repr(self.loss)])
+        weights = sorted(self.gradients), sorted(self.of_loss)
+        return "\n".join(
+            [*lines, repr(sorted(self.numbers.items())), repr(self.loss), repr(weights)]
+        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ class _Rehearsal(Step):
         super().__init__(program, host, batches, loss)
         self.found = Foreseen()
         self._owned = [(w, owner) for w, owner in owned if w.requires_grad]  # and its device
+        self._with_gradient: set[int] = set()  # weights, by id
+        self._of_loss: set[int] = set()
         self._part: Part | None = None
 
     def run(self) -> torch.Tensor:
@@ -127,8 +134,18 @@ class _Rehearsal(Step):
 
     def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:
         self._note(True, m, index, total, (where, home))
-        if index not in self._weights:
+        if index in self._weights:
+            self._with_gradient.add(id(self._weights[index]))
+        else:
             self._back.setdefault((m, index), []).append(_arrived(total))
+
+    def take_weights(self, names: Mapping[int, str]) -> None:
+        """Take note of which weights have got a gradient, by id."""
+        for weight, _ in self._owned:
+            if weight.grad is not None or id(weight) in self._with_gradient:
+                self.found.gradients.add(names[id(weight)])
+            if id(weight) in self._of_loss:
+                self.found.of_loss.add(names[id(weight)])
 
     def _differentiate(
         self, loss: torch.Tensor, outputs: list[torch.Tensor], share: torch.Tensor
@@ -139,7 +156,10 @@ class _Rehearsal(Step):
         found = torch.autograd.grad(loss, asked, share, allow_unused=True)
         for output, gradient in zip(wanted, found, strict=False):
             output.grad = gradient
-        for (_, owner), gradient in zip(self._owned, found[len(wanted) :], strict=True):
+        for (weight, owner), gradient in zip(self._owned, found[len(wanted) :], strict=True):
+            if gradient is not None:
+                self._of_loss.add(id(weight))
+                self._with_gradient.add(id(weight))
             if gradient is not None and owner != self._program.loss_on:
                 raise InputError(
                     f"the loss reads a weight that rank {owner} has, and is "
@@ -212,6 +232,7 @@ def foresee(
                 owned,
             )
             step.run()
+            step.take_weights({id(twin): named[i] for i, twin in made.items()})
         except InputError:
             raise
         except Exception as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import socket
@@ -54,7 +55,7 @@ class Failure(NamedTuple):
     error: Exception
 
 
-_KNOWN: dict[torch.device, Any] = {}  # the group of all, and what was made for it
+_KNOWN: dict[tuple[torch.device, int], Any] = {}  # the group of all, and what was made for it
 
 
 def own_rank() -> int:
@@ -65,19 +66,31 @@ def own_rank() -> int:
 
 
 class Processes:
-    """The processes that a placement runs over: rank i has device i of the cluster."""
+    """The processes that a placement runs over: rank i has device i of the cluster.
 
-    def __init__(self, device: torch.device) -> None:
+    With replicas each has as many processes: rank i of replica r is number r * count + i of all,
+    which is what is said of failures.
+    """
+
+    def __init__(self, device: torch.device, replicas: int = 1) -> None:
         if not distributed.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend)
-        self.rank = distributed.get_rank()
-        self.count = distributed.get_world_size()
-        everyone = list(range(self.count))
+        self.number = distributed.get_rank()  # among those of all replicas
+        self.replicas = replicas
+        self.count = distributed.get_world_size() // replicas
+        self.replica, self.rank = divmod(self.number, self.count)
         # Of our own: what the user's code does with its groups stays in order beside it.
         how: Any = {"backend": "gloo", "timeout": _private.group_timeout()}
-        self._agreeing = distributed.new_group(everyone, **how)
-        self._moving = distributed.new_group(everyone, **how)
+        numbers = [[self.number_of(d, r) for d in range(self.count)] for r in range(replicas)]
+        self._agreeing = distributed.new_group([n for row in numbers for n in row], **how)
+        self._moving = [distributed.new_group(row, **how) for row in numbers][self.replica]
+        self._alike: Any = None  # the processes with the same part, in every replica
+        if replicas > 1:
+            parts = [
+                distributed.new_group(list(part), **how) for part in zip(*numbers, strict=True)
+            ]
+            self._alike = parts[self.rank]
         self._pairs: dict[tuple[int, int], Any] = {}
         self.is_direct = self._join_directly(device)
         self.device = device
@@ -85,13 +98,17 @@ class Processes:
         self.links: Any = None  # between ranks, once they were measured
 
     @staticmethod
-    def on(device: torch.device) -> Processes:
+    def on(device: torch.device, replicas: int = 1) -> Processes:
         """Return the processes of the present group; its groups are made once."""
-        known = _KNOWN.get(device)
+        known = _KNOWN.get((device, replicas))
         if known is None or known[0] is not distributed.group.WORLD or known[1].failed:
-            made = Processes(device)
-            known = _KNOWN[device] = distributed.group.WORLD, made
+            made = Processes(device, replicas)
+            known = _KNOWN[device, replicas] = distributed.group.WORLD, made
         return known[1]
+
+    def number_of(self, rank: int, replica: int | None = None) -> int:
+        """Return the number among all of a rank of a replica, by default of this one."""
+        return (self.replica if replica is None else replica) * self.count + rank
 
     def _join_directly(self, device: torch.device) -> bool:
         """Make groups for tensors of accelerators, one per direction: each is a queue of its own.
@@ -101,21 +118,43 @@ class Processes:
         mine = (device.type, socket.gethostname(), device.index)
         devices = self.all_gathered(mine)
         kind = _DIRECT.get(device.type)
-        alike = len({each[0] for each in devices}) == 1 and len(set(devices)) == self.count
+        alike = len({each[0] for each in devices}) == 1 and len(set(devices)) == len(devices)
         if kind is None or not alike:
             return False
         warn(f"tensors between ranks go by {kind}, which nobody has tried yet")
-        for source in range(self.count):
-            for target in range(self.count):
-                if source != target:
-                    pair = distributed.new_group([source, target], backend=kind)
-                    self._pairs[source, target] = pair
+        ranks = range(self.count)
+        for replica in range(self.replicas):
+            for way in ((s, t) for s in ranks for t in ranks if s != t):
+                numbers = [self.number_of(rank, replica) for rank in way]
+                pair = distributed.new_group(numbers, backend=kind)
+                if replica == self.replica:
+                    self._pairs[way] = pair
+        for rank in ranks if self.replicas > 1 else ():
+            numbers = [self.number_of(rank, replica) for replica in range(self.replicas)]
+            part = distributed.new_group(numbers, backend=kind)
+            if rank == self.rank:
+                self._alike = part
         return True
 
     @property
     def all(self) -> Any:
         """The group of all, on the host."""
         return self._agreeing
+
+    @property
+    def alike(self) -> Any:
+        """The group of those that have the same part, one in each replica."""
+        return self._alike
+
+    @functools.cached_property
+    def mesh(self) -> Any:
+        """All processes by replica and device."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        numbers = torch.arange(self.replicas * self.count).view(self.replicas, self.count)
+        groups = [self._alike, self._moving]
+        names = ("replica", "device")
+        return DeviceMesh.from_group(groups, self.device.type, mesh=numbers, mesh_dim_names=names)
 
     def group_of(self, source: int, target: int) -> Any:
         """Return the group by which tensors go from one rank to another."""
@@ -125,7 +164,7 @@ class Processes:
 
     def all_gathered(self, mine: Any) -> list[Any]:
         """Return what every rank has."""
-        found: list[Any] = [None] * self.count
+        found: list[Any] = [None] * (self.count * self.replicas)
         self._talk(lambda: distributed.all_gather_object(found, mine, group=self._agreeing))
         return found
 
@@ -136,52 +175,57 @@ class Processes:
         return box[0]
 
     def from_rank(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the host as a rank has it."""
+        """Return a tensor of the host as a rank of the first replica has it."""
         if tensor.numel():
             flat = tensor.view(-1).view(torch.uint8)
             self._talk(lambda: distributed.broadcast(flat, rank, group=self._agreeing))
         return tensor
 
     def norms(self, mine: float) -> list[float]:
-        """Return a number that every rank has."""
-        line = torch.tensor([mine], dtype=torch.float64)
-        found = [torch.empty_like(line) for _ in range(self.count)]
+        """Return a number that every rank of the first replica has."""
+        found = self._gathered(torch.tensor([mine], dtype=torch.float64))
+        return [each.item() for each in found[: self.count]]
+
+    def _gathered(self, line: torch.Tensor) -> list[torch.Tensor]:
+        """Return a small tensor of every process."""
+        found = [torch.empty_like(line) for _ in range(self.count * self.replicas)]
         self._talk(lambda: distributed.all_gather(found, line, group=self._agreeing))
-        return [each.item() for each in found]
+        return found
 
     def ended(self, rank: int, loss: torch.Tensor, failure: Failure | None) -> torch.Tensor:
-        """Return the loss that a rank has; elsewhere `loss` is of the same kind.
+        """Return the loss that a rank has, of replicas the mean; `loss` is of the same kind.
 
         Raises:
             RankError: A rank failed in the step; `failure` is what this one knows of itself.
 
         """
         mine = torch.tensor([float(failure is None), loss.double().item()], dtype=torch.float64)
-        found = [torch.empty_like(mine) for _ in range(self.count)]
-        self._talk(lambda: distributed.all_gather(found, mine, group=self._agreeing))
+        found = self._gathered(mine)
         if all(each[0] for each in found):
-            return found[rank][1].to(loss.dtype).reshape(loss.shape)
+            mean = torch.stack([each[1] for each in found[rank :: self.count]]).mean()
+            return mean.to(loss.dtype).reshape(loss.shape)
         told = (
             None if failure is None else (failure.position, failure.part, _Told.of(failure.error))
         )
         failures = [(each[0], r, each) for r, each in enumerate(self.all_gathered(told)) if each]
         _, first, (_, part, error) = min(failures)
-        if failure is not None and first == self.rank:
+        if failure is not None and first == self.number:
             raise failure.error
         error.raise_as(f"rank {first} failed in {part}")
         raise AssertionError("it was raised")
 
-    def agree(self, what: str, mine: Facts | BaseException) -> None:
+    def agree(self, what: str, mine: Facts | BaseException, own: Facts | None = None) -> None:
         """Go on if all ranks have the same facts, and no error; raise on every rank otherwise.
 
         Args:
             what: They are about to do.
             mine: What this rank knows, or why it cannot go on.
+            own: What the ranks of each replica must have alike, for itself.
 
         """
         error = mine if isinstance(mine, BaseException) else None
         facts = {} if isinstance(mine, BaseException) else dict(mine)
-        if self._all_alike(error is None, digest(repr((what, facts)))):
+        if self._all_alike(error is None, digest(repr((what, facts))), digest(repr(own))):
             return
         found = self.all_gathered((what, facts, None if error is None else _Told.of(error)))
         if error is not None:
@@ -196,7 +240,14 @@ class Processes:
                     f"rank 0 is about to {wanted[0]}, and rank {rank} to {other}: every rank calls "
                     "the same, in the same order"
                 )
-        raise InputError(_difference(what, [facts for _, facts, _ in found]))
+        known = [facts for _, facts, _ in found]
+        if all(each == known[0] for each in known):
+            known = self.all_gathered({} if own is None else dict(own))
+            for replica in range(self.replicas):
+                begin = replica * self.count
+                if any(each != known[begin] for each in known[begin : begin + self.count]):
+                    raise InputError(_difference(what, known[begin : begin + self.count], begin))
+        raise InputError(_difference(what, known))
 
     @contextlib.contextmanager
     def agreeing(self, what: str) -> Iterator[dict[str, str]]:
@@ -209,13 +260,13 @@ class Processes:
         else:
             self.agree(what, facts)
 
-    def _all_alike(self, is_fine: bool, mine: str) -> bool:
-        """Compare digests, which takes one message."""
-        numbers = [int(mine[i : i + 14], 16) for i in range(0, 56, 14)]
-        line = torch.tensor([int(is_fine), *numbers])
-        lines = [torch.empty_like(line) for _ in range(self.count)]
-        self._talk(lambda: distributed.all_gather(lines, line, group=self._agreeing))
-        return all(bool(each[0]) and torch.equal(each, line) for each in lines)
+    def _all_alike(self, is_fine: bool, mine: str, own: str) -> bool:
+        """Compare digests, of all and of those of each replica, which takes one message."""
+        words = [*(mine[i : i + 14] for i in range(0, 56, 14)), own[:14], own[14:28]]
+        lines = self._gathered(torch.tensor([int(is_fine), *(int(word, 16) for word in words)]))
+        firsts = [lines[self.number_of(0, i // self.count)] for i in range(len(lines))]
+        alike = [torch.equal(e[-2:], first[-2:]) for e, first in zip(lines, firsts, strict=True)]
+        return all(alike) and all(bool(e[0]) and torch.equal(e[:5], lines[0][:5]) for e in lines)
 
     # Failures
 
@@ -238,8 +289,14 @@ class Processes:
 
     def waited(self, wait: Callable[[], Any], name: str, rank: int) -> None:
         """Wait for a message to or from another rank."""
-        lost = f"rank {rank} was lost, or does not answer: rank {self.rank} waited for it with"
+        number = self.number_of(rank)
+        lost = f"rank {number} was lost, or does not answer: rank {self.number} waited for it with"
         self._or_lost(wait, f"{lost} {name}")
+
+    def waited_for_replicas(self, wait: Callable[[], Any], name: str) -> None:
+        """Wait for what the other replicas send."""
+        lost = f"a rank of another replica was lost, or does not answer: rank {self.number} waited"
+        self._or_lost(wait, f"{lost} for it with {name}")
 
     def _or_lost(self, call: Callable[[], Any], said: str) -> None:
         try:
@@ -281,13 +338,14 @@ def words_of(error: BaseException) -> str:
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
 
 
-def _difference(what: str, facts: list[dict[str, str]]) -> str:
-    """Say what ranks do not agree on."""
+def _difference(what: str, facts: list[dict[str, str]], begin: int = 0) -> str:
+    """Say what ranks do not agree on; `begin`: the number of the first of them."""
     for name, first in facts[0].items():
-        for rank, other in enumerate(facts):
+        for rank, other in enumerate(facts, begin):
             if other.get(name) != first:
+                pair = f"rank {begin} and rank {rank}"
                 return (
-                    f"ranks cannot {what}: rank 0 and rank {rank} do not have the same {name}: "
+                    f"ranks cannot {what}: {pair} do not have the same {name}: "
                     f"{_short(first)} and {_short(other.get(name, 'none'))}"
                 )
     return f"ranks cannot {what}: they differ in what they know"

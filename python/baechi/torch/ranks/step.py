@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from baechi.torch.ranks.averaging import Averaging
 from baechi.torch.ranks.foreseen import Foreseen
 from baechi.torch.ranks.messages import Message
 from baechi.torch.ranks.processes import Failure, RankError
@@ -38,10 +39,12 @@ class RankStep(Step):
         loss: Loss,
         foreseen: Foreseen,
         transport: Transport,
+        averaging: Averaging | None = None,
     ) -> None:
         super().__init__(program, sent, batches, loss)
         self._foreseen = foreseen
         self._transport = transport
+        self._averaging = averaging
         self._me = transport.device.index
         transport.name_of = self._said
         self._trains = set(foreseen.trains)
@@ -64,9 +67,13 @@ class RankStep(Step):
                 self._try(position, functools.partial(self._run_with_messages, part))
             self._transport.skip(self._to_begin)
             self._transport.skip(self._to_send)
+            if self._averaging is not None:
+                self._averaging.behind(position)
         if self.failure is None:
             self._try(len(self._program.order), self._take_weight_gradients)
         self._transport.finish()
+        if self._averaging is not None:
+            self._averaging.finish()
         if self._program.loss_on == self._me and self.failure is None:
             return self._mean()
         shape, dtype = self._foreseen.loss

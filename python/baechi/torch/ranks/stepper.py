@@ -6,19 +6,22 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import tensors_in
+from baechi.torch.ranks.averaging import Averaging, Bucket, averaged_by, buckets_of
 from baechi.torch.ranks.foreseen import Foreseen, WeightShape, foresee
 from baechi.torch.ranks.processes import Facts, Processes, digest
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.weights import sample_of, sum_of
 from baechi.torch.run.assigner import Assigner
+from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.run.stepping import Stepper, StepPlan
 from baechi.torch.trace.graph import ExportedGraph
@@ -39,6 +42,7 @@ class _Known:
     digest: str
     trained: str
     graph: str
+    buckets: list[Bucket] = field(default_factory=list)  # of this rank's gradients, with replicas
 
 
 class RankStepper(Stepper):
@@ -60,12 +64,15 @@ class RankStepper(Stepper):
         try:
             known, tensors = self._prepared(inputs, targets)
             facts: Facts | Exception = self._facts(known, inputs, targets)
+            own = _values_of(inputs, targets)
         except Exception as error:
-            facts = error
-        self._processes.agree("step", facts)
+            facts, own = error, {}
+        self._processes.agree("step", facts, own)
 
-        loss = self._loss_with(targets)
-        step = RankStep(known.program, mine.sent, tensors, loss, known.foreseen, self.transport)
+        loss, averaging = self._loss_with(targets), self._averaging(known)
+        step = RankStep(
+            known.program, mine.sent, tensors, loss, known.foreseen, self.transport, averaging
+        )
         with self._processes.running(step.said), self._own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
         assert known.program.loss_on is not None
@@ -89,6 +96,8 @@ class RankStepper(Stepper):
         text = f"{program.order}\n{foreseen.text()}"
         graph = digest(_text_of(program.graph))[:16]
         found = _Known(program, shapes, foreseen, digest(text), trained, graph)
+        if self._processes.replicas > 1:
+            found.buckets = buckets_of(program, self._averaged(foreseen), foreseen.of_loss)
         self._known = [*self._known[-7:], found]
         return found, tensors
 
@@ -102,12 +111,57 @@ class RankStepper(Stepper):
         owners = {name: names[device] for name, device in mine.weight_devices.items()}
         return foresee(program, mine.model, self._weights, owners, mine.devices, tensors, loss)
 
+    def predicted_ns(self) -> int | None:
+        """Return what a step takes by the plan, the means over replicas included."""
+        plan, replicas = self._planned.plan, self._processes.replicas
+        if replicas == 1:
+            return plan.makespan_ns
+        known, latest = self._known[0], plan.makespan_ns
+        for device in self._assigner.devices:
+            owned = self._averaged(known.foreseen, device)
+            ends = self._ends(known.program, device.index)
+            buckets = buckets_of(known.program, owned, known.foreseen.of_loss)
+            sizes = [sum(self._bytes_of(name) for name in bucket.names) for bucket in buckets]
+            ready = [ends[bucket.ready] for bucket in buckets]
+            last = averaged_by(plan.cluster, zip(ready, sizes, strict=True), replicas)
+            if last is None:
+                return None
+            latest = max(latest, last)
+        return latest
+
+    def _ends(self, program: StepProgram, device: int) -> list[int]:
+        """Return when a device has ended each part of the order, and all of them, by the plan."""
+        ends, clock = [], 0
+        for phase, number, m in program.order:
+            segment = program.segments[number]
+            if phase is not Phase.LOSS and segment.device == device:
+                known = (self._planned.end_of(phase, name, m) for name in segment.operators)
+                clock = max(clock, *known, 0)
+            ends.append(clock)
+        return [*ends, self._planned.plan.makespan_ns]
+
+    def _bytes_of(self, name: str) -> int:
+        shape = self._weights[name]
+        return shape.size.numel() * shape.dtype.itemsize
+
+    def _averaged(
+        self, foreseen: Foreseen, device: LogicalDevice | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the weights of a device, by default this rank's, that get a gradient, by name."""
+        here = (device or self.device).name
+        where = self._assigner.weight_devices
+        weights = named_weights(self._assigner.model)
+        return {n: w for n, w in weights if where[n] == here and n in foreseen.gradients}
+
+    def _averaging(self, known: _Known) -> Averaging | None:
+        if self._processes.replicas == 1:
+            return None
+        weights = self._averaged(known.foreseen)
+        return Averaging(self._processes, self.device, weights, known.buckets)
+
     def _facts(self, known: _Known, inputs: Any, targets: Any) -> Facts:
-        given = list(tensors_in((inputs, targets)))
-        samples = [f"{sum_of(t)} {sample_of(t, _SAMPLED).hex()}" for t in given]
         return {
             "shapes of the batch": str(_shapes_in((inputs, targets))),
-            "values of the batch, which each is given whole": digest("".join(samples))[:16],
             "weights that are trained": known.trained,
             "graph, which follows from modes, attributes and arguments of the model": known.graph,
             "messages": known.digest[:16],
@@ -142,12 +196,19 @@ class RankStepper(Stepper):
                 module.set_rng_state(state, where)
 
         before = read()
-        seed = (drawn + self._processes.rank * _RANK_SEED) % (1 << 63)
+        seed = (drawn + self._processes.number * _RANK_SEED) % (1 << 63)
         write(torch.Generator(where).manual_seed(seed).get_state())
         try:
             yield
         finally:
             write(before)
+
+
+def _values_of(inputs: Any, targets: Any) -> Facts:
+    """Return what the ranks of each replica must have alike."""
+    given = list(tensors_in((inputs, targets)))
+    samples = [f"{sum_of(t)} {sample_of(t, _SAMPLED).hex()}" for t in given]
+    return {"values of the batch, which each is given whole": digest("".join(samples))[:16]}
 
 
 def _shapes_in(value: Any) -> list[tuple[Any, ...]]:

@@ -74,7 +74,7 @@ class Transport:
             tensor = tensor.to("cpu")
         flat = bytes_of(tensor)
         group = self._processes.group_of(message.source, message.target)
-        work = distributed.isend(flat, message.target, group=group)
+        work = distributed.isend(flat, self._processes.number_of(message.target), group=group)
         self._leaving.append((work, flat, message))
         self.messages += 1
         self.bytes += flat.numel()
@@ -84,7 +84,8 @@ class Transport:
         if message.elements == 0:
             return None
         group = self._processes.group_of(message.source, message.target)
-        return distributed.irecv(bytes_of(buffer), message.source, group=group)
+        number = self._processes.number_of(message.source)
+        return distributed.irecv(bytes_of(buffer), number, group=group)
 
     def receive(self, message: Message) -> Arriving:
         """Ask for a message; those of a pair of ranks in the order in which they are sent."""

@@ -25,6 +25,8 @@ from baechi.torch.trace.exported import structure_of
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.surroundings import has_hooks
 
+_BEHIND = {Phase.BACKWARD: BACKWARD, Phase.BY_WEIGHTS: BY_WEIGHTS}  # an operator's name
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -40,6 +42,11 @@ class StepPlan:
     def starts(self) -> dict[str, int]:
         """When each operator of the plan's graph begins."""
         return dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
+
+    @functools.cached_property
+    def ends(self) -> dict[str, int]:
+        """When each operator of the plan's graph has ended."""
+        return dict(zip(self.plan.graph.names, self.plan.ends, strict=True))
 
     def copy_of(self, operator: str, micro_batch: int) -> str | None:
         """Return the name of an operator of a micro-batch in the plan's graph."""
@@ -57,9 +64,13 @@ class StepPlan:
 
     def start_of(self, phase: Phase, operator: str, micro_batch: int) -> int | None:
         """Return when an operator begins; None where the plan does not know it."""
-        behind = {Phase.BACKWARD: BACKWARD, Phase.BY_WEIGHTS: BY_WEIGHTS}
-        copy = self.copy_of(operator + behind.get(phase, ""), micro_batch)
+        copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
         return None if copy is None else self.starts[copy]
+
+    def end_of(self, phase: Phase, operator: str, micro_batch: int) -> int:
+        """Return when an operator ends; 0 where the plan does not know it."""
+        copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
+        return 0 if copy is None else self.ends[copy]
 
     def loss_of(
         self, output: Any, targets: Any, bring: Callable[[torch.Tensor], torch.Tensor]

@@ -16,6 +16,7 @@
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
+#include "baechi/report/export/torch_pipelining.h"
 #include "baechi/report/picture/pipeline_svg.h"
 #include "baechi/report/picture/plan_dot.h"
 #include "baechi/report/picture/plan_svg.h"
@@ -185,7 +186,7 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
 }
 
-constexpr std::array<ExportFormat, 13> kFormats{{
+constexpr std::array<ExportFormat, 14> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
     {"svg",
@@ -199,6 +200,10 @@ constexpr std::array<ExportFormat, 13> kFormats{{
      to_onnx_runtime, true},
     {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec,
      true},
+    {"torch-pipelining",
+     "torch.distributed.pipelining: the modules of each stage, and what its schedules read, "
+     "actions of every rank in the order of the plan",
+     to_torch_pipelining, false, nullptr, true},
     {"module-fqns",
      "module_fqns_per_model_part of torchtitan and NeMo AutoModel: modules with weights per stage",
      to_module_fqns, true},
@@ -218,7 +223,7 @@ std::span<const ExportFormat> export_formats() { return kFormats; }
 std::string write_export(const ExportFormat& format, const Unrolled& step,
                          const OpGraph& micro_batch, const Plan& plan) {
   if (format.write_step != nullptr) return format.write_step(step, plan);
-  return format.write(format.placement_alone ? micro_batch : step.graph, plan);
+  return format.write(format.once_only() ? micro_batch : step.graph, plan);
 }
 
 const ExportFormat& find_export_format(std::string_view name) {

@@ -20,6 +20,9 @@ struct ExportFormat {
   bool placement_alone = false;  // for a program that runs the model in an order of its own
   // Of a step of several micro-batches, where `write` would not do.
   std::string (*write_step)(const Unrolled&, const Plan&) = nullptr;
+  bool of_micro_batch = false;  // `write` takes the graph of one micro-batch, and finds its copies
+
+  bool once_only() const { return placement_alone || of_micro_batch; }  // no second runs
 };
 std::span<const ExportFormat> export_formats();
 

@@ -102,6 +102,30 @@ IdVector<OpId, bool> precede_layers(const OpGraph& graph, const Family& family) 
   return precedes;
 }
 
+// Stages as they come: a further one where the device changes.
+struct Runs {
+  std::vector<Stage> stages;
+
+  void add(DeviceId device, std::vector<std::string> Stage::* part, const std::string& module) {
+    const auto has = [&](const Stage& stage) {
+      return std::ranges::find(stage.*part, module) != (stage.*part).end();
+    };
+    if (std::ranges::any_of(stages, has)) return;
+    if (stages.empty() || stages.back().device != device)
+      stages.push_back(Stage{.device = device, .before = {}, .layers = {}, .after = {}});
+    (stages.back().*part).push_back(module);
+  }
+};
+
+// What holds permanent memory in each layer, in the order in which it runs.
+std::map<std::size_t, std::vector<OpId>> layer_ops(const OpGraph& graph, const Family& family) {
+  std::map<std::size_t, std::vector<OpId>> ops;
+  for (const OpId op : graph.topological_order())
+    if (graph[op].permanent > Bytes(0) && !graph[op].backward && family.has(graph[op].name))
+      ops[layer_of(graph[op].name)->number].push_back(op);
+  return ops;
+}
+
 [[noreturn]] void refuse_end(const OpGraph& graph, const Plan& plan, OpId op, bool before,
                              DeviceId layer) {
   throw InputError(graph.name(),
@@ -237,6 +261,27 @@ std::vector<Stage> stages_of(const OpGraph& graph, const Plan& plan) {
     add_once(stage_on(stages, device).after, modules.take(op));
   }
   return stages;
+}
+
+std::vector<Stage> chain_of(const OpGraph& graph, const Plan& plan) {
+  const Family family = largest_family(graph, plan);
+  const Ends ends = ends_of(graph, family);
+  Runs runs;
+  EndModules modules(graph, plan,
+                     layer_of(graph[family.layers.begin()->second.example].name)->module);
+  for (const OpId op : ends.before) runs.add(placed_on(plan, op), &Stage::before, modules.take(op));
+  for (const auto& [number, ops] : layer_ops(graph, family)) {
+    const auto here = [&](OpId op) { return placed_on(plan, op) == placed_on(plan, ops.front()); };
+    const bool whole = std::ranges::all_of(ops, here);
+    for (const OpId op : ops) {
+      const std::string name = module_name(graph, op);
+      if (!whole) check_no_call(graph, op, name);
+      runs.add(placed_on(plan, op), &Stage::layers,
+               whole ? layer_of(graph[op].name)->module : name);
+    }
+  }
+  for (const OpId op : ends.after) runs.add(placed_on(plan, op), &Stage::after, modules.take(op));
+  return runs.stages;
 }
 
 }  // namespace baechi

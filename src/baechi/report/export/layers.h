@@ -73,4 +73,8 @@ struct Stage {
 // when the plan is no chain in the order of devices.
 std::vector<Stage> stages_of(const OpGraph& graph, const Plan& plan);
 
+// The same in the order in which modules run, for plans in which a device may have several stages:
+// each is a run of modules on one device, whole layers where a layer is on one.
+std::vector<Stage> chain_of(const OpGraph& graph, const Plan& plan);
+
 }  // namespace baechi
