@@ -26,6 +26,12 @@ from baechi._core import InputError
 # Graphs and functions
 
 
+def this_task() -> Any:
+    """Return the job and task of this process, as TensorFlow names its devices."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.DeviceSpec.from_string(tf.constant(0).backing_device)
+
+
 def set_device(operation: Any, device: str) -> None:
     """Ask for another device for an operation of a graph; "" asks for none."""
     operation._set_device(device)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from baechi._core import Cluster, InputError
+from baechi.tensorflow import _private
 
 DEFAULT_PRESET = "rtx3090"  # for a device that is called no more than "gpu"
 _HOW_TO_SPLIT = (
@@ -19,29 +21,34 @@ _HOW_TO_SPLIT = (
 def full_name(device: str) -> str:
     """Write a device as TensorFlow does in the graphs that it runs, e.g. of "GPU:1".
 
+    What names no job and task, as "/job:worker/task:1/device:CPU:0" does, is of this process.
+
     Raises:
-        InputError: It names no device of this machine.
+        InputError: It names no device of this process, or of the tasks that it is connected to.
 
     """
     try:
         spec = tf.DeviceSpec.from_string(device if "/" in device else f"/device:{device}")
     except ValueError:
         raise InputError(f"{device!r} is no name of a TensorFlow device such as 'GPU:0'") from None
-    name = str(
-        spec.replace(
-            job=spec.job or "localhost", replica=spec.replica or 0, task=spec.task or 0
-        ).to_string()
-    )
-    known = [_full(d.name) for d in tf.config.list_logical_devices()]
+    name = with_task(spec)
+    known = [with_task(tf.DeviceSpec.from_string(d.name)) for d in tf.config.list_logical_devices()]
     if name not in known:
-        short = ", ".join(k.split("device:")[-1] for k in known)
+        mine = with_task(tf.DeviceSpec()) + "/device:"
+        short = ", ".join(k.removeprefix(mine) for k in known)
         raise InputError(f"TensorFlow has no device {device!r}, only {short}; {_HOW_TO_SPLIT}")
     return name
 
 
-def _full(name: str) -> str:
-    spec = tf.DeviceSpec.from_string(name)
-    return str(spec.replace(job="localhost", replica=0, task=0).to_string())
+def with_task(spec: Any) -> str:
+    """Write a device with its job and task: those of this process where it names none."""
+    mine = _private.this_task() if spec.job is None else spec
+    whole = spec.replace(
+        job=mine.job,
+        replica=spec.replica or 0,
+        task=(mine.task if spec.task is None else spec.task) or 0,
+    )
+    return str(whole.to_string())
 
 
 def devices_for(cluster: Cluster, devices: Sequence[str] | None = None) -> dict[str, str]:
@@ -85,6 +92,12 @@ def detected_cluster() -> tuple[Cluster, list[str]]:
         InputError: There is one device only.
 
     """
+    tasks = {tf.DeviceSpec.from_string(d.name).task for d in tf.config.list_logical_devices()}
+    if len(tasks) > 1:
+        raise InputError(
+            "this process is connected to other tasks, whose memory is unknown here: name the "
+            "cluster, and a device for each with devices=['/job:worker/task:0/device:GPU:0', ...]"
+        )
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         memory = gpu_memory()

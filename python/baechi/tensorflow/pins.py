@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from baechi._core import Cluster, Graph, graph_from_arrays, graph_to_arrays
 from baechi.tensorflow import _private
+from baechi.tensorflow.devices import with_task
 
 # Operations that are gone when a function runs: its arguments and results are those of the call.
 INTERFACE = frozenset(["Placeholder", "PlaceholderWithDefault", "_Arg", "_Retval"])
@@ -30,19 +31,8 @@ def asked_devices(graph: Any) -> dict[str, str]:
             continue
         spec = tf.DeviceSpec.from_string(device)
         if spec.device_type is not None:
-            found[operation.name] = _full(spec)
+            found[operation.name] = with_task(spec.replace(device_index=spec.device_index or 0))
     return found
-
-
-def _full(spec: Any) -> str:
-    """Write a device with all its parts: the first of its type, of this process, if not said."""
-    whole = spec.replace(
-        job=spec.job or "localhost",
-        replica=spec.replica or 0,
-        task=spec.task or 0,
-        device_index=spec.device_index or 0,
-    )
-    return str(whole.to_string())
 
 
 def pinned(
@@ -63,7 +53,7 @@ def pinned(
     if not devices:
         for index, device in enumerate(cluster.devices):
             kind = "CPU" if device.kind.startswith("cpu") else "GPU"
-            ours[_full(tf.DeviceSpec(device_type=kind, device_index=index))] = device.name
+            ours[with_task(tf.DeviceSpec(device_type=kind, device_index=index))] = device.name
     pins = {name: ours[device] for name, device in asked.items() if device in ours}
     if not pins:
         return graph

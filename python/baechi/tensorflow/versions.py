@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from baechi._core import InputError
 from baechi.tensorflow import _private
+from baechi.tensorflow.devices import with_task
 
 FIRST_TESTED = (2, 17)
 LAST_TESTED = (2, 21)
@@ -60,8 +61,7 @@ def self_test() -> list[str]:
         wrong.append("a session does not trace all operations as they are")
     identity = id(weight)
     before = [o.name for o in traced.graph.get_operations()]
-    target = tf.DeviceSpec.from_string(devices[-1])
-    target = target.replace(job="localhost", replica=0, task=0).to_string()
+    target = with_task(tf.DeviceSpec.from_string(devices[-1]))
     old = _private.move(weight, target)
     if weight.device != target or id(weight) != identity or weight.numpy()[0] != 2:
         wrong.append("a variable does not move in place")

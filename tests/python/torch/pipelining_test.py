@@ -61,12 +61,13 @@ def found(
         "gpt2": ["transformer.h.2"],
     }
     ids, labels = ranks.batch()
+    loss: Any = ranks.loss_of
     for method, name in ranks.EXPORTED.items():
         plan = baechi.torch.plan(
             ranks.exported_model(name),
             ids,
             "2x1GiB",
-            loss=ranks.loss_of,
+            loss=loss,
             targets=labels,
             micro_batches=4,
             method=method,

@@ -134,9 +134,10 @@ def replicas(folder: Path) -> Any:
     model, half = odd_model(), distributed.get_rank() // 2
     mine = x.chunk(2)[half], targets.chunk(2)[half]
     options = {"loss": loss, "exported": _graphs["odd"], "replicas": 2}
-    found = {
+    automatic: Any = {"replicas": "auto"}
+    found: dict[str, Any] = {
         "three": said(lambda: at_random(model, x, 2, 2, **{**options, "replicas": 3})),
-        "auto": said(lambda: baechi.torch.place(model, x, "2x1GiB", replicas="auto")),
+        "auto": said(lambda: baechi.torch.place(model, x, "2x1GiB", **automatic)),
         "loss": said(lambda: at_random(model, mine[0], 2, 2, **{**options, "loss": nn.PReLU()})),
     }
     placed = at_random(model, mine[0], 2, 2, targets=mine[1], **options)
@@ -488,6 +489,10 @@ def what_is_refused() -> dict[str, str]:
     found["state"] = said(model.state_dict)
     placed.step(x, targets)
     found["clip of torch"] = said(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    found["scaler"] = said(lambda: torch.amp.GradScaler("cpu").unscale_(optimizer))
+    with torch.autocast("cpu", torch.bfloat16):
+        found["autocast"] = said(lambda: placed.step(x, targets))
     found["other state"] = said(lambda: placed.load_state_dict({"first.weight": x}))
     found["load"] = said(lambda: model.load_state_dict({}))
     found["restore"] = said(placed.restore)
@@ -556,6 +561,52 @@ def resumed(folder: Path) -> Any:
     return two_steps(placed, optimizer)
 
 
+class Adapted(nn.Module):
+    """Layers that are frozen, with small ones beside them that are trained, as LoRA has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.layers.requires_grad_(requires_grad=False)
+        self.down = nn.ModuleList(nn.Linear(6, 2, bias=False) for _ in range(4))
+        self.up = nn.ModuleList(nn.Linear(2, 6, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, down, up in zip(self.layers, self.down, self.up, strict=True):
+            x = torch.tanh(layer(x) + up(down(x)))
+        return x
+
+
+def adapted() -> Adapted:
+    torch.manual_seed(9)
+    return Adapted().double()
+
+
+def train_adapted(model: Adapted, step: Callable[[], torch.Tensor]) -> list[float]:
+    """Train with groups of parameters and a scheduler; all parameters are given."""
+    groups = [
+        {"params": model.down.parameters(), "weight_decay": 0.1},
+        {"params": [*model.up.parameters(), *model.layers.parameters()], "lr": 0.02},
+    ]
+    optimizer = torch.optim.AdamW(groups, 0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=9)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(step().item())
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def adapters() -> Any:
+    """Train adapters over ranks; frozen weights are sent and stay."""
+    model, x = adapted(), odd_batch()[0]
+    placed = at_random(model, x, 2, 4, loss=torch.mean)
+    losses = train_adapted(model, lambda: placed.step(x))
+    return losses, own_weights(placed)
+
+
 def gradients_of(model: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
@@ -615,6 +666,7 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
         cases["refused"] = what_is_refused
         cases["simulated"] = train_on_simulated
         cases["found"] = on_what_is_there
+        cases["adapters"] = adapters
         cases["random"] = random_numbers
         cases["resumed"] = functools.partial(resumed, folder)
         cases["from files"] = functools.partial(weights_from_files, folder)
@@ -688,7 +740,10 @@ def main(folder: Path) -> int:
     """Part into four processes; return how many failed."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for name in [name for cases in MODEL_CASES.values() for name, _, _ in cases]:
+    wanted = sys.argv[2:]
+    for name, m, seed in [case for cases in MODEL_CASES.values() for case in cases]:
+        if wanted and f"{name} {m} {seed}" not in wanted:
+            continue
         _graphs[name] = [export(*built(name))]
     _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
     why = make_hosts()

@@ -129,6 +129,20 @@ _OF_REPLICAS = {
 }
 
 
+def test_adapters_beside_frozen_layers_train_with_a_scheduler(folder: Path) -> None:
+    model, x = rank_cases.adapted(), rank_cases.odd_batch()[0]
+    before = [weight.clone() for weight in model.layers.parameters()]
+
+    def step() -> torch.Tensor:
+        total = torch.stack([model(part).mean() for part in x.chunk(2)]).mean()
+        total.backward()
+        return total
+
+    losses = rank_cases.train_adapted(model, step)
+    same(folder, "adapters", 2, model, losses)
+    assert all(torch.equal(*pair) for pair in zip(before, model.layers.parameters(), strict=True))
+
+
 def test_a_weight_is_read_on_another_rank(folder: Path) -> None:
     """By a plan that keeps the readers of a tied weight apart, as no planner would."""
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
@@ -243,6 +257,8 @@ _SAID = {
     "model": "placed over ranks, where it runs steps only: loss = placed.step",
     "part": "placed over ranks, where it runs steps only",
     "state": "this one has a part of its weights",
+    "scaler": "GradScaler: it would skip a step on some ranks only",
+    "autocast": "under autocast precisions follow the eager code",
     "clip of torch": "placed.clip_grad_norm_(max_norm), on every rank",
     "load": "placed.load_state_dict(state), on every rank",
     "other state": "state has no 'scale'",

@@ -100,6 +100,12 @@ class ElsewhereGradient(torch.Tensor):
             if in_place and isinstance(first, (list, tuple)):
                 return func(*_without_elsewhere(args), **kwargs)
         found = next(t for t in _flat((args, kwargs)) if isinstance(t, cls))
+        if "_amp_" in name:
+            raise InputError(
+                "GradScaler: it would skip a step on some ranks only, since each sees a part of "
+                "the gradients, and placed.step has no form for a scaled loss: train in "
+                "bfloat16, or multiply the loss by a constant and divide each weight.grad by it"
+            )
         raise InputError(
             f"{name}: the gradient of {found.weight_name!r} is on rank {found.owner}, so that this "
             "would be of a part of the gradients and differ between ranks; "
