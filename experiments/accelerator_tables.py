@@ -198,6 +198,24 @@ def links(rows: list[dict[str, Any]]) -> Table:
     )
 
 
+def ranks(rows: list[dict[str, Any]]) -> Table:
+    """One process and two."""
+    return Table(
+        "Two processes with one accelerator",
+        [
+            Column("workload", "workload"),
+            Column("one", "one process, ms", milliseconds),
+            Column("two", "two processes, ms", milliseconds),
+            Column("messages", "messages", count),
+            Column("loss_difference", "losses differ by", scientific),
+        ],
+        rows,
+        "The same placement on two logical devices of the accelerator: small models, steps of two "
+        "micro-batches, what ranks send each other by gloo through the memory of the host. "
+        "Messages and losses are those of six steps.",
+    )
+
+
 def planned(rows: Rows) -> list[Table]:
     """Tables 5 and 6."""
     found = []
@@ -230,6 +248,8 @@ def tables(rows: Rows, failures: list[dict[str, str]], made: str) -> list[Table]
         found += [protocol(spread), peaks("Peaks over several devices", spread, SPREAD)]
     if rows.get("host"):
         found.append(with_the_host(rows["host"]))
+    if rows.get("ranks"):
+        found.append(ranks(rows["ranks"]))
     if rows.get("links"):
         found.append(links(rows["links"]))
     found += planned(rows)

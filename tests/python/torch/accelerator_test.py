@@ -41,6 +41,7 @@ pytestmark = pytest.mark.repeats  # these measure what other tests prove
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has to be seen once."""
     monkeypatch.setattr("experiments.accelerator_host.NAMES", ("unet",))
+    monkeypatch.setattr("experiments.accelerator_ranks.NAMES", ("unet",))
     monkeypatch.setattr(accelerator_steps, "REPEATS", 1)
     monkeypatch.setattr(accelerator_steps, "STEPS", 2)
     monkeypatch.setattr(accelerator_steps, "WARM_UP", 1)
@@ -76,6 +77,9 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
         assert row["loss_difference"] < 1e-5
         assert row["peak"] <= row["cap"] < row["need"]
         assert 0 < row["on_cpu"] < 1
+    (ranks,) = rows["ranks"]
+    assert ranks["loss_difference"] < 1e-5
+    assert ranks["messages"] > 0
     assert {(row["from"], row["to"]) for row in rows["links"]} >= {
         ("gpu:0", "cpu:0"),
         ("cpu:0", "gpu:0"),

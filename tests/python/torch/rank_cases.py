@@ -43,6 +43,7 @@ from models.pytorch import MODELS
 
 STEPS = 5
 TIMEOUT = timedelta(seconds=60)
+HUNG = timedelta(seconds=6)  # and half of it is the timeout then
 
 # Of models/pytorch or transformers: model, micro-batches, seed of the placement, for so many ranks.
 MODEL_CASES = {
@@ -415,6 +416,30 @@ def lost(folder: Path, rank: int) -> None:
     torch.save(found, folder / "lost.pt")
 
 
+def hung(folder: Path, rank: int) -> None:
+    """Have rank 1 hang inside a step; leave what rank 0 says, and after how many seconds."""
+    x, targets = odd_batch()
+    model = odd_model()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(model, x, 2, 1, **options)
+    placed.step(x, targets)
+    for group in (placed._processes._moving, placed._processes._agreeing):
+        distributed.distributed_c10d._set_pg_timeout(HUNG / 2, group)
+
+    def hang(weight: torch.Tensor) -> None:
+        if weight.grad is not None and not done:
+            done.append(1)
+            time.sleep(HUNG.total_seconds())
+
+    done: list[int] = []
+    for name in own_weights(placed) if rank == 1 else ():
+        if name.startswith(("first", "second", "scale")):
+            model.get_parameter(name).register_post_accumulate_grad_hook(hang)
+    begin = time.monotonic()
+    found = said(lambda: placed.step(x, targets)), time.monotonic() - begin
+    torch.save(found, folder / f"hung {rank}.pt")
+
+
 def said(call: Callable[[], Any]) -> str:
     """Return the error of a call."""
     try:
@@ -490,7 +515,9 @@ def what_is_refused() -> dict[str, str]:
     placed.step(x, targets)
     found["clip of torch"] = said(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
-    found["scaler"] = said(lambda: torch.amp.GradScaler("cpu").unscale_(optimizer))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    found["scaler"] = said(lambda: scaler.unscale_(optimizer))
     with torch.autocast("cpu", torch.bfloat16):
         found["autocast"] = said(lambda: placed.step(x, targets))
     found["other state"] = said(lambda: placed.load_state_dict({"first.weight": x}))
@@ -536,6 +563,11 @@ def saved_and_loaded(folder: Path) -> Any:
     second.load(folder / "checkpoint", optimizer=optimizer)
     losses += two_steps(second, optimizer)
     found["norm"] = said(lambda: nn.utils.get_total_norm(gradients_of(again)))
+    second.step(x, targets)
+    if "first.weight" in own_weights(second):
+        again.first.weight.grad.fill_(float("nan"))  # on one rank
+    found["not a number"] = said(lambda: second.clip_grad_norm_(1.0, error_if_nonfinite=True))
+    found["total"] = f"norm {second.clip_grad_norm_(1.0).item()}"
     return losses, norms, state, kept, found
 
 
@@ -762,6 +794,9 @@ def main(folder: Path) -> int:
                 run(2, folder, number)
                 if number >= 2 and not why:
                     on_two_hosts(folder, number - 2)
+                if number >= 2:
+                    join(folder / "rendezvous-hung", number - 2, 2)
+                    hung(folder, number - 2)
                 if number < 2:
                     join(folder / "rendezvous-last", number, 2)
                     lost(folder, number)

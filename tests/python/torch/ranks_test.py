@@ -235,6 +235,14 @@ def test_a_killed_rank_is_missed(folder: Path) -> None:
     assert "an earlier step failed, and ranks are not in step" in then
 
 
+def test_a_rank_that_hangs_is_named_behind_the_timeout(folder: Path) -> None:
+    """With what it was waited for, soon behind it, while it hangs still."""
+    words, seconds = torch.load(folder / "hung 0.pt")
+    assert re.match(r"RankError: (rank 1|another rank) was lost, or does not answer", words)
+    assert seconds < rank_cases.HUNG.total_seconds()
+    assert torch.load(folder / "hung 1.pt")[0].startswith("RankError: ")
+
+
 _SAID = {
     "sizes": "there are 2 processes and the cluster has 3 devices",
     "calls": "over ranks a model runs steps: give micro_batches=1",
@@ -344,6 +352,8 @@ _OF_OPTIMIZERS = {
     "load": "placed.load_optimizer_state_dict(optimizer, state), on every rank",
     "other": "SGD has a parameter that Odd has not",
     "norm": "placed.clip_grad_norm_(max_norm), on every rank",
+    "not a number": " is nan",
+    "total": "norm nan",
 }
 
 
