@@ -8,8 +8,9 @@
 namespace baechi {
 namespace {
 
-// In a second of one core, about: what the simulator replays, and what the exact search looks at.
-constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6;
+// In a second of one core, about: operators that the simulator replays, moments that the exact
+// search looks at, and units of the local search's work.
+constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
 
 }  // namespace
 
@@ -38,7 +39,7 @@ std::int64_t Budget::looks(double share) const {
 double Budget::seconds(double share) const { return seconds_left() * share; }
 
 RefineOptions Budget::refinement(double share) const {
-  return {.work = replays(share),
+  return {.work = static_cast<std::int64_t>(seconds_left() * share * kRefinesPerSecond),
           .seed = request_.place.seed,
           .threads = request_.threads,
           .order = request_.place.order,

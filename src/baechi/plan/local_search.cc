@@ -2,6 +2,7 @@
 #include "baechi/plan/local_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <tuple>
@@ -15,7 +16,9 @@ namespace baechi {
 namespace {
 
 constexpr std::size_t kHistory = 48;
-constexpr double kRepeated = 0.2;  // of the moves, where there are images to repeat them on
+constexpr double kRepeated = 0.2;         // of the moves, where there are images to repeat them on
+constexpr std::int64_t kMove = 4;         // units of work, beside the replay
+constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with memory
 constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
 
 }  // namespace
@@ -28,6 +31,10 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       images_(images),
       simulator_(costs),
       random_(seed) {
+  if (order_ != ExecutionOrder::kNone) {
+    blocks_.emplace(costs);
+    ceiling_.emplace(costs, blocks_->edges());
+  }
   restart(start);
   best_ = now_;
   best_makespan_ = makespan_;
@@ -42,8 +49,9 @@ void LocalSearch::restart(const PlacedGraph& placed) {
   else
     number_ranks(costs_->graph().topological_order());
   ++evaluations_;
+  const Time start = makespan();
   BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
-  accept(simulator_.makespan(now_));
+  accept(start);
   history_.assign(kHistory, makespan_);
 }
 
@@ -54,9 +62,30 @@ void LocalSearch::number_ranks(std::span<const OpId> sequence) {
   if (order_ == ExecutionOrder::kNone) return;
   now_.order = DeviceOrder(costs_->cluster().num_devices());
   for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
+  blocks_->start(now_);
 }
 
+Time LocalSearch::makespan() {
+  const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
+  if (!blocks_.has_value()) {
+    work_ += num_ops * kWholeReplay / 2;
+    return simulator_.makespan(now_);
+  }
+  const Time makespan = blocks_->makespan(*now_.order);
+  work_ += static_cast<std::int64_t>(blocks_->num_blocks()) + num_ops / 8;
+  return makespan;
+}
+
+// Where it was just asked for its makespan. The quick answers come first.
 bool LocalSearch::fits() {
+  const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
+  if (blocks_.has_value()) {
+    if (blocks_->has_room_for_all()) return true;
+    work_ += num_ops / 2;
+    blocks_->tell(*now_.order, slots_);
+    if (ceiling_->fits(*now_.order, slots_, blocks_->copies())) return true;
+  }
+  work_ += num_ops * kWholeReplay;
   const StepSummary& summary = simulator_.run(now_);
   for (const DeviceId device : summary.peaks.keys())
     if (summary.peaks[device] > costs_->cluster()[device].capacity) return false;
@@ -65,7 +94,6 @@ bool LocalSearch::fits() {
 
 void LocalSearch::accept(Time makespan) {
   makespan_ = makespan;
-  slots_ = simulator_.slots();
   critical_.clear();
   changes_.clear();
 }
@@ -74,13 +102,15 @@ void LocalSearch::accept(Time makespan) {
 void LocalSearch::step() {
   if (critical_.empty()) trace_critical_path();
   ++step_;
+  work_ += kMove;
   if (!propose()) {
     undo();
     return;
   }
   if (images_ != nullptr && random_.chance(kRepeated)) repeat_move();
   ++evaluations_;
-  const Time makespan = simulator_.makespan(now_);
+  work_ += static_cast<std::int64_t>(changes_.size());
+  const Time makespan = this->makespan();
   Time& memory = history_[step_ % kHistory];
   if ((makespan > makespan_ && makespan > memory) || !fits()) {
     undo();
@@ -164,17 +194,49 @@ DeviceId LocalSearch::other_device(UnitId unit) {
 }
 
 void LocalSearch::move(UnitId unit, DeviceId device) {
-  for (const OpId op : (*units_)[unit].ops) {
-    if (now_.device[op] == device) continue;
-    changes_.push_back({op, now_.device[op], rank_[op]});
-    if (now_.order.has_value()) {
-      std::vector<OpId>& from = (*now_.order)[now_.device[op]];
-      from.erase(std::lower_bound(from.begin(), from.end(), op, by_rank()));
-      std::vector<OpId>& to = (*now_.order)[device];
-      to.insert(std::lower_bound(to.begin(), to.end(), op, by_rank()), op);
+  const std::span<const OpId> ops = (*units_)[unit].ops;
+  const std::size_t first = changes_.size();
+  for (const OpId op : ops)
+    if (now_.device[op] != device) changes_.push_back({op, now_.device[op], rank_[op]});
+  moving_.clear();
+  for (const Change& change : std::span(changes_).subspan(first)) moving_.push_back(change.op);
+  relocate([&](OpId) { return device; });
+}
+
+// Takes what is in `moving_` elsewhere: one by one, or where that are many, row by row.
+template <class Target>
+void LocalSearch::relocate(const Target& target) {
+  constexpr std::size_t kMany = 24;
+  const bool row_by_row = moving_.size() > kMany;
+  const bool in_rows = now_.order.has_value();
+  IdVector<DeviceId, bool> left(row_by_row ? costs_->cluster().num_devices() : 0);
+  if (row_by_row) is_moving_.resize(rank_.size());
+  for (const OpId op : moving_) {
+    const DeviceId from = now_.device[op], to = target(op);
+    if (in_rows && !row_by_row) {
+      std::vector<OpId>& old_row = (*now_.order)[from];
+      old_row.erase(std::lower_bound(old_row.begin(), old_row.end(), op, by_rank()));
+      std::vector<OpId>& row = (*now_.order)[to];
+      row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
+    } else if (row_by_row) {
+      left[from] = true;
+      is_moving_[op] = true;
     }
-    now_.device[op] = device;
+    now_.device[op] = to;
+    if (blocks_.has_value()) blocks_->move(op, to);
   }
+  if (!in_rows || !row_by_row) return;
+  std::sort(moving_.begin(), moving_.end(), by_rank());
+  moving_.erase(std::unique(moving_.begin(), moving_.end()), moving_.end());
+  for (const DeviceId device : now_.order->keys()) {
+    std::vector<OpId>& row = (*now_.order)[device];
+    if (left[device]) std::erase_if(row, [&](OpId op) { return is_moving_[op]; });
+    const auto end = static_cast<std::ptrdiff_t>(row.size());
+    std::ranges::copy_if(moving_, std::back_inserter(row),
+                         [&](OpId op) { return now_.device[op] == device; });
+    std::inplace_merge(row.begin(), row.begin() + end, row.end(), by_rank());
+  }
+  for (const OpId op : moving_) is_moving_[op] = false;
 }
 
 // Moves the unit, and with it neighbours on its device: the ones that exchange the most bytes with
@@ -238,6 +300,7 @@ bool LocalSearch::hoist(OpId op, OpId before) {
   row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
   rank_[op] = low + (high - low) / 2;
   row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
+  blocks_->reorder(now_.device[op]);
   return true;
 }
 
@@ -252,30 +315,33 @@ bool LocalSearch::reorder() {
 }
 
 void LocalSearch::undo() {
-  if (!now_.order.has_value()) {
-    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change)
-      now_.device[change->op] = change->device;
-  } else if (changes_.size() * 8 < rank_.size()) {
-    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
-      std::vector<OpId>& from = (*now_.order)[now_.device[change->op]];
-      from.erase(std::lower_bound(from.begin(), from.end(), change->op, by_rank()));
-      now_.device[change->op] = change->device;
-      rank_[change->op] = change->rank;
-      std::vector<OpId>& to = (*now_.order)[change->device];
-      to.insert(std::lower_bound(to.begin(), to.end(), change->op, by_rank()), change->op);
-    }
+  const auto has_rank = [&](const Change& change) { return rank_[change.op] == change.rank; };
+  if (std::ranges::all_of(changes_, has_rank)) {
+    std::ranges::reverse(changes_);  // some may have moved twice
+    moving_.clear();
+    for (const Change& change : changes_) moving_.push_back(change.op);
+    std::size_t next = 0;
+    relocate([&](OpId) { return changes_[next++].device; });
+  } else if (changes_.size() == 1) {
+    unhoist(changes_.front());
   } else {
-    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
-      now_.device[change->op] = change->device;
-      rank_[change->op] = change->rank;
-    }
+    for (const Change& change : changes_) rank_[change.op] = change.rank;
     std::vector<OpId> sequence(costs_->graph().topological_order().begin(),
                                costs_->graph().topological_order().end());
     std::sort(sequence.begin(), sequence.end(), by_rank());
     for (std::vector<OpId>& row : *now_.order) row.clear();
     for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
+    for (const DeviceId device : now_.order->keys()) blocks_->reorder(device);
   }
   changes_.clear();
+}
+
+void LocalSearch::unhoist(const Change& change) {
+  std::vector<OpId>& row = (*now_.order)[change.device];
+  row.erase(std::lower_bound(row.begin(), row.end(), change.op, by_rank()));
+  rank_[change.op] = change.rank;
+  row.insert(std::lower_bound(row.begin(), row.end(), change.op, by_rank()), change.op);
+  blocks_->reorder(change.device);
 }
 
 // Who ran there before it.
@@ -301,41 +367,12 @@ IdVector<OpId, std::optional<OpId>> LocalSearch::previous_on_device() const {
   return previous;
 }
 
-// Walks back from the last operator: what kept each from starting earlier?
 void LocalSearch::trace_critical_path() {
-  const OpGraph& graph = costs_->graph();
-  const IdVector<OpId, std::optional<OpId>> previous = previous_on_device();
-  OpId op(0);
-  for (const OpId other : graph.ops())
-    if (slots_[other].end > slots_[op].end) op = other;
-
-  constexpr std::size_t kLongest = 100'000;
-  while (slots_[op].start > Time(0) && critical_.size() < kLongest) {
-    std::optional<Blame> blame;
-    std::optional<std::pair<Time, OpId>> transfer;  // the remote input that came last
-    for (const Edge& edge : graph.in_edges(op)) {
-      const OpSlot& parent = slots_[edge.from];
-      if (!edge.tensor.has_value() || parent.device == slots_[op].device) {
-        if (parent.end == slots_[op].start)
-          blame = Blame{op, edge.from, Blame::Reason::kLocalInput};
-        continue;
-      }
-      const std::pair arrival(
-          parent.end + costs_->transfer_time(*edge.tensor, parent.device, slots_[op].device),
-          edge.from);
-      if (!transfer.has_value() || arrival > *transfer) transfer = arrival;
-    }
-    if (!blame.has_value() && previous[op].has_value() &&
-        slots_[*previous[op]].end == slots_[op].start)
-      blame = Blame{op, *previous[op], Blame::Reason::kBusyDevice};
-    if (!blame.has_value() && transfer.has_value())
-      blame = Blame{op, transfer->second, Blame::Reason::kTransfer};
-    if (!blame.has_value()) break;
-    critical_.push_back(*blame);
-    if (blame->cause == op) break;
-    op = blame->cause;
-  }
-  if (critical_.empty()) critical_.push_back({op, op, Blame::Reason::kLocalInput});
+  if (blocks_.has_value())
+    blocks_->tell(*now_.order, slots_);
+  else
+    slots_ = simulator_.slots();
+  critical_ = blame_critical_path(*costs_, slots_, previous_on_device());
 }
 
 }  // namespace baechi

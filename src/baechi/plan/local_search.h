@@ -12,9 +12,12 @@
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/repetition.h"
+#include "baechi/plan/blame.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
+#include "baechi/simulate/block_replay.h"
+#include "baechi/simulate/memory_ceiling.h"
 #include "baechi/simulate/simulator.h"
 
 namespace baechi {
@@ -26,13 +29,15 @@ class LocalSearch {
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
               std::uint64_t seed, ExecutionOrder order = ExecutionOrder::kPlanned,
               const Images* images = nullptr);
+  LocalSearch(const LocalSearch&) = delete;
+  LocalSearch& operator=(const LocalSearch&) = delete;
 
-  // Goes on for so many simulated operators, or until `stop` says so. A move counts as one
-  // simulation, whether or not its memory is looked at.
+  // Goes on for so much work, or until `stop` says so. A unit of work is about what replaying one
+  // block of operators takes (simulate/block_replay.h).
   template <class Stop>
   void run(std::int64_t work, const Stop& stop) {
-    const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
-    for (std::int64_t done = 0; done < work && !stop(); done += num_ops) step();
+    const std::int64_t end = work_ + work;
+    while (work_ < end && !stop()) step();
   }
 
   // Continues from `placed` instead; it is as it is executed and fits.
@@ -44,10 +49,10 @@ class LocalSearch {
 
  private:
   using Rank = std::int64_t;
-  struct Blame {  // why an operator on the critical path started when it did
+  struct Change {  // of the last move, for undo()
     OpId op;
-    OpId cause;
-    enum class Reason : std::uint8_t { kLocalInput, kTransfer, kBusyDevice } reason;
+    DeviceId device;
+    Rank rank;
   };
 
   // Ranks of operators on different devices may be equal; ids tell them apart.
@@ -67,9 +72,13 @@ class LocalSearch {
   std::optional<UnitId> any_unit_on(DeviceId device);
   bool allowed(UnitId unit, DeviceId device) const;
 
+  Time makespan();
   bool fits();
   void accept(Time makespan);
   void undo();
+  template <class Target>
+  void relocate(const Target& target);
+  void unhoist(const Change& change);
   void number_ranks(std::span<const OpId> sequence);
   IdVector<OpId, std::optional<OpId>> previous_on_device() const;
   void trace_critical_path();
@@ -79,6 +88,9 @@ class LocalSearch {
   ExecutionOrder order_;
   const Images* images_;
   Simulator simulator_;
+  // Where devices keep to an order:
+  std::optional<simulation::BlockReplay> blocks_;
+  std::optional<simulation::MemoryCeiling> ceiling_;
   Random random_;
 
   PlacedGraph now_;  // where the search is, or a move away from it
@@ -89,18 +101,16 @@ class LocalSearch {
   std::vector<Time> history_;  // late acceptance: a move may be as bad as one some steps ago
   std::size_t step_ = 0;
   std::vector<Blame> critical_;   // of where the search is; empty: to be traced
-  IdVector<OpId, OpSlot> slots_;  // of where the search is
+  IdVector<OpId, OpSlot> slots_;  // of where the search is, while the path is traced
 
-  struct Change {  // of the last move, for undo()
-    OpId op;
-    DeviceId device;
-    Rank rank;
-  };
   std::vector<Change> changes_;
+  std::vector<OpId> moving_;  // what relocate() takes elsewhere
+  IdVector<OpId, bool> is_moving_;
 
   PlacedGraph best_;
   Time best_makespan_;
   std::int64_t evaluations_ = 0;
+  std::int64_t work_ = 0;
 };
 
 }  // namespace baechi

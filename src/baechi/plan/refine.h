@@ -18,8 +18,8 @@
 namespace baechi {
 
 struct RefineOptions {
-  // How much to search, in simulated operators: the result depends on it and on the seed alone,
-  // not on the clock and not on the number of threads.
+  // How much to search, in the local search's units (plan/local_search.h): the result depends on it
+  // and on the seed alone, not on the clock and not on the number of threads.
   std::int64_t work = 5'000'000;
   std::uint64_t seed = 1;
   unsigned threads = 1;

@@ -32,9 +32,10 @@ class SearchOn {
         traffic_levels(problem_.costs, request_.place.seed);
     constexpr std::size_t kMostLevels = 3;
     if (levels.size() > kMostLevels) levels.resize(kMostLevels);
+    const double share = is_large() ? Share::kClustersOfLarge : Share::kClusters;
     for (const auto& labels : levels)
       search_by(Units(problem_.costs, labels),
-                others_ * Share::kClusters / static_cast<double>(levels.size()));
+                others_ * share / static_cast<double>(levels.size()));
     search_by(problem_.units, others_ * Share::kOperators);
     return std::move(seen_);
   }
@@ -54,6 +55,12 @@ class SearchOn {
     for (const PlacedGraph& placed : found.plans) offer_placement(problem_, placed, best_);
   }
 
+  // Moves are few and change little: one more cut is worth more.
+  bool is_large() const {
+    constexpr std::size_t kLarge = 10'000;  // operators
+    return problem_.costs.graph().num_ops() > kLarge;
+  }
+
   // From partitions and cuts of other seeds.
   void restart() {
     const auto further = [&](double share) {
@@ -66,7 +73,8 @@ class SearchOn {
       for (const PlacedGraph& placed : found) offer_placement(problem_, placed, best_);
     };
     offer_all(further_partitions(problem_.costs, further(others_ * Share::kPartitions)));
-    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * Share::kCuts)));
+    const double share = is_large() ? Share::kCutsOfLarge : Share::kCuts;
+    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * share)));
   }
 
   // Small graphs: also from plans that have nothing in common with the best one.
@@ -77,9 +85,11 @@ class SearchOn {
     RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
     for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
       effort.seed = request_.place.seed + i;
-      const FitWalked start = walk_to_fit(
-          problem_.costs, problem_.units,
-          {.simulated_ops = effort.work / 4, .seed = effort.seed, .order = request_.place.order});
+      const FitWalked start =
+          walk_to_fit(problem_.costs, problem_.units,
+                      {.simulated_ops = budget_.replays(Share::kElsewhere / kStarts / 4),
+                       .seed = effort.seed,
+                       .order = request_.place.order});
       if (!start.placed.has_value()) continue;
       seen_.push_back(refine(problem_.costs, problem_.units, *start.placed, effort).placed);
       offer_placement(problem_, seen_.back(), best_);

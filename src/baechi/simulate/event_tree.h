@@ -12,6 +12,7 @@
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
+#include "baechi/base/wide.h"
 
 namespace baechi::simulation {
 
@@ -43,6 +44,13 @@ class Event {
   constexpr Event(Instant when, std::uint64_t phase, std::uint32_t id)
       : at_(when.at), rank_(std::uint64_t{when.round} << 33 | phase << 32 | id) {}
 
+  // Which of two devices is next is a coin toss, so this is written without branches.
+  constexpr bool precedes(const Event& other) const {
+    const auto at = static_cast<std::uint64_t>(at_.count());
+    const auto other_at = static_cast<std::uint64_t>(other.at_.count());
+    return (WideUnsigned{at} << 64 | rank_) < (WideUnsigned{other_at} << 64 | other.rank_);
+  }
+
   Time at_;
   std::uint64_t rank_;
 };
@@ -56,8 +64,7 @@ class EventTree {
     std::size_t at = leaves_ + device.index();
     nodes_[at] = event;
     for (at /= 2; at > 0; at /= 2) {
-      const Event &left = nodes_[2 * at], &right = nodes_[2 * at + 1];
-      nodes_[at] = left < right ? left : right;
+      nodes_[at] = nodes_[2 * at + (nodes_[2 * at + 1].precedes(nodes_[2 * at]) ? 1 : 0)];
     }
   }
   void remove(DeviceId device) { set(device, nothing()); }

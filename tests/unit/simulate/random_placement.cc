@@ -19,6 +19,31 @@ std::optional<DeviceId> random_device(const CostModel& costs, OpId op, Random& r
 
 }  // namespace
 
+RandomDag varied_limits(Random& random) {
+  RandomDag limits;
+  limits.max_ops = random.chance(0.1) ? 30 : 12;
+  limits.edge_chance = 0.05 + 0.5 * random.unit();
+  limits.control_chance = random.chance(0.5) ? 0.3 : 0.0;
+  limits.backward_chance = random.chance(0.5) ? 0.4 : 0.0;
+  limits.second_output_chance = random.unit();
+  limits.group_chance = random.chance(0.3) ? 0.3 : 0.0;
+  limits.pin_chance = random.chance(0.2) ? 0.1 : 0.0;
+  limits.cpu_chance = 0.9;
+  limits.max_time = random.chance(0.4) ? 1 : 20;
+  limits.memory_mode = random.chance(0.4) ? MemoryMode::kRetain : MemoryMode::kDataflow;
+  return limits;
+}
+
+Cluster varied_cluster(std::uint64_t seed, Random& random) {
+  ClusterSpec spec = random_cluster(seed, Bytes(60)).spec();
+  for (LinkRule& rule : spec.links) {
+    if (random.chance(0.3)) rule.latency = Time(0);
+    if (random.chance(0.2)) rule.bandwidth.reset();
+    if (random.chance(0.3)) rule.channels.push_back("to {to_host}");
+  }
+  return Cluster(spec);
+}
+
 std::optional<Placement> random_placement(const CostModel& costs, Random& random) {
   const OpGraph& graph = costs.graph();
   Placement placement(graph.num_ops(), DeviceId(0));

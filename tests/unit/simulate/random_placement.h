@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random placements and orders to replay.
+// Random instances, placements and orders to replay.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
+#include "unit/graphs.h"
 
 namespace baechi::testing {
+
+// Graphs of very different density, in which operators of no length are rare or common.
+RandomDag varied_limits(Random& random);
+
+// Clusters on which transfers of no length are not rare either, and memory sometimes runs out.
+Cluster varied_cluster(std::uint64_t seed, Random& random);
 
 // Every operator on some device that keeps its pin and suits all of its colocation group; absent
 // when an operator or a group has none.

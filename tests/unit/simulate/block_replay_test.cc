@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/simulate/block_replay.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "baechi/base/random.h"
+#include "baechi/optimize/plan_order.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/simulate/memory_ceiling.h"
+#include "unit/graph_sketch.h"
+#include "unit/simulate/random_placement.h"
+#include "unit/simulate/small_clusters.h"
+
+namespace baechi::testing {
+namespace {
+
+using simulation::BlockReplay;
+using simulation::Copy;
+using simulation::MemoryCeiling;
+
+// Puts one operator as far to the front as its parents allow.
+void hoist(const OpGraph& graph, OpId op, std::vector<OpId>& sequence) {
+  auto at = std::ranges::find(sequence, op);
+  const auto is_parent = [&](OpId other) {
+    return std::ranges::any_of(graph.in_edges(op),
+                               [&](const Edge& edge) { return edge.from == other; });
+  };
+  for (; at != sequence.begin() && !is_parent(*(at - 1)); --at) std::swap(*at, *(at - 1));
+}
+
+std::vector<std::tuple<TensorId, DeviceId, Time, Time>> sorted(std::span<const Copy> copies) {
+  std::vector<std::tuple<TensorId, DeviceId, Time, Time>> result;
+  for (const Copy& copy : copies) result.emplace_back(copy.tensor, copy.to, copy.start, copy.end);
+  std::ranges::sort(result);
+  return result;
+}
+
+std::vector<std::tuple<TensorId, DeviceId, Time, Time>> sorted(
+    std::span<const Transfer> transfers) {
+  std::vector<std::tuple<TensorId, DeviceId, Time, Time>> result;
+  for (const Transfer& transfer : transfers)
+    result.emplace_back(transfer.tensor, transfer.to, transfer.start, transfer.end);
+  std::ranges::sort(result);
+  return result;
+}
+
+// A placement and orders that change a little from replay to replay.
+struct Walk {
+  const CostModel& costs;
+  PlacedGraph placed;
+  std::vector<OpId> sequence;
+  BlockReplay replay{costs};
+
+  Walk(const CostModel& model, const Placement& placement, Random& random)
+      : costs(model), placed{placement, random_order(model, placement, random)} {
+    sequence = plan_order(model.graph(), *placed.order);
+    replay.start(placed);
+  }
+
+  void go(Random& random) {
+    const OpGraph& graph = costs.graph();
+    const OpId op(random.below(graph.num_ops()));
+    const DeviceId old = placed.device[op];
+    const DeviceId device(random.below(costs.cluster().num_devices()));
+    const bool changes_order = random.chance(0.3);
+    if (changes_order) hoist(graph, op, sequence);
+    if (costs.compute_time(op, device).has_value()) {
+      placed.device[op] = device;
+      replay.move(op, device);
+      if (changes_order) replay.reorder(device);
+    }
+    if (changes_order) replay.reorder(old);
+    placed.order = device_order(sequence, placed.device, costs.cluster().num_devices());
+  }
+};
+
+TEST_CASE("block replay: tells from move to move what a whole replay tells") {
+  std::size_t compared = 0, joined = 0, tight = 0, roomy = 0, exact = 0, peaks = 0;
+  for (std::uint64_t seed = 0; seed < 2500; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0xb10c);
+    RandomDag limits = varied_limits(random);
+    if (random.chance(0.2)) limits.max_ops = 40;
+    const OpGraph graph = random_dag(seed, limits);
+    const Cluster cluster = varied_cluster(seed, random);
+    const CostModel costs(graph, cluster);
+    const std::optional<Placement> placement = random_placement(costs, random);
+    if (!placement.has_value()) continue;
+    Walk walk(costs, *placement, random);
+    MemoryCeiling ceiling(costs, walk.replay.edges());
+    for (int move = 0; move < 6; ++move) {
+      CAPTURE(move);
+      if (move > 0) walk.go(random);
+      const Trace trace = simulate(costs, walk.placed);
+      REQUIRE(walk.replay.makespan(*walk.placed.order) == trace.schedule.makespan);
+      IdVector<OpId, OpSlot> slots;
+      walk.replay.tell(*walk.placed.order, slots);
+      REQUIRE(slots == trace.schedule.slots);
+      REQUIRE(sorted(walk.replay.copies()) == sorted(trace.schedule.transfers));
+
+      const bool fits = !find_overflow(trace, cluster).has_value();
+      if (walk.replay.has_room_for_all()) REQUIRE(fits);
+      if (ceiling.fits(*walk.placed.order, slots, walk.replay.copies())) REQUIRE(fits);
+      for (const DeviceId device : cluster.devices()) {
+        REQUIRE(ceiling.most_held(device) >= trace.devices[device].peak);
+        exact += ceiling.most_held(device) == trace.devices[device].peak ? 1 : 0;
+        ++peaks;
+      }
+      ++compared;
+      joined += walk.replay.num_blocks() < graph.num_ops() ? 1 : 0;
+      tight += fits ? 0 : 1;
+      roomy += walk.replay.has_room_for_all() ? 1 : 0;
+    }
+  }
+  // The instances are worth it, and the ceiling mostly is what is held.
+  CHECK(compared > 12'000);
+  CHECK(joined * 2 > compared);
+  CHECK(tight * 20 > compared);
+  CHECK(roomy * 20 > compared);
+  CHECK(exact * 10 > peaks * 6);
+}
+
+// gpu:0   a -> b -> c -> d    c's output goes to both devices: a, b and c are one block, d is one,
+// gpu:1              \-> e    and e is one
+TEST_CASE("block replay: joins neighbours that nobody elsewhere waits for") {
+  const OpGraph graph = GraphSketch()
+                            .op("a", 3)
+                            .op("b", 0)
+                            .op("c", 5)
+                            .op("d", 2)
+                            .op("e", 4)
+                            .tensor("a", 1, {"b"})
+                            .tensor("b", 1, {"c"})
+                            .tensor("c", 1, {"d", "e"})
+                            .build();
+  const Cluster cluster = byte_per_ns(2, CommunicationMode::kSequential);
+  const CostModel costs(graph, cluster);
+  PlacedGraph placed = in_order(graph, {{"a", "b", "c", "d"}, {"e"}});
+  BlockReplay replay(costs);
+  replay.start(placed);
+  CHECK(replay.makespan(*placed.order) == Time(13));
+  CHECK(replay.num_blocks() == 3);
+
+  replay.move(op_named(graph, "e"), kGpu0);
+  placed = in_order(graph, {{"a", "b", "c", "d", "e"}, {}});
+  CHECK(replay.makespan(*placed.order) == Time(14));
+  CHECK(replay.num_blocks() == 1);
+}
+
+}  // namespace
+}  // namespace baechi::testing
