@@ -31,6 +31,23 @@ class ChangedViews(nn.Module):
         return y
 
 
+class Conjugated(nn.Module):
+    """Complex weights; before a sum of gradients conjugated ones are written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.weight = nn.Parameter(torch.randn(32, 32, dtype=torch.complex64))
+        self.angle = nn.Parameter(torch.randn(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(self.first(x).view(len(x), 32, 2).contiguous())
+        phase = torch.polar(torch.ones_like(self.angle), self.angle)
+        turned = turned @ self.weight + phase * turned.conj()
+        y: torch.Tensor = self.second(torch.cat([(turned * turned.conj()).real, turned.imag], 1))
+        return y
+
+
 CASES = {"reversible": (Reversible, (8, WIDTH)), "changed views": (ChangedViews, (4, 3, 16, 16))}
 
 
@@ -43,6 +60,13 @@ def test_predicted_peaks(name: str, count: int) -> None:
     inputs = torch.randn(size)
     how = {"method": "single"} if count == 1 else {"method": "random", "seed": 4}
     placed = placed_on(count, build(), inputs, optimizer="adam", **how)
+    check(placed, inputs, "adam")
+    placed.restore()
+
+
+def test_a_weight_keeps_the_gradient_that_came_before_a_sum_of_conjugated_ones() -> None:
+    inputs = torch.randn(16, 32)
+    placed = placed_on(1, Conjugated(), inputs, optimizer="adam", method="single")
     check(placed, inputs, "adam")
     placed.restore()
 

@@ -144,8 +144,10 @@ class Gradients:
                 last = node.at if self._added_to_held else len(self._captured.trace)
                 until = self._freed.get(tensor, last)
                 self._hold(device, known[tensor].bytes, _made_at(at), until * TICKS)
+        # What is gone again was for a sum of others: conjugated numbers, written out.
+        copied = any(tensor not in self._freed for tensor in made)
         for held in inputs.values():
-            becomes = node.weight is not None and not made and not self._added_to_held
+            becomes = node.weight is not None and not copied and not self._added_to_held
             if becomes and held.storage in self._sent and held.addable:  # the weight gets a copy
                 self._hold(device, held.storage.bytes, self._next(), self._end)
                 self._drop(held.storage, self._next())
