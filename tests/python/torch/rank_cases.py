@@ -157,6 +157,10 @@ def replicas(folder: Path) -> Any:
     placed.save(folder / "of replicas")
     placed.load(folder / "of replicas")
     assert all(torch.equal(w, state[n]) for n, w in own_weights(placed).items())
+    other_model = odd_model()  # of which a weight is read on two ranks
+    apart: Any = {**options, "plan": plan_apart(other_model, *mine, 2), "cluster": "auto"}
+    second = at_random(other_model, mine[0], 2, 0, targets=mine[1], **apart)
+    found["apart"] = trained(other_model, lambda: second.step(*mine))
     averaging.BUCKET = 1 << 20
     return losses, own_weights(placed), found, norm, state
 

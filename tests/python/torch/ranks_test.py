@@ -105,6 +105,7 @@ def test_replicas_train_as_one_with_the_whole_batch(folder: Path) -> None:
     found = [torch.load(folder / f"replicas {rank}.pt") for rank in range(4)]
     for rank, (told, weights, about, norm, state) in enumerate(found):
         assert told == pytest.approx(losses, rel=1e-9)
+        assert about["apart"] == pytest.approx(losses, rel=1e-9)
         trained = {n: w for n, w in weights.items() if n in expected}
         close(trained, {n: expected[n].detach() for n in trained})
         assert all(torch.equal(w, found[rank % 2][1][n]) for n, w in trained.items())
