@@ -95,9 +95,9 @@ TEST_CASE("sections: a device that received something may pass something on") {
   plan.order = DeviceOrder(4);
   (*plan.order)[DeviceId(0)].push_back(s);
   (*plan.order)[DeviceId(1)].push_back(a);
-  const int share[] = {60, 50, 40, 40};
+  const std::uint32_t share[] = {60, 50, 40, 40};
   for (std::uint32_t device = 0; device < 4; ++device)
-    for (int i = 0; i < share[device]; ++i) {
+    for (std::uint32_t i = 0; i < share[device]; ++i) {
       const OpId op = sketch.add("op" + std::to_string(100 * device + i), 1);
       sketch.reads(op, device == 3 ? a : s);
       sketch.after(t, op);
