@@ -58,7 +58,7 @@ def test_the_seed_decides(run: Run) -> None:
         ([], "which graph?"),
         (["resnet"], "unknown graph 'resnet'"),
         (["chain", "--batch", "3"], "'chain' has no option batch"),
-        (["gnmt", "--batch", "0"], "batch must be positive, not 0"),
+        (["gnmt", "--batch", "0"], "--batch: expected a whole number from 1 to"),
         (["gnmt", "--batch", "many"], "--batch"),
         (["gnmt", "--device", "gpu=abacus"], "unknown device 'abacus'"),
         (["llama", "--precision", "fp8"], "known: fp32, tf32, fp16, bf16"),

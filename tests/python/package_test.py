@@ -288,10 +288,10 @@ def test_what_does_not_fit_says_what_would() -> None:
 def test_a_plan_is_made_and_replayed_for_an_order() -> None:
     graph = baechi.generate("layered", operators=40, seed=2)
     cluster = baechi.Cluster("2x8GiB")
-    planned = baechi.place_graph(graph, cluster, budget=0.02)
+    planned = baechi.place_graph(graph, cluster, budget=0.05)
     assert planned.order == "planned"
     for order in ("program", "none"):
-        plan = baechi.place_graph(graph, cluster, order=order, budget=0.02)
+        plan = baechi.place_graph(graph, cluster, order=order, budget=0.05)
         assert plan.order == order
         assert baechi.verify(plan) == []
         replay = baechi.simulate(graph, cluster, plan.device_of, order=order)

@@ -53,8 +53,13 @@ def test_a_generated_step_of_training_is_more_than_a_forward_pass() -> None:
 def test_every_export_format_says_something(plan: baechi.Plan) -> None:
     formats = baechi.export_formats()
     assert {"csv", "device-map", "dot", "tensorflow", "vllm", "llama-cpp"} <= set(formats)
+    step = baechi.place_graph(
+        baechi.generate("llama", layers=4, training=True), "2x80GiB", "single"
+    )
     for name in formats:
-        assert baechi.export_plan(plan, name)
+        assert baechi.export_plan(step if name == "torch-pipelining" else plan, name)
+    with pytest.raises(baechi.InputError, match="plan a step of training"):
+        baechi.export_plan(plan, "torch-pipelining")
     # Its reader looks for a unit, which "cuda:0,*" has not.
     assert re.fullmatch(r"cuda:0,\d+mb\*\n", baechi.export_plan(plan, "comfyui"))
     assert baechi.export_plan(plan, "megatron").endswith('-layout "Et*4L"\n')

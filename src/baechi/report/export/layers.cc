@@ -271,7 +271,8 @@ std::vector<Stage> chain_of(const OpGraph& graph, const Plan& plan) {
                      layer_of(graph[family.layers.begin()->second.example].name)->module);
   for (const OpId op : ends.before) runs.add(placed_on(plan, op), &Stage::before, modules.take(op));
   for (const auto& [number, ops] : layer_ops(graph, family)) {
-    const auto here = [&](OpId op) { return placed_on(plan, op) == placed_on(plan, ops.front()); };
+    const auto device = placed_on(plan, ops.front());
+    const auto here = [&](OpId op) { return placed_on(plan, op) == device; };
     const bool whole = std::ranges::all_of(ops, here);
     for (const OpId op : ops) {
       const std::string name = module_name(graph, op);
