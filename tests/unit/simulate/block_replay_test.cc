@@ -110,13 +110,13 @@ TEST_CASE("block replay: tells from move to move what a whole replay tells") {
       if (ceiling.fits(*walk.placed.order, slots, walk.replay.copies())) REQUIRE(fits);
       for (const DeviceId device : cluster.devices()) {
         REQUIRE(ceiling.most_held(device) >= trace.devices[device].peak);
-        exact += ceiling.most_held(device) == trace.devices[device].peak ? 1 : 0;
+        exact += ceiling.most_held(device) == trace.devices[device].peak ? 1U : 0U;
         ++peaks;
       }
       ++compared;
-      joined += walk.replay.num_blocks() < graph.num_ops() ? 1 : 0;
-      tight += fits ? 0 : 1;
-      roomy += walk.replay.has_room_for_all() ? 1 : 0;
+      joined += walk.replay.num_blocks() < graph.num_ops() ? 1U : 0U;
+      tight += fits ? 0U : 1U;
+      roomy += walk.replay.has_room_for_all() ? 1U : 0U;
     }
   }
   // The instances are worth it, and the ceiling mostly is what is held.
