@@ -154,6 +154,7 @@ Recomputed Planning::plan_all(PlanTimes* times) {
 }
 
 std::optional<RecomputePlan> Planning::find(const Plan* without) {
+  if (without == nullptr && cannot_fit()) return std::nullopt;
   const bool searches = placers_of(request_.method).size() > 1;
   const CostModel roomy(costs_.graph(), room_);
   PlanResult easy = make_plan(roomy, quick(request_.budget * kStarts));

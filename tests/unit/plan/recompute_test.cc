@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/recosted.h"
@@ -259,6 +260,21 @@ TEST_CASE("recompute: a refusal says what second runs would bring") {
   CHECK(answer.step_with_recomputation == Time(29));
   CHECK(answer.in_words().find("with recompute auto it fits: a step takes 29 ns") !=
         std::string::npos);
+}
+
+// A search would see the flag, and throw.
+TEST_CASE("recompute: nothing is searched for what no second run can make fit") {
+  const CancelFlag* const stopped = [] {
+    static CancelFlag flag;
+    flag.request();
+    return &flag;
+  }();
+  PlanRequest request = asking(Recompute::kAuto);
+  request.place.cancel = stopped;
+  request.suggest = false;
+  const StepPlan made = planned(three_layers(), devices(2, Bytes(14)), request);
+  REQUIRE(std::holds_alternative<Unplaceable>(made.result));
+  CHECK(std::get<Unplaceable>(made.result).proved);
 }
 
 TEST_CASE("recompute: what it is not for is refused or told") {
