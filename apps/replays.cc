@@ -26,8 +26,8 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
 void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order) {
   if (plan.micro_batches > 1 && order.value_or(plan.order) != ExecutionOrder::kPlanned)
     throw InputError("--order", "a step of micro-batches runs in its planned order");
-  if (!plan.recomputed.empty() && order.value_or(plan.order) != ExecutionOrder::kPlanned)
-    throw InputError("--order", "second runs of operators have their place in the planned order");
+  if (!plan.recomputed.empty() && order.value_or(plan.order) != plan.order)
+    throw InputError("--order", "second runs of operators have their place in the plan's order");
 }
 
 std::optional<DeviceId> first_over(const Plan& plan) {

@@ -580,6 +580,12 @@ class Unplaceable:
     def smallest_device_count(self) -> int | None:
         """How many devices, adding ones like the largest, a plan was found for."""
 
+    @property
+    def step_with_recomputation_ns(self) -> int | None:
+        """
+        The step of a plan that fits since operators run a second time, if one was found.
+        """
+
     def __str__(self) -> str: ...
 
 def place_graph(graph: Graph, cluster: Cluster, options: dict, sizes: Sequence[Graph] = []) -> Plan | Unplaceable: ...

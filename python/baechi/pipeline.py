@@ -34,6 +34,7 @@ class DoesNotFit(Exception):
         self.reason = answer.reason
         self.smallest_capacity = answer.smallest_capacity
         self.smallest_device_count = answer.smallest_device_count
+        self.step_with_recomputation_ns = answer.step_with_recomputation_ns
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is pickled as a call with its args, and these are words, not an answer.

@@ -20,6 +20,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/recompute.h"
 #include "baechi/plan/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
@@ -70,8 +71,12 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
       return place_step(graph, cluster, request, sizes);
     const CostModel costs(*graph.graph, *cluster.cluster);
     PlanResult result = make_plan(costs, request);
-    if (auto* answer = std::get_if<Unplaceable>(&result))
+    if (auto* answer = std::get_if<Unplaceable>(&result)) {
+      if (request.suggest && why_no_recompute(request).empty())
+        answer->step_with_recomputation =
+            step_with_recomputation(*graph.graph, *cluster.cluster, request);
       return UnplaceableHandle{graph.graph, std::move(*answer)};
+    }
     return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};
   });
 }
@@ -199,6 +204,13 @@ void bind_place(nb::module_& m) {
       .def_prop_ro(
           "smallest_device_count", [](const UnplaceableHandle& h) { return h.answer.more_devices; },
           "How many devices, adding ones like the largest, a plan was found for.")
+      .def_prop_ro(
+          "step_with_recomputation_ns",
+          [](const UnplaceableHandle& h) -> std::optional<std::int64_t> {
+            if (!h.answer.step_with_recomputation.has_value()) return std::nullopt;
+            return h.answer.step_with_recomputation->count();
+          },
+          "The step of a plan that fits since operators run a second time, if one was found.")
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
   m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a,

@@ -185,7 +185,7 @@ void bind_plan(nb::module_& m) {
               throw InputError("order", "a step of micro-batches runs in its planned order");
             if (!h.plan.recomputed.empty() && order_by_name(order) != h.plan.order)
               throw InputError("order",
-                               "second runs of operators have their place in the planned order");
+                               "second runs of operators have their place in the plan's order");
             return interruptible([&](const CancelFlag* cancel) {
               const Cluster cluster(h.plan.cluster);
               PlanHandle result = h;

@@ -50,14 +50,36 @@ def test_a_plan_with_second_runs_goes_through_its_file(tmp_path: Path) -> None:
     assert again.to_json() == plan.to_json()
     assert baechi.verify(again) == []
     told = json.loads(plan.to_json())
-    for order in ("program", "none"):
-        with pytest.raises(baechi.InputError, match=r"recomputed.*in the planned order only"):
-            baechi.Plan.from_json(json.dumps({**told, "order": order}), graph)
+    with pytest.raises(baechi.InputError, match=r"recomputed.*planned order or that of"):
+        baechi.Plan.from_json(json.dumps({**told, "order": "none"}), graph)
     assert "f0@again" in baechi.report(plan, tmp_path / "plan.html").read_text()
-    with pytest.raises(baechi.InputError, match="planned order"):
+    with pytest.raises(baechi.InputError, match="the plan's order"):
         plan.with_order("program")
     with pytest.raises(baechi.InputError, match="second time"):
         baechi.export_plan(plan, "device-map")
+
+
+def test_what_does_not_fit_says_what_second_runs_would_bring() -> None:
+    with pytest.raises(baechi.DoesNotFit, match="with recompute auto it fits") as error:
+        baechi.place_graph(three_layers(), one(21))
+    again = baechi.place_graph(three_layers(), one(21), recompute="auto")
+    assert error.value.step_with_recomputation_ns == again.makespan_ns
+    with pytest.raises(baechi.DoesNotFit) as marked:
+        baechi.place_graph(three_layers(marked=True), one(21))
+    assert marked.value.step_with_recomputation_ns is None
+
+
+def test_plans_in_program_order_go_through_their_file() -> None:
+    graph = three_layers()
+    plan = baechi.place_graph(graph, one(21), recompute="auto", order="program")
+    assert plan.recomputed
+    assert plan.order == "program"
+    assert baechi.verify(plan) == []
+    again = baechi.Plan.from_json(plan.to_json(), graph)
+    assert again.to_json() == plan.to_json()
+    assert baechi.verify(again) == []
+    with pytest.raises(baechi.InputError, match="the plan's order"):
+        plan.with_order("planned")
 
 
 def test_what_is_marked_does_not_run_again() -> None:

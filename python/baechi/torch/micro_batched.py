@@ -58,6 +58,11 @@ class StepRequest:
             raise InputError("micro_batches need a graph of the model: not tier=1")
         if not asked.model.training:
             raise InputError("micro_batches are steps of training: call model.train() first")
+        if asked.recompute == "all" or (asked.plan is not None and asked.plan.recomputed):
+            raise InputError(
+                "operators run a second time neither in steps of micro-batches nor over ranks: "
+                "leave out recompute='all', or give a plan made with recompute='none'"
+            )
         example = asked.example_inputs
         given = example if targets is None else (example, targets)
         self.samples = samples_in(given, "example_inputs")

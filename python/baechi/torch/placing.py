@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from baechi.progress import stage, told
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.cost.profiler import Costs
+from baechi.torch.memory.fit import first_runs
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.over_ranks import PlacedOverRanks
 from baechi.torch.placed import Placed
@@ -57,6 +58,7 @@ def assign(
     unasked: bool = False,
     here: str | None = None,
     kind: type[Placed] = Placed,
+    again: Collection[str] = (),
 ) -> Placed:
     """Run a model as a placement says.
 
@@ -76,6 +78,8 @@ def assign(
         unasked: The mode was chosen for the user: later graphs must not take long to trace.
         here: The only device that this process has; None: it has all.
         kind: What is returned.
+        again: The operators that run again in the backward, by key; only the model's own code
+            runs them so, in tier 1.
 
     """
     model = _private_compile.uncompiled(model)
@@ -89,8 +93,10 @@ def assign(
             raise InputError(f"operator {name!r} is on an unknown device {device!r}")
     chosen = {key: index[device] for key, device in device_of.items() if key in keys}
     logical = logical_devices(names, list(devices.values()), here)
+    if again and tier != 1:
+        raise InputError("operators run again in tier 1 only: give tier=1")
     if tier == 1:
-        return Placed(model, Assigner(model, captured, chosen, logical, mode), plan)
+        return Placed(model, Assigner(model, captured, chosen, logical, mode, again=again), plan)
     gain = gain_of(captured, device_of, plan)
     asked = tier == 2 or (mode == ORDER and not unasked) or operators is not None
     if not (asked or exported or early is not None or gain.is_worth_it):
@@ -119,6 +125,7 @@ def plan(
     gradients: str = "auto",
     micro_batches: int | str | None = None,
     targets: Any = None,
+    recompute: str = "auto",
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Plan:
@@ -140,6 +147,7 @@ def plan(
         tier=tier,
         level=level,
         gradients=gradients,
+        recompute=recompute,
         search={"method": method, "budget": budget, **options},
         to_run=False,
     )
@@ -172,6 +180,7 @@ def place(
     ranks: bool | str = "auto",
     replicas: int = 1,
     weights: Any = None,
+    recompute: str = "auto",
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
     **options: Any,
 ) -> Placed:
@@ -212,6 +221,9 @@ def place(
         weights: Where the values come from of a model on the meta device: a state_dict, a
             safetensors file or folder, or a checkpoint's folder. By default those that it was
             built with inside `deferred_weights`.
+        recompute: Whether operators may run again in the backward, so that what they make need not
+            be held: "auto" where nothing fits without, "all" in whole regions, "none" never. Tier 1
+            runs such a plan; not in steps of micro-batches, nor over ranks.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.
@@ -235,6 +247,7 @@ def place(
         level,
         gradients,
         weights,
+        recompute,
         {"method": method, "budget": budget, **options},
     )
     if micro_batches is None and plan is not None and plan.micro_batches > 1:
@@ -320,11 +333,12 @@ def placed_as(asked: Request) -> Placed:
     placed = assign(
         asked.model,
         found.captured,
-        found.plan.device_of,
+        first_runs(found.plan),
         found.physical_of,
         mode=found.choice.mode,
         plan=found.plan,
         tier=1 if found.too_large else asked.tier,
+        again=found.again,
         exported=found.exported,
         units=asked.units,
         early=found.early,

@@ -23,7 +23,7 @@ from baechi.torch.base.request import (
     check_search,
     devices_too_small,
 )
-from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.graph_generator import check_again, graph_of
 from baechi.torch.cost.optimizers import optimizer_name
 from baechi.torch.cost.profiler import Costs, estimate, measure_on
 from baechi.torch.memory.eager import StepContext, held_bytes
@@ -31,6 +31,7 @@ from baechi.torch.memory.fit import (
     GRADIENTS,
     GraphStep,
     Memory,
+    again_in,
     given_for_gradients,
     peaks_by_tier,
     planned_for_gradients,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
 
 LEVELS = ("module", "operator")
+RECOMPUTE = ("none", "auto", "all")
+AGAIN = "operators run again in the backward, which only the model's own code does"
 INTERNAL = ("search", "to_run", "exported")  # what of a Request is no argument of `place`
 
 
@@ -108,6 +111,7 @@ class Request:
     level: str = "module"
     gradients: str = "auto"
     weights: Any = None  # where they come from, of a model on the meta device
+    recompute: str = "auto"
     search: Mapping[str, Any] = field(default_factory=dict)  # options of `place_graph`
     to_run: bool = True  # else the devices need not be there, nor the model's values
     exported: Sequence[Exported] = ()  # graphs that are there already
@@ -124,11 +128,7 @@ class Request:
                 f"order follows from the mode: {ORDER!r} runs operators in the order of the plan, "
                 "the other modes in that of the program"
             )
-        if self.search.get("recompute", "none") != "none":
-            raise InputError(
-                "recompute: a placed model runs every operator once; what second runs would bring "
-                "baechi.place_graph says for its graph"
-            )
+        check_recompute(self)
         check_loss(self.loss)
         self.optimizer = optimizer_name(self.optimizer)
         if self.gradients not in GRADIENTS:
@@ -145,6 +145,37 @@ class Request:
                 )
 
 
+def check_recompute(asked: Request) -> None:
+    """Raise InputError where operators are to run again in a way that does not run them so."""
+    if asked.recompute not in RECOMPUTE:
+        raise InputError(f"recompute is one of {', '.join(RECOMPUTE)}, not {asked.recompute!r}")
+    given = asked.plan is not None and bool(asked.plan.recomputed)
+    if not given and asked.recompute != "all":
+        return
+    what = (
+        "the plan has operators run again" if given else "recompute='all' has operators run again"
+    )
+    why = why_none_again(asked)
+    if why:
+        raise InputError(f"{what}, but {why}")
+    if asked.plan is not None and asked.plan.order != "program":
+        raise InputError(
+            f"{what} in an order of its own; placed models run them in that of the program, for "
+            "which baechi.torch.plan makes plans (order='program' for baechi.place_graph)"
+        )
+
+
+def why_none_again(asked: Request) -> str:
+    """Say why no operator can run again in the way that was asked for; empty: they can."""
+    if asked.tier == 2 or asked.exported:
+        return "only tier 1 runs operators again: leave out tier, or give tier=1"
+    if asked.mode == ORDER:
+        return f"only tier 1 runs operators again, and mode {ORDER!r} needs tier 2"
+    if asked.level == "operator":
+        return "only tier 1 runs operators again, and level='operator' needs tier 2"
+    return ""
+
+
 class Planned:
     """A recorded step of what was asked for, its plan, and what the plan takes.
 
@@ -157,6 +188,7 @@ class Planned:
         gradients: Whether those of the step before are "held" while a forward runs, or "freed".
         early: The graph of the example inputs, where it was wanted, or why there is none.
         too_large: Why that graph has no room under the plan.
+        again: The operators that run again in the backward, by key.
 
     """
 
@@ -175,7 +207,9 @@ class Planned:
             list(self.physical_of),
             tiers=(asked.tier,) if isinstance(asked.tier, int) else (1, 2),
             around=_around(asked, self.cluster, self.physical_of),
+            record_again=lambda keys: self._record(units=asked.units, again=keys),
         )
+        self.again: frozenset[str] = frozenset()
         self.early: ExampleGraph | None = None
         self.exported = list(asked.exported)
         self.too_large = ""
@@ -213,6 +247,8 @@ class Planned:
 
     def _given_plan(self, plan: Plan) -> Plan:
         asked, memory = self._asked, self._memory
+        if plan.recomputed:
+            return self._given_again(plan)
         if any(op.key not in plan.device_of for op in planned_ops(self.captured)):
             if self.early is None:
                 self._trace()  # it may be a plan of the calls of a graph
@@ -228,6 +264,21 @@ class Planned:
         if self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
         return self._with_run_peaks(plan) if replayed else plan
+
+    def _given_again(self, plan: Plan) -> Plan:
+        """Take a plan in which operators run again: the model's own code runs it."""
+        check_is_of(self.captured, plan.device_of)
+        check_again(self.captured, again_in(plan))
+        self._runs_again(plan)
+        self.peaks, self.gradients = given_for_gradients(plan, self._memory, self._asked.gradients)
+        return plan
+
+    def _runs_again(self, plan: Plan) -> None:
+        self.again = frozenset(again_in(plan))
+        self._memory.tiers, self._memory.graph = (1,), None
+        self.exported, self.early, self.too_large = [], None, AGAIN
+        mode = "streams" if self._asked.mode == AUTO else self._asked.mode
+        self.choice = Choice(mode, AGAIN)
 
     def _with_run_peaks(self, plan: Plan) -> Plan:
         most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
@@ -261,13 +312,33 @@ class Planned:
             return graph_of(step, costs, optimizer=asked.optimizer, **options).graph
 
         search = {**asked.search, "order": self._order}
-        plan, self.peaks, self.gradients = planned_for_gradients(
-            graph, self.cluster, memory, asked.gradients, search
-        )
+        may = memory.captured.training and not why_none_again(asked) and asked.recompute != "none"
+        if may and asked.recompute == "all":
+            return self._find_plan_again(graph)
+        first = {**search, "suggest": False} if may else search
+        try:
+            plan, self.peaks, self.gradients = planned_for_gradients(
+                graph, self.cluster, memory, asked.gradients, first
+            )
+        except DoesNotFit:
+            if not may:
+                raise
+            return self._find_plan_again(graph)
         if asked.mode == AUTO and asked.tier != 1:
             plan = self._shortest(plan, graph)
         if asked.to_run and self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
+        return self._with_run_peaks(plan)
+
+    def _find_plan_again(self, graph: Callable[[bool], Graph]) -> Plan:
+        """Return a plan in which operators run again in the backward."""
+        asked, memory = self._asked, self._memory
+        memory.tiers, memory.graph = (1,), None
+        search = {**asked.search, "order": "program", "recompute": asked.recompute}
+        plan, self.peaks, self.gradients = planned_for_gradients(
+            graph, self.cluster, memory, asked.gradients, search
+        )
+        self._runs_again(plan)
         return self._with_run_peaks(plan)
 
     def _shortest(self, plan: Plan, graph: Callable[[bool], Graph]) -> Plan:

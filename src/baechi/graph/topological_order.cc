@@ -2,6 +2,7 @@
 #include "baechi/graph/topological_order.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <queue>
 
@@ -68,6 +69,32 @@ std::variant<std::vector<OpId>, Cycle> topological_order(const EdgeRows& rows) {
       if (--parents_left[edge.to] == 0) free.push(edge.to);
   }
   if (order.size() != num_ops) return find_cycle(rows, parents_left);
+  return order;
+}
+
+std::vector<OpId> program_order(const OpGraph& graph) {
+  std::vector<OpId> order, waiting, missing;
+  order.reserve(graph.num_ops());
+  enum class State : std::uint8_t { kUnseen, kWaits, kDone };
+  IdVector<OpId, State> state(graph.num_ops());
+  for (const OpId next : graph.ops()) {
+    waiting.assign({next});
+    while (!waiting.empty()) {
+      const OpId op = waiting.back();
+      if (state[op] != State::kUnseen) {
+        waiting.pop_back();
+        if (state[op] == State::kWaits) order.push_back(op);
+        state[op] = State::kDone;
+        continue;
+      }
+      state[op] = State::kWaits;
+      missing.clear();
+      for (const Edge& edge : graph.in_edges(op))
+        if (state[edge.from] == State::kUnseen) missing.push_back(edge.from);
+      std::sort(missing.begin(), missing.end(), std::greater<>());
+      waiting.insert(waiting.end(), missing.begin(), missing.end());
+    }
+  }
   return order;
 }
 

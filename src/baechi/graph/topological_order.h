@@ -26,4 +26,8 @@ struct Cycle {
 // are topological already.
 std::variant<std::vector<OpId>, Cycle> topological_order(const EdgeRows& rows);
 
+// The order in which a program runs a graph: that of its ids, and what waits for a later operator right
+// behind it. So a second run of an operator stands right before its first reader. O(edges log edges).
+std::vector<OpId> program_order(const OpGraph& graph);
+
 }  // namespace baechi

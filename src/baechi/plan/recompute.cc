@@ -19,6 +19,8 @@
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/recompute_search.h"
+#include "baechi/schedule/execution_order.h"
+#include "baechi/simulate/simulator.h"
 #include "baechi/verify/check_recomputation.h"
 
 namespace baechi {
@@ -69,14 +71,17 @@ class Planning {
         runs_(graph),
         room_(roomier(costs_, std::nullopt)),
         search_(costs_, runs_, request_,
-                static_cast<std::int64_t>(static_cast<double>(work_of(request)) * kChoices)) {
+                static_cast<std::int64_t>(static_cast<double>(work_of(request)) * kChoices)),
+        order_(request.place.order) {
     request_.recompute = Recompute::kNone;
+    request_.place.order = ExecutionOrder::kPlanned;  // which to run again is searched for in it
   }
 
   bool any() const { return runs_.any(); }
   const CostModel& costs() const { return costs_; }
   PlanResult plan_without(PlanTimes* times) const {
     PlanRequest request = request_;
+    request.place.order = order_;
     request.suggest = false;
     return make_plan(costs_, request, times);
   }
@@ -100,7 +105,7 @@ class Planning {
   std::optional<RecomputePlan> all() { return all_with(request_.budget * kStarts); }
   Recomputed plan_all(PlanTimes* times);
 
-  // The shortest step found, if it is shorter than `limit`.
+  // The shortest step found, in the order that is asked for.
   std::optional<RecomputePlan> find(const Plan* without);
 
  private:
@@ -115,13 +120,17 @@ class Planning {
     request.suggest = false;
     return request;
   }
+  std::optional<RecomputePlan> find_in_planned_order(const Plan* without);
   std::optional<RecomputePlan> all_with(double budget);
+  std::optional<RecomputePlan> in_program_order(const IdVector<OpId, bool>& chosen,
+                                                const Placement* placement);
 
   const CostModel costs_;
   PlanRequest request_;
   const SecondRuns runs_;
   const Cluster room_;
   RecomputeSearch search_;
+  const ExecutionOrder order_;  // that runs
 };
 
 std::optional<RecomputePlan> Planning::all_with(double budget) {
@@ -144,6 +153,7 @@ Recomputed Planning::plan_all(PlanTimes* times) {
   std::vector<Recomputation> again = runs_.in({order.begin(), order.end()}, search_.all()).again;
   OpGraph graph = recomputing(costs_.graph(), again);
   PlanRequest request = request_;
+  request.place.order = order_;
   request.bounds = false;
   PlanResult result = make_plan(CostModel(graph, costs_.cluster()), request, times);
   if (Plan* plan = std::get_if<Plan>(&result)) {
@@ -153,8 +163,54 @@ Recomputed Planning::plan_all(PlanTimes* times) {
   return {std::move(graph), std::move(result)};
 }
 
+// Where each second run stands is not the planner's to say: the same ones, placed for that order.
+std::optional<RecomputePlan> Planning::in_program_order(const IdVector<OpId, bool>& chosen,
+                                                        const Placement* placement) {
+  const auto file = costs_.graph().topological_order();
+  RecomputePlan plan;
+  plan.again = runs_.in({file.begin(), file.end()}, chosen).again;
+  if (plan.again.empty()) return std::nullopt;
+  plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), plan.again));
+  const CostModel costs(*plan.graph, costs_.cluster());
+  PlanRequest request = quick(request_.budget * kChoices);
+  request.place.order = order_;
+  const PlanResult result = make_plan(costs, request);
+  if (const auto* made = std::get_if<Plan>(&result)) {
+    plan.placed = placed_graph_of(*made, *plan.graph);
+    plan.makespan = made->makespan();
+  }
+  if (placement == nullptr) return plan.placed.device.empty() ? std::nullopt : std::optional(plan);
+  Placement given;
+  for (const OpId op : costs_.graph().ops()) given.push_back((*placement)[op]);
+  for (const Recomputation& again : plan.again) given.push_back((*placement)[again.op]);
+  PlacedGraph placed = as_executed({std::move(given), std::nullopt}, order_, *plan.graph,
+                                   costs_.cluster().num_devices());
+  const Trace trace = simulate(costs, placed);
+  bool fits = true;
+  for (const DeviceId device : trace.devices.keys())
+    fits = fits && trace.devices[device].peak <= costs_.cluster()[device].capacity;
+  if (fits && (plan.placed.device.empty() || trace.schedule.makespan < plan.makespan)) {
+    plan.placed = std::move(placed);
+    plan.makespan = trace.schedule.makespan;
+  }
+  return plan.placed.device.empty() ? std::nullopt : std::optional(plan);
+}
+
 std::optional<RecomputePlan> Planning::find(const Plan* without) {
   if (without == nullptr && cannot_fit()) return std::nullopt;
+  if (order_ == ExecutionOrder::kPlanned) return find_in_planned_order(without);
+  const std::optional<RecomputePlan> planned = find_in_planned_order(without);
+  if (without != nullptr && !planned.has_value()) return std::nullopt;
+  std::optional<RecomputePlan> found;
+  if (planned.has_value()) {
+    IdVector<OpId, bool> chosen(costs_.graph().num_ops());
+    for (const Recomputation& again : planned->again) chosen[again.op] = true;
+    found = in_program_order(chosen, &planned->placed.device);
+  }
+  return found.has_value() ? found : in_program_order(search_.all(), nullptr);
+}
+
+std::optional<RecomputePlan> Planning::find_in_planned_order(const Plan* without) {
   const bool searches = placers_of(request_.method).size() > 1;
   const CostModel roomy(costs_.graph(), room_);
   PlanResult easy = make_plan(roomy, quick(request_.budget * kStarts));
@@ -215,7 +271,8 @@ std::string cost_in_words(const OpGraph& graph, const Plan& plan) {
          short_text(all - again);
 }
 
-Recomputed as_plan(const Planning& planning, RecomputePlan found, const PlanResult& without) {
+Recomputed as_plan(const Planning& planning, RecomputePlan found, const PlanResult& without,
+                   ExecutionOrder order) {
   const OpGraph& graph = planning.costs().graph();
   OpGraph rewritten = recomputing(graph, found.again);
   const std::vector<std::string> faults = check_recomputation(graph, rewritten, found.again);
@@ -223,7 +280,7 @@ Recomputed as_plan(const Planning& planning, RecomputePlan found, const PlanResu
   Plan plan;
   {
     const CostModel costs(rewritten, planning.costs().cluster());
-    plan = plan_of(costs, found.placed, kMethod, false);
+    plan = plan_of(costs, found.placed, kMethod, false, order);
   }
   plan.recomputed = std::move(found.again);
   const auto* none = std::get_if<Plan>(&without);
@@ -246,8 +303,9 @@ Recomputed as_plan(const Planning& planning, RecomputePlan found, const PlanResu
 }  // namespace
 
 std::string why_no_recompute(const PlanRequest& request) {
-  if (request.place.order != ExecutionOrder::kPlanned)
-    return "second runs have their place in the planned order only: ask for that order";
+  if (request.place.order == ExecutionOrder::kNone)
+    return "without an order a device would run operators again as soon as it could, and nothing "
+           "would be saved: ask for the planned order or that of the program";
   if (request.place.expert != nullptr) return "an expert's placement has no second runs";
   if (request.robust.has_value())
     return "plans with second runs are compared by their steps alone: leave out robust";
@@ -298,7 +356,7 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
     planning.suggest(answer);
   }
   if (!better) return {std::nullopt, std::move(without)};
-  Recomputed made = as_plan(planning, *std::move(found), without);
+  Recomputed made = as_plan(planning, *std::move(found), without, request.place.order);
   std::get<Plan>(made.result).bounds = planning.bounds();
   if (times != nullptr) times->methods.push_back({kMethod, nanoseconds});
   return made;

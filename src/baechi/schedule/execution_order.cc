@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "baechi/graph/topological_order.h"
+
 namespace baechi {
 namespace {
 
@@ -29,8 +31,7 @@ PlacedGraph as_executed(PlacedGraph placed, ExecutionOrder order, const OpGraph&
   placed.order.reset();
   if (order == ExecutionOrder::kProgram) {
     placed.order.emplace(num_devices);
-    for (const OpId op : graph.topological_order())
-      (*placed.order)[placed.device[op]].push_back(op);
+    for (const OpId op : program_order(graph)) (*placed.order)[placed.device[op]].push_back(op);
   }
   return placed;
 }

@@ -15,7 +15,7 @@ namespace baechi {
 
 enum class ExecutionOrder : std::uint8_t {
   kPlanned,  // the schedule's own
-  kProgram,  // that of the graph's topological order, which is the order of its file
+  kProgram,  // that of its file (program_order() of graph/topological_order.h)
   kNone,     // whatever became ready first, ties by id
 };
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/graph/topological_order.h"
+
 namespace baechi {
 namespace {
 
@@ -19,7 +21,7 @@ class OrderChecker {
   // Along the file, every device goes forward in time.
   void check_program(std::size_t num_devices) const {
     IdVector<DeviceId, std::optional<OpId>> last(num_devices);
-    for (const OpId op : graph_.topological_order()) {
+    for (const OpId op : program_order(graph_)) {
       const OpSlot& slot = schedule_.slots[op];
       std::optional<OpId>& before = last[slot.device];
       if (before.has_value() && slot.start < schedule_.slots[*before].end)

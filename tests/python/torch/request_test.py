@@ -38,7 +38,7 @@ class Unrecorded(nn.Module):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"recompute": "auto"}, "recompute: a placed model runs every operator once"),
+        ({"recompute": "some"}, "recompute is one of none, auto, all, not .some."),
         ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
         ({"exported": []}, r"has no option 'exported'(?!; did you mean 'exported')"),
         ({"search": {}}, r"has no option 'search'(?!; did you mean 'search')"),

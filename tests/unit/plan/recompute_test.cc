@@ -16,6 +16,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/graph/topological_order.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
 #include "baechi/plan/keep_or_recompute.h"
@@ -208,6 +209,53 @@ TEST_CASE("recompute: any second runs in any order of a plan keep every rule") {
   }
 }
 
+TEST_CASE("recompute: in program order a second run stands right before its first reader") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const OpGraph graph = random_training(seed, 8, false);
+    IdVector<OpId, bool> chosen(graph.num_ops());
+    for (const OpId op : graph.ops()) chosen[op] = random.below(2) == 0;
+    const SecondRuns::Placed placed = SecondRuns(graph).in(in_file_order(graph), chosen);
+    const OpGraph step = recomputing(graph, placed.again);
+    const std::vector<OpId> order = program_order(step);
+    std::vector<OpId> given = order;
+    std::erase_if(given, [&](OpId op) { return op.index() >= graph.num_ops(); });
+    CHECK(given == in_file_order(graph));
+    // Both have the same second runs between two given operators.
+    std::vector<OpId> mine, theirs;
+    REQUIRE(order.size() == placed.sequence.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      mine.push_back(order[i]);
+      theirs.push_back(placed.sequence[i]);
+      if (order[i].index() >= graph.num_ops()) continue;
+      CHECK(order[i] == placed.sequence[i]);
+      std::sort(mine.begin(), mine.end());
+      std::sort(theirs.begin(), theirs.end());
+      CHECK(mine == theirs);
+    }
+  }
+}
+
+TEST_CASE("recompute: plans in program order fit, and are verified in it") {
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_training(seed, 8, false);
+    const Bytes need = need_of_one(graph);
+    const Cluster cluster = devices(1 + seed % 2, Bytes(need.count() * 3 / 4));
+    PlanRequest request = asking(Recompute::kAuto);
+    request.place.order = ExecutionOrder::kProgram;
+    const StepPlan made = planned(graph, cluster, request);
+    const Plan* plan = std::get_if<Plan>(&made.result);
+    if (plan == nullptr) continue;
+    CHECK(plan->order == ExecutionOrder::kProgram);
+    CHECK(check_plan(made.graph_of_one(), made.step.graph, *plan).empty());
+    if (!plan->recomputed.empty()) ++found;
+  }
+  CHECK(found >= 10);
+}
+
 TEST_CASE("recompute: the file of a plan tells it again, and only with the graph as given") {
   const OpGraph graph = three_layers();
   const Cluster cluster = devices(1, Bytes(21));
@@ -291,8 +339,8 @@ TEST_CASE("recompute: what it is not for is refused or told") {
   request.micro_batches = {4};
   CHECK(error(request).find("in steps of one micro-batch only") != std::string::npos);
   request = asking(Recompute::kAll);
-  request.place.order = ExecutionOrder::kProgram;
-  CHECK(error(request).find("in the planned order only") != std::string::npos);
+  request.place.order = ExecutionOrder::kNone;
+  CHECK(error(request).find("the planned order or that of the program") != std::string::npos);
 
   const auto note = [&](const OpGraph& graph) {
     const StepPlan made = planned(graph, cluster, asking(Recompute::kAll));

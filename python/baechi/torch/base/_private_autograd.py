@@ -225,3 +225,9 @@ def expect_gradients_of_other_streams() -> None:
     change = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
     if change is not None:  # PyTorch 2.10 and newer
         change(False)
+
+
+def saved_hooks() -> tuple[bool, Any]:
+    """Return whether tensors that autograd saves may have hooks, and those that they get now."""
+    enabled = bool(torch._C._autograd._saved_tensors_hooks_is_enabled())
+    return enabled, torch._C._autograd._top_saved_tensors_default_hooks(False) if enabled else None

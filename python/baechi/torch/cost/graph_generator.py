@@ -17,7 +17,14 @@ from baechi._core import Graph, GraphBuilder, InputError
 from baechi.torch.base.function_rules import TRANSFORMS
 from baechi.torch.cost.optimizers import OPTIMIZERS, optimizer_name
 from baechi.torch.cost.profiler import Costs, OpCost, costed_ops
-from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS, Capture, Op, kept_ops
+from baechi.torch.record.recorded_step import (
+    BACKWARD,
+    BY_WEIGHTS,
+    LOSS,
+    Capture,
+    Op,
+    kept_ops,
+)
 
 INPUTS = "inputs"
 
@@ -91,6 +98,7 @@ class _Assembly:
             if stand is not None and _sums(captured.ops[index], stand == index)
         }
         self._earlier = _in_order(captured, stands)
+        self._repeatable = repeatable_ops(captured)
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
             self._inputs = ">" + INPUTS  # no module is called so
@@ -190,13 +198,8 @@ class _Assembly:
             inputs=inputs,
             after=sorted(set(after)),
             colocate=self._groups(index),
-            recompute=self._same_again(op),
+            recompute=index in self._repeatable,
         )
-
-    def _same_again(self, op: Op) -> bool:
-        """Whether a second run makes what the first one made, and changes nothing."""
-        written = any(len(self._captured.tensors[tensor].writers) > 1 for tensor in op.made)
-        return not (op.random or op.changed or op.changes_weights or written)
 
     def _gradient_targets(self, index: int) -> list[tuple[int, int]]:
         """Return the operators that the gradients of an operator's inputs go to, with the bytes."""
@@ -274,6 +277,41 @@ class _Assembly:
             colocate=[f"pair:{op.key}"],
             forward=op.key,
             backward=True,
+        )
+
+
+def repeatable_ops(captured: Capture) -> set[int]:
+    """Return the operators that make the same when they run again, and change nothing.
+
+    What is returned, or kept for the next call, is held anyway, and so is what the caller's loss
+    makes. A model with checkpoints of its own says itself what is computed again.
+    """
+    if captured.again or not captured.training:
+        return set()
+    freed = {event for event in captured.trace if isinstance(event, int)}
+    changing = {n for op in captured.ops if op.changes_weights for n in op.weights}
+    found = set()
+    for index, op in enumerate(captured.ops):
+        made = [captured.tensors[tensor] for tensor in op.made]
+        same = not any(len(t.writers) > 1 or t.returned for t in made) and freed.issuperset(op.made)
+        for tensor in op.reads:  # nor is what it reads changed later
+            same &= all(writer < index for writer in captured.tensors[tensor].writers)
+        reaches = not op.reads.keys() <= op.arrives.keys()
+        changes = op.random or op.changed or op.changes_weights or op.inner is not None
+        loss = op.key.startswith(LOSS)
+        if same and op.repeats and not (changes or reaches or loss or changing & {*op.weights}):
+            found.add(index)
+    return found
+
+
+def check_again(captured: Capture, again: Collection[str]) -> None:
+    """Raise InputError unless the operators named can run again."""
+    may = {captured.ops[index].key for index in repeatable_ops(captured)}
+    wrong = next((key for key in sorted(again) if key not in may), None)
+    if wrong is not None:
+        raise InputError(
+            f"the plan has {wrong!r} run again, which does not make the same a second time in this "
+            "step, or changes something: make the plan of this model in this mode"
         )
 
 

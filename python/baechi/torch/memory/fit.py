@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from baechi.progress import stage, warn
 from baechi.torch.memory.eager import Peak, StepContext, peaks_of
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.memory.unforeseen import Unforeseen, unforeseen
-from baechi.torch.record.recorded_step import Capture
+from baechi.torch.record.recorded_step import Capture, repeated_ops
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.operators import InOrder
 from baechi.torch.trace.placement import (
@@ -47,6 +47,23 @@ class Memory:
     tiers: tuple[int, ...]  # that may run it
     around: StepContext
     graph: GraphStep | None = None  # what tier 2 runs
+    record_again: Callable[[Collection[str]], Capture] | None = None  # these operators run twice
+    _again: dict[frozenset[str], Capture] = field(default_factory=dict)
+
+    def of_plan(self, plan: Plan) -> dict[int, Peaks]:
+        """Return the peaks by tier under a plan."""
+        again = again_in(plan)
+        if again:
+            return {1: self._of_tier_1(self._captured_again(again), first_runs(plan))}
+        return self.peaks(plan.device_of, dict(zip(plan.graph.names, plan.starts, strict=True)))
+
+    def _captured_again(self, again: Collection[str]) -> Capture:
+        assert self.record_again is not None
+        ops = self.captured.ops
+        keys = frozenset(ops[index].key for index in repeated_ops(self.captured, again))
+        if keys not in self._again:
+            self._again = {keys: self.record_again(keys)}  # of the last plan
+        return self._again[keys]
 
     @functools.cached_property
     def unforeseen(self) -> Unforeseen:
@@ -68,12 +85,15 @@ class Memory:
         operators, device_of = operators_of(self.captured, device_of, graphs, index)
         found: dict[int, Peaks] = {}
         if 1 in self.tiers or self.graph is None:
-            peaks = peaks_of(self.captured, device_of, self.around)
-            names = [self.around.memory_of.get(d, d) for d in self.devices]
-            found[1] = {name: peaks.get(name, Peak(0, "")) for name in names}
+            found[1] = self._of_tier_1(self.captured, device_of)
         if 2 in self.tiers and self.graph is not None:
             found[2] = self._of_graph(self.graph, operators, device_of, starts or {})
         return found
+
+    def _of_tier_1(self, captured: Capture, device_of: Mapping[str, str]) -> Peaks:
+        peaks = peaks_of(captured, device_of, self.around)
+        names = [self.around.memory_of.get(d, d) for d in self.devices]
+        return {name: peaks.get(name, Peak(0, "")) for name in names}
 
     def _of_graph(
         self,
@@ -253,8 +273,19 @@ def peaks_by_tier(memory: Memory, plan: Plan) -> dict[int, dict[str, int]]:
 
 
 def _peaks_of(memory: Memory, plan: Plan) -> dict[int, Peaks]:
-    starts = dict(zip(plan.graph.names, plan.starts, strict=True))
-    return memory.peaks(plan.device_of, starts)
+    return memory.of_plan(plan)
+
+
+def again_in(plan: Plan) -> list[str]:
+    """Return the operators that run again in a plan."""
+    return [name for name, _ in plan.recomputed]
+
+
+def first_runs(plan: Plan) -> dict[str, str]:
+    """Return the devices of a plan's operators; second runs are where the first ones are."""
+    if not plan.recomputed:
+        return plan.device_of
+    return {name: plan.device_of[name] for name in plan.micro_batch_graph.names}
 
 
 def _in_bytes(by_tier: Mapping[int, Peaks]) -> dict[int, dict[str, int]]:
@@ -274,6 +305,7 @@ class _RunOrder:
     short_by: int
     smallest_capacity: int  # at which it would have fitted
     smallest_device_count: None = None
+    step_with_recomputation_ns: None = None
     proved: bool = False
     order: str = "program"
     plan: str = "the best plan found"

@@ -23,6 +23,7 @@ class Recomputed:
         self._end = len(captured.trace)
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._reads: dict[tuple[int, int], int] = {}  # last one, by tensor and operator
+        self._first_reads: dict[tuple[int, int], int] = {}
         self._made: dict[int, tuple[int, int]] = {}  # event and operator, by tensor
         for at, event in enumerate(captured.trace):
             if isinstance(event, KernelRun) and event.again:
@@ -31,6 +32,7 @@ class Recomputed:
             elif isinstance(event, KernelRun) and event.backward:
                 for tensor, _ in event.reads:
                     self._reads[tensor, event.op] = at
+                    self._first_reads.setdefault((tensor, event.op), at)
         self._node_ends: dict[int, list[int]] = {}
         for node in captured.nodes:
             if node.op is not None:
@@ -49,22 +51,46 @@ class Recomputed:
             for one in (*run.takes, *run.makes):
                 seen.setdefault(one.tensor, []).append(one)
                 users.setdefault(one.tensor, set()).add(run.op)
+        planned = any(run.planned for run in self._captured.again)
+        for tensor, op in self._reads:
+            if planned and tensor in self._made:
+                users.setdefault(tensor, set()).add(op)
         for tensor, (at, op) in self._made.items():
             size = self._captured.tensors[tensor].bytes
             end = self._freed.get(tensor, self._end)
             away = {self._devices[user] for user in users.get(tensor, ())} - {self._devices[op]}
             if away:
                 mine = [u for u in users[tensor] if self._devices[u] == self._devices[op]]
-                held = max(_until(one, self._end) for one in seen[tensor])
+                held = max((_until(one, self._end) for one in seen.get(tensor, ())), default=at)
                 end = min(end, max(held, self._kept(tensor, mine)))
             start = at * TICKS + TICKS - 1
             self._hold(self._devices[op], size, start, max(end * TICKS, start + 1))
         self._hold_copies(forward)
+        if planned:
+            self._hold_sent()
+
+    def _hold_sent(self) -> None:
+        """Hold what second runs made and others read, of which each device gets one copy."""
+        spans: dict[tuple[int, str | None], tuple[int, int]] = {}
+
+        def needed(tensor: int, device: str | None, start: int, end: int) -> None:
+            if tensor in self._made and device != self._devices[self._made[tensor][1]]:
+                begin, until = spans.get((tensor, device), (start, end))
+                spans[tensor, device] = min(begin, start), max(until, end)
+
+        for run in self._captured.again:
+            for one in run.takes:
+                needed(one.tensor, self._devices[run.op], run.begin, _until(one, self._end))
+        for (tensor, op), at in self._first_reads.items():
+            needed(tensor, self._devices[op], at, self._kept(tensor, [op]))
+        for (tensor, device), (start, end) in spans.items():
+            size = self._captured.tensors[tensor].bytes
+            self._hold(device, size, start * TICKS, max(end * TICKS, start * TICKS + 1))
 
     def _hold_copies(self, forward: Mapping[int, tuple[str | None, int]]) -> None:
         sent: dict[tuple[int, str | None], list[tuple[Again, TensorObject]]] = {}
         makers: dict[int, list[Again]] = {}
-        for run in self._captured.again:
+        for run in (run for run in self._captured.again if not run.planned):
             for one in run.takes:
                 sent.setdefault((id(one), self._devices[run.op]), []).append((run, one))
             for one in run.makes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,7 @@ def capture(
     training: bool | None = None,
     units: Any = "leaf",
     abstract: bool | None = None,
+    again: Collection[str] = (),
 ) -> Capture:
     """Record one step of `model` on `example_inputs`: what its operators are and what they move.
 
@@ -113,9 +114,10 @@ def capture(
         units: Modules that become one operator: "leaf", classes, names or a predicate; or a graph
             by `export`, whose calls are the operators.
         abstract: Compute nothing, only shapes. By default for models on the meta device.
+        again: The operators that run again in the backward, by key.
 
     """
-    return _captured(model, example_inputs, None, loss, training, units, abstract)
+    return _captured(model, example_inputs, None, loss, training, units, abstract, again)
 
 
 def _captured(
@@ -126,6 +128,7 @@ def _captured(
     training: bool | None = None,
     units: Any = "leaf",
     abstract: bool | None = None,
+    again: Collection[str] = (),
 ) -> Capture:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
@@ -138,6 +141,7 @@ def _captured(
         training = model.training and any(p.requires_grad for p in model.parameters())
     recorder = recorder_of(units, model)
     recorder.spilling = spilling
+    recorder.repeat(again)
     args, kwargs = map(own_leaves, call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))

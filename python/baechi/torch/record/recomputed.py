@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,6 +32,7 @@ class RunAgain:
         self._tensor_of = tensor_of  # a tensor's storage
         self.runs: list[Again] = []
         self.op: int | None = None  # that runs now
+        self.handing = False  # what is no operator only hands tensors from run to run
         self._by_key: dict[str, int] = {}
         self._trace: Sequence[KernelRun | int] = ()
         self._seen: dict[int, tuple[Any, TensorObject]] = {}  # by id of the tensor: reference
@@ -58,6 +59,7 @@ class RunAgain:
         if index is None or self.op is not None:
             return call(*args, **kwargs)
         run = Again(index, len(self._trace), takes=self._see((args, kwargs)))
+        run.planned = self.handing
         self.runs.append(run)
         self._numbers.append(_private_autograd.next_sequence_number())
         self.op = index
@@ -92,3 +94,58 @@ class RunAgain:
 
         self._seen[id(tensor)] = (weakref.ref(tensor, gone), seen)
         return seen
+
+
+class RecordingOf(Protocol):
+    """Who records a step in which operators run again as a plan says."""
+
+    ops: list[Op]
+    trace: list[KernelRun | int]
+    again: RunAgain
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that the running operator keeps a tensor."""
+
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Hand back what it kept."""
+
+
+class RecordedRuns:
+    """Records second runs of operators; what they will read counts as kept by their first run."""
+
+    def __init__(self, recording: RecordingOf) -> None:
+        self._recording = recording
+        self.hooks = recording.pack
+        self.keep = self.hold = recording.pack
+        self.give = recording.unpack
+
+    def compute(self, call: Callable[..., Any], args: Any, kwargs: Any, _: Any) -> Any:
+        """Run an operator for the first time."""
+        return call(*args, **kwargs)
+
+    def compute_again(
+        self, key: str, call: Callable[..., Any], args: Any, kwargs: Any, _: Any
+    ) -> Any:
+        """Record that it runs again."""
+        return self._recording.again.run(key, call, args, kwargs)
+
+    def behind(self, run: Callable[[], None]) -> None:
+        """Record what a backward has run again."""
+        again = self._recording.again
+        with again.computing(self._recording.ops, self._recording.trace):
+            again.handing = True
+            try:
+                run()
+            finally:
+                again.handing = False
+
+    def moved(self, tensor: torch.Tensor, _: Any) -> torch.Tensor:
+        """Return what is there: all is on one device."""
+        return tensor
+
+    def made(self, tensor: torch.Tensor, _: Any) -> None:
+        """Take note of nothing."""
+
+    def read(self, tensor: torch.Tensor, _: Any) -> torch.Tensor:
+        """Return what is there."""
+        return tensor

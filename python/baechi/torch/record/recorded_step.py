@@ -122,6 +122,7 @@ class Op:
     shapes: str = ""
     grads: bool = False  # it has a backward
     told: bool = False  # by an argument, on which device to make something
+    repeats: bool = True  # can run again with the same arguments, as far as Python sees
     # What `torch.autograd.grad` ran of another operator's backward, where that one runs: of which.
     inner: int | None = None
 
@@ -153,6 +154,7 @@ class Again:
     until: int = 0  # and before the end of all that is computed again with it
     takes: list[TensorObject] = field(default_factory=list)
     makes: list[TensorObject] = field(default_factory=list)
+    planned: bool = False  # as a plan says: what it reads was held for it, or made again, too
 
 
 @dataclass
@@ -193,6 +195,13 @@ def kept_ops(captured: Capture) -> dict[int, int | None]:
         writer = _writer_behind(op)
         stands[index] = None if writer is None else stands[writer]
     return stands
+
+
+def repeated_ops(captured: Capture, again: Collection[str]) -> set[int]:
+    """Return the operators that run again where those of a plan do: views of theirs, too."""
+    stands = kept_ops(captured)
+    planned = {index for index, op in enumerate(captured.ops) if op.key in again}
+    return {index for index in range(len(captured.ops)) if stands[index] in planned}
 
 
 def planned_ops(captured: Capture) -> list[Op]:

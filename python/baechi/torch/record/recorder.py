@@ -12,7 +12,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
-from baechi.torch.base import _private, _private_autograd
+from baechi.torch.base import _private, _private_autograd, _private_compile
+from baechi.torch.base._private_autograd import saved_hooks
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
     TRANSFORMS,
@@ -30,14 +31,17 @@ from baechi.torch.base.function_rules import (
     with_near_arguments,
 )
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
+from baechi.torch.base.plain_values import is_plain
 from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.base.second_runs import Operation, SecondRuns
 from baechi.torch.record import refusals
 from baechi.torch.record.autograd_graph import NodeRecorder
 from baechi.torch.record.inner_backwards import InnerBackwards
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.operator_runs import OperatorRuns
 from baechi.torch.record.products import Products
-from baechi.torch.record.recomputed import RunAgain
+from baechi.torch.record.python_state import PythonState
+from baechi.torch.record.recomputed import RecordedRuns, RunAgain
 from baechi.torch.record.recorded_step import (
     KernelRun,
     Op,
@@ -127,6 +131,11 @@ class Recorder(Interceptor):
         self._kept_of: dict[tuple[int, int], int] = {}  # how many, by operator and storage
         self._inner = InnerBackwards(self._runs, self._storages, self.seen, self._see)
         self._forwarded = False
+        self.second: SecondRuns | None = None
+
+    def repeat(self, keys: Collection[str]) -> None:
+        """Have operators run again in the backward, as a plan says."""
+        self.second = SecondRuns(keys, RecordedRuns(self)) if keys else None
 
     def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -175,8 +184,10 @@ class Recorder(Interceptor):
         known = type(module).__module__.startswith("torch.nn.")
         inside = _ArgumentsPlaced() if not known or kind == "CTCLoss" else contextlib.nullcontext()
         reads = (args, list(held_by(module).values()))  # which hooks may have computed
-        with self._running(Op(scope.key or kind, kind, scope.path), reads, kwargs), inside:
-            return self._finish(forward(*args, **kwargs), args, kwargs)
+        op = Op(scope.key or kind, kind, scope.path)
+        with self._running(op, reads, kwargs), inside:
+            op.repeats = not (held_by(module) or _private_compile.is_compiled(module))
+            return self._operated(op, module, forward, args, kwargs)
 
     def run_function(
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any
@@ -192,7 +203,29 @@ class Recorder(Interceptor):
                 stack.enter_context(_private_autograd.without_saved_hooks(self.pack))
             if name == DIFFERENTIATES and self._op is not None:
                 call = functools.partial(self._inner.run, self._op, call)
-            return self._finish(call(*args, **kwargs), args, kwargs)
+            of = getattr(call, "__self__", None)
+            own = isinstance(of, type) and issubclass(of, torch.autograd.Function)
+            op.repeats = not (own or name in TRANSFORMS or name == DIFFERENTIATES)
+            return self._operated(op, None, call, args, kwargs)
+
+    def _operated(
+        self, op: Op, module: nn.Module | None, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Run an operator, and note whether it can run again."""
+        foreign = module is not None and not type(module).__module__.startswith("torch.nn.")
+        op.repeats &= is_plain(args) and is_plain(kwargs)
+        op.repeats &= saved_hooks()[1] in (None, (self.pack, self.unpack))
+        before = None
+        if foreign and op.repeats and module is not None:
+            before = PythonState(module, (args, kwargs), restorable=False)
+        if self.second is None:
+            out = call(*args, **kwargs)
+        else:
+            given = list(tensors_in((args, tuple(kwargs.values()))))
+            run = Operation(op.key, call, given, module, op.repeats)
+            out = self.second.run(run, args, kwargs, None)
+        op.repeats &= is_plain(out) and (before is None or before.change() is None)
+        return self._finish(out, args, kwargs)
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the model and note its inputs."""
@@ -361,6 +394,8 @@ class Recorder(Interceptor):
 
     def dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Take in one aten operator."""
+        if self.again.handing and self.again.op is None:
+            return
         backward = self._forwarded
         index = self._backward_op() if backward else self._op
         if index is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,6 +52,7 @@ class Assigner:
         *,
         collapse: bool = True,
         watch: Callable[[str, Any], None] | None = None,
+        again: Collection[str] = (),
     ) -> None:
         self.mode = mode.removesuffix("+order")
         if self.mode not in MODES:
@@ -65,8 +66,16 @@ class Assigner:
         views = {op.key for op in captured.ops if op.only_views}  # are where their storage is
         self._device_of = {key: devices[i] for key, i in device_of.items() if key not in views}
         self.sent = SentTensors(devices, self.mode)
+        self.again = frozenset(again)  # operators that run again in the backward, by key
         self.eager = EagerRunner(
-            model, captured, self._device_of, self.sent, self, collapse=collapse, watch=watch
+            model,
+            captured,
+            self._device_of,
+            self.sent,
+            self,
+            collapse=collapse,
+            watch=watch,
+            again=self.again,
         )
         self.graphs = None if tier2 is None else self._graphs_for(tier2)
         self.tier = 1  # of the last call

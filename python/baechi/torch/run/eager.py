@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from baechi.torch.base import _private_autograd
+from baechi.torch.base import _private_autograd, _private_compile
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
     CONVERSION,
@@ -36,9 +36,11 @@ from baechi.torch.base.function_rules import (
     with_host_arguments,
 )
 from baechi.torch.base.nested import Lent, held_by, map_tensors, tensors_in
+from baechi.torch.base.second_runs import Operation, SecondRuns
 from baechi.torch.record.interception import Interceptor, as_compiled
-from baechi.torch.record.recorded_step import Capture
+from baechi.torch.record.recorded_step import Capture, repeated_ops
 from baechi.torch.record.scopes import Scope
+from baechi.torch.run.placed_runs import PlacedRuns
 from baechi.torch.run.planned_pieces import (
     called_units,
     keeping_units,
@@ -78,8 +80,13 @@ class EagerRunner(Interceptor):
         *,
         collapse: bool,
         watch: Callable[[str, Any], None] | None,
+        again: Collection[str] = (),
     ) -> None:
-        self._units = units_of(captured, device_of) if collapse else called_units(captured)
+        repeated = repeated_ops(captured, again)
+        if collapse:
+            self._units = units_of(captured, device_of, repeated)
+        else:
+            self._units = called_units(captured)
         super().__init__(model, lambda path, _: path in self._units)
         self._device_of = device_of
         self._sent = sent
@@ -95,10 +102,18 @@ class EagerRunner(Interceptor):
         self._pushed = pushed_outputs(captured, device_of) if streams else {}
         self._viewed = writers_of_views(captured, self._pushed)
         self.unplanned: set[str] = set()  # what ran but was not in the recorded step
+        self._second: SecondRuns | None = None
+        if again and captured.training:
+            runner = PlacedRuns(sent, calls.run_again, self._computed)
+            self._second = SecondRuns({captured.ops[i].key for i in repeated}, runner)
 
     def run_call(self, path: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the model, or a part that is called alone, as the placed model decides."""
-        return self._calls.run_call(path, run, args, kwargs)
+        try:
+            return self._calls.run_call(path, run, args, kwargs)
+        finally:
+            if self._second is not None:
+                self._second.forget()
 
     def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a function once more, in the backward."""
@@ -141,6 +156,8 @@ class EagerRunner(Interceptor):
         if on_host:
             device = self._sent.host
         given = list(tensors_in((args, kwargs))) if changes else []
+        compiled = _private_compile.is_compiled(module)
+        before = None if compiled else self._arguments(args, kwargs)
         lent: Lent | None = None
         try:
             if device is not None:
@@ -154,12 +171,15 @@ class EagerRunner(Interceptor):
             if self._sent.may_be_read:
                 for tensor in taken:
                     self._sent.about_to_change(tensor, device)
+            key = scope.key or type(module).__name__
+            repeats = not (changes or attributes or on_host or scope.key in self._reaching)
             if attributes and device is not None:
                 forward = self._sent.attributes_at(module, attributes, device)(forward)
             if scope.key in self._reaching and device is not None:
                 forward = Together(self._sent, device).around(forward)
             with as_compiled(module):
-                out = self._computed(forward, args, kwargs, device)
+                operation = Operation(key, forward, before, module, repeats)
+                out = self._operated(operation, args, kwargs, device)
             self._sent.mark(out, device)
         finally:
             if lent is not None:
@@ -211,6 +231,7 @@ class EagerRunner(Interceptor):
         name = CONVERSION if converts(name, args, kwargs) else name
         args = with_host_arguments(name, args, self._copied_to_host)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))
+        before = None if self._second is None else tensors
         changes = changes_argument(name, kwargs)
         first = args[:1] or tensors[:1]  # of several tensors, where a function changes a list
         asked = asked_device(name, args, kwargs)
@@ -225,6 +246,7 @@ class EagerRunner(Interceptor):
             args, kwargs = self._sent.taken(name, args, kwargs, device)
             if device is not None and known[1] in self._reaching:
                 call = Together(self._sent, device, from_host=name in TRANSFORMS).around(call)
+        repeats = not (changes or on_host or known[1] in self._reaching or name == DIFFERENTIATES)
         out = kwargs.get("out")
         if self._sent.may_be_read and (changes or out is not None or known[1] in self._changing):
             for tensor in tensors_in(first if changes else tensors if out is None else out):
@@ -234,7 +256,8 @@ class EagerRunner(Interceptor):
         own_stream = device is not None and device.own_stream is not None
         if own_stream and name in STAY and is_host(asked):
             args = (self._sent.sent_home(args[0], _CPU), *args[1:])
-        out = self._computed(call, args, kwargs, device)
+        operation = Operation(known[1], call, before, None, repeats)
+        out = self._operated(operation, args, kwargs, device)
         self._sent.mark(out, device)
         if changes and args:
             self._sent.changed_back(first, args[:1])
@@ -245,6 +268,19 @@ class EagerRunner(Interceptor):
             self._sent.keep_on_host(out)
         self._made(known[1], out, device)
         return out
+
+    def _arguments(self, args: Any, kwargs: Any) -> list[torch.Tensor] | None:
+        if self._second is None:
+            return None
+        return list(tensors_in((args, tuple(kwargs.values()))))
+
+    def _operated(
+        self, operation: Operation, args: Any, kwargs: Any, device: LogicalDevice | None
+    ) -> Any:
+        """Run an operator, of which some run again in the backward."""
+        if self._second is None or device is None or operation.given is None:
+            return self._computed(operation.call, args, kwargs, device)
+        return self._second.run(operation, args, kwargs, device)
 
     def _computed(
         self, call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice | None

@@ -6,7 +6,7 @@ Read off a recorded step, before anything runs (Paper 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from baechi.torch.base.devices import LogicalDevice
@@ -20,12 +20,19 @@ def called_units(captured: Capture) -> dict[str, Any]:
     return dict.fromkeys(sorted(captured.units))
 
 
-def units_of(captured: Capture, device_of: Mapping[str, Device]) -> dict[str, Device | None]:
-    """Return the modules that run as one piece, and where; None where each call may differ."""
+def units_of(
+    captured: Capture, device_of: Mapping[str, Device], apart: Collection[int] = ()
+) -> dict[str, Device | None]:
+    """Return the modules that run as one piece, and where; None where each call may differ.
+
+    Those that have an operator of `apart` inside do not, unless it is one itself.
+    """
     units = called_units(captured)
     inside = _inside(captured)
     made = _made_of_values(captured)
     for path, members in inside.items():
+        if not set(members).isdisjoint(apart) and path not in units:
+            continue
         if path not in captured.entries and path not in units:
             continue
         found = {device_of.get(captured.ops[i].key) for i in members}

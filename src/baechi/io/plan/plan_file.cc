@@ -285,9 +285,9 @@ class PlanBinder {
     if (document.plan.micro_batches > 1)
       json_.fail_at(document.recomputed.front().offset, "$.recomputed",
                     "operators run a second time in steps of one micro-batch only");
-    if (document.plan.order != ExecutionOrder::kPlanned)
+    if (document.plan.order == ExecutionOrder::kNone)
       json_.fail_at(document.recomputed.front().offset, "$.recomputed",
-                    "operators run a second time in the planned order only");
+                    "operators run a second time in the planned order or that of the program");
     if (document.num_operators != graph_.num_ops())
       json_.fail_at(document.num_operators_offset, "$.graph.operators",
                     "the graph has " + std::to_string(graph_.num_ops()) + " operators");
