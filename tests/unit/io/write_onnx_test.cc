@@ -64,7 +64,8 @@ TEST_CASE("write_onnx: another graph's model is refused") {
   CHECK_THROWS_WITH_AS(placed_onnx(other, "o.onnx", graph, plan),
                        "o.onnx: node 'other' is not in the planned graph", InputError);
   CHECK_THROWS_WITH_AS(placed_onnx("{}", "o.onnx", graph, plan),
-                       "o.onnx: only an ONNX model can be written as one", InputError);
+                       "o.onnx: only an ONNX model can be written as one: give the .onnx file",
+                       InputError);
 }
 
 }  // namespace
