@@ -149,7 +149,7 @@ def check_recompute(asked: Request) -> None:
     """Raise InputError where operators are to run again in a way that does not run them so."""
     if asked.recompute not in RECOMPUTE:
         raise InputError(f"recompute is one of {', '.join(RECOMPUTE)}, not {asked.recompute!r}")
-    given = asked.plan is not None and bool(asked.plan.recomputed)
+    given = asked.plan is not None and bool(plan_given(asked.plan).recomputed)
     if not given and asked.recompute != "all":
         return
     what = (

@@ -54,7 +54,9 @@ def test_graphs_mark_what_a_second_run_would_not_make_again() -> None:
     captured = baechi.torch.capture(model, torch.randn(4, 8))
     graph = graph_of(captured, estimate(captured, {"gpu": "a100"})).graph
     marked = {graph[name].kind for name in graph.names if not graph[name].recompute}
-    assert marked == {"Dropout", "BatchNorm1d", "ReLU"}
+    assert marked == {"Dropout", "BatchNorm1d", "ReLU", "Linear", "sum"}  # returned, and the loss
+    assert graph["0"].recompute
+    assert not graph["4"].recompute
 
 
 def test_private_names_of_this_torch_are_as_expected() -> None:

@@ -192,7 +192,10 @@ def test_models_with_second_runs_train_as_on_one_device(name: str) -> None:
 def test_any_model_with_second_runs_trains_as_on_one_device(name: str) -> None:
     if name == "turns":
         pytest.skip("nothing of it can run again: it is one unit")
-    trains_alike(built(ALL[name]).double(), with_doubles(ALL[name].inputs(2)), 3)
+    model = built(ALL[name])
+    if name == "mixtral":
+        model.set_experts_implementation("eager")  # the other product has no doubles
+    trains_alike(model.double(), with_doubles(ALL[name].inputs(2)), 3)
 
 
 def test_random_numbers_averages_and_changes_in_place_happen_once() -> None:
