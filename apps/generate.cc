@@ -171,9 +171,10 @@ Run declare(OptionSet& set) {
   auto options = std::make_shared<Options>();
   GenerateRequest& request = options->request;
   set.add("model", options->model, "Which graph; --list names them").type_name("MODEL");
-  add_number_option(set, "--batch",
-                    "Mini-batch size; where a step is cut into micro-batches, the size of one",
-                    request.batch);
+  add_number_option(set, "--batch", "Mini-batch size", request.batch);
+  add_number_option(set, "--micro-batches",
+                    "Cut the mini-batch into so many: the graph is of one micro-batch",
+                    request.micro_batches);
   add_number_option(set, "--length", "Tokens per sequence", request.length);
   add_number_option(set, "--layers", "Layers (of encoder and of decoder)", request.layers);
   add_number_option(set, "--operators", "Operators of a synthetic graph", request.operators);

@@ -675,9 +675,9 @@ def place_for(graph: Graph, cluster: Cluster, objective: str, options: dict) -> 
 def objectives() -> dict[str, str]:
     """The names of all objectives of score and place_for, and what they are."""
 
-def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None) -> Graph:
+def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None, micro_batches: int | None = None) -> Graph:
     """
-    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other.
+    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other. With `micro_batches` the graph is of one of so many equal parts of the batch.
     """
 
 def models() -> dict[str, str]:

@@ -22,8 +22,10 @@ void bind_generate(nb::module_& m) {
       [](const std::string& model, std::optional<std::int64_t> batch,
          std::optional<std::int64_t> length, std::optional<std::int64_t> layers,
          std::optional<std::int64_t> operators, std::optional<std::uint64_t> seed,
-         const std::optional<std::string>& device, std::optional<bool> training) {
+         const std::optional<std::string>& device, std::optional<bool> training,
+         std::optional<std::int64_t> micro_batches) {
         GenerateRequest request{.batch = batch,
+                                .micro_batches = micro_batches,
                                 .length = length,
                                 .layers = layers,
                                 .operators = operators,
@@ -38,10 +40,11 @@ void bind_generate(nb::module_& m) {
       },
       "model"_a, nb::kw_only(), "batch"_a = nb::none(), "length"_a = nb::none(),
       "layers"_a = nb::none(), "operators"_a = nb::none(), "seed"_a = nb::none(),
-      "device"_a = nb::none(), "training"_a = nb::none(),
+      "device"_a = nb::none(), "training"_a = nb::none(), "micro_batches"_a = nb::none(),
       "A synthetic graph: see models(). `device` names the presets that costs are estimated for, "
       "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training "
-      "or one forward pass, where the model's default is the other.");
+      "or one forward pass, where the model's default is the other. With `micro_batches` the graph "
+      "is of one of so many equal parts of the batch.");
   m.def(
       "models",
       [] {

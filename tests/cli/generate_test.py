@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import baechi
 from tests.conftest import Run
 
 
@@ -60,6 +61,11 @@ def test_the_seed_decides(run: Run) -> None:
         (["chain", "--batch", "3"], "'chain' has no option batch"),
         (["gnmt", "--batch", "0"], "--batch: expected a whole number from 1 to"),
         (["gnmt", "--batch", "many"], "--batch"),
+        (
+            ["gnmt", "--batch", "128", "--micro-batches", "3"],
+            "of 128: the number must divide",
+        ),
+        (["chain", "--micro-batches", "2"], "'chain' has no option micro-batches"),
         (["gnmt", "--device", "gpu=abacus"], "unknown device 'abacus'"),
         (["llama", "--precision", "fp8"], "known: fp32, tf32, fp16, bf16"),
         (["llama", "--training", "--inference"], "--inference"),
@@ -72,6 +78,15 @@ def test_what_cannot_be_is_refused_in_one_line(run: Run, arguments: list[str], w
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def test_the_graph_is_of_one_micro_batch(run: Run) -> None:
+    whole = run("generate", "llama", "--layers", "2", "--batch", "8").stdout
+    part = run("generate", "llama", "--layers", "2", "--batch", "2").stdout
+    cut = run("generate", "llama", "--layers", "2", "--batch", "8", "--micro-batches", "4").stdout
+    assert cut == part != whole
+    graph = baechi.generate("llama", layers=2, batch=8, micro_batches=4)
+    assert len(graph) == len(json.loads(part)["operators"])
 
 
 def test_devices_are_listed(run: Run) -> None:

@@ -22,13 +22,22 @@ void take(Value& into, const std::optional<Value>& asked) {
   if (asked.has_value()) into = *asked;
 }
 
+std::int64_t size_of_part(std::int64_t batch, std::int64_t parts) {
+  if (parts >= 1 && batch % parts == 0) return batch / parts;
+  throw InputError(std::to_string(parts) + " micro-batches of a batch of " + std::to_string(batch) +
+                   ": the number must divide it");
+}
+
 // What the request asks for, where these options have it.
 template <class Options>
 Options asked_of(const GenerateRequest& request, Options options = {}) {
   take(options.costing.kinds, request.kinds);
   take(options.costing.precision, request.precision);
   options.costing.cancel = request.cancel;
-  if constexpr (requires { options.batch; }) take(options.batch, request.batch);
+  if constexpr (requires { options.batch; }) {
+    take(options.batch, request.batch);
+    options.batch = size_of_part(options.batch, request.micro_batches.value_or(1));
+  }
   if constexpr (requires { options.length; }) take(options.length, request.length);
   if constexpr (requires { options.layers; }) take(options.layers, request.layers);
   if constexpr (requires { options.training; }) take(options.training, request.training);
@@ -65,20 +74,21 @@ constexpr GeneratorEntry kGenerators[] = {
     {"layered", "random layers, operators that read a few of the layers before",
      "operators seed precision", made<SyntheticOptions, generate_layered>},
     {"gnmt", "machine translation as the paper trains it, unrolled LSTM layers with attention",
-     "batch length layers precision", made<GnmtOptions, generate_gnmt>, gnmt_size},
+     "batch micro-batches length layers precision", made<GnmtOptions, generate_gnmt>, gnmt_size},
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
-     "batch precision", made<InceptionV3Options, generate_inception_v3>},
+     "batch micro-batches precision", made<InceptionV3Options, generate_inception_v3>},
     {"transformer", "machine translation as the paper trains it, attention only",
-     "batch length layers precision", made<TransformerOptions, generate_transformer>,
+     "batch micro-batches length layers precision", made<TransformerOptions, generate_transformer>,
      per_layer<1250>},
     {"llama", "decoder-only language model of Llama 3 8B's sizes, modules, fp16",
-     "batch length layers training precision", made<LlamaOptions, generate_llama>, per_layer<15>},
+     "batch micro-batches length layers training precision", made<LlamaOptions, generate_llama>,
+     per_layer<15>},
     {"moe", "language model of Mixtral 8x7B's sizes: experts side by side, modules, fp16",
-     "batch length layers training precision", moe, per_layer<46>},
+     "batch micro-batches length layers training precision", moe, per_layer<46>},
     {"unet", "image segmentation: down and up again with connections across, modules",
-     "batch layers training precision", made<UnetOptions, generate_unet>},
+     "batch micro-batches layers training precision", made<UnetOptions, generate_unet>},
     {"two-tower", "recommender: two branches, large embedding tables, modules",
-     "batch layers training precision", made<TwoTowerOptions, generate_two_tower>},
+     "batch micro-batches layers training precision", made<TwoTowerOptions, generate_two_tower>},
 };
 
 bool listens(const GeneratorEntry& generator, std::string_view option) {
@@ -110,6 +120,7 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     known += (known.empty() ? "" : ", ") + std::string(generator.name);
     if (generator.name != name) continue;
     check_option(generator, "batch", request.batch.has_value());
+    check_option(generator, "micro-batches", request.micro_batches.has_value());
     check_option(generator, "length", request.length.has_value());
     check_option(generator, "layers", request.layers.has_value());
     check_option(generator, "operators", request.operators.has_value());

@@ -17,6 +17,7 @@ namespace baechi {
 // the generator has not is an InputError.
 struct GenerateRequest {
   std::optional<std::int64_t> batch = {};
+  std::optional<std::int64_t> micro_batches = {};  // the graph is of one of so many equal parts
   std::optional<std::int64_t> length = {};
   std::optional<std::int64_t> layers = {};
   std::optional<std::int64_t> operators = {};

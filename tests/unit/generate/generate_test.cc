@@ -25,7 +25,7 @@ TEST_CASE("generate: unknown graphs and options that a graph does not have are n
   CHECK(error_of("chain", {.batch = 3}) ==
         "'chain' has no option batch; it has: operators seed precision");
   CHECK(error_of("inception-v3", {.length = 3}) ==
-        "'inception-v3' has no option length; it has: batch precision");
+        "'inception-v3' has no option length; it has: batch micro-batches precision");
   CHECK(error_of("gnmt", {.layers = 1}) == "gnmt: layers must be at least 2, not 1");
 }
 
@@ -103,6 +103,8 @@ TEST_CASE("generate: every graph listens to the options it lists, and has costs 
     if (listens("length")) CHECK(changed((other.length = 9, other)));
     other = request;
     if (listens("batch")) CHECK(changed((other.batch = 3, other)));
+    other = request;
+    if (listens("micro-batches")) CHECK(changed((other.micro_batches = 2, other)));
     other = request;
     if (listens("seed")) CHECK(changed((other.seed = 7, other)));
     other = request;
