@@ -132,7 +132,7 @@ constexpr std::string_view kWhole[] = {"PartitionedCall", "RecordInput", "Remote
 
 // TensorFlow's own transfers, functions and collectives begin so; what it fuses begins otherwise.
 bool is_internal(std::string_view kind) {
-  return kind.starts_with("_") && !kind.starts_with("_Mkl") && !kind.starts_with("_Fused");
+  return kind.starts_with('_') && !kind.starts_with("_Mkl") && !kind.starts_with("_Fused");
 }
 
 }  // namespace
