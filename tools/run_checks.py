@@ -355,8 +355,7 @@ def run_pytest(ctx: Context, *arguments: str | Path, env: dict[str, str] | None 
         for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", last):
             name = "failed" if word.startswith("error") else word
             setattr(ctx, name, getattr(ctx, name) + int(number))
-        if left := re.search(r"(\d+) deselected", last):
-            ctx.notes.append(f"{left[1]} left out, which --all runs")
+        ctx.notes += re.findall(r"^left out: .*", ctx.log.read_text(), re.MULTILINE)
     print(text.strip().splitlines()[-1])
 
 

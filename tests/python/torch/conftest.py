@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 _FILE = pytest.StashKey[Path]()  # whose tests run
+_LEFT_OUT = pytest.StashKey[int]()
 MANY = 100  # tests, for which it pays to import beforehand what most of them import
 
 
@@ -41,10 +43,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Freeze what there is before the first test of a file: what is imported stays.
 
     Then it is none of what the collector, which many tests and every recording call, goes through
-    each time. Nothing of a test lives then, so nothing is frozen that has to be collected.
+    each time. What the tests of other files left and nobody has any more is collected first.
     """
     if item.config.stash.get(_FILE, None) != item.path:
         item.config.stash[_FILE] = item.path
+        gc.unfreeze()
         gc.collect()
         gc.freeze()
 
@@ -67,6 +70,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left if repeats and (first + met[test]) % 3 else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left out"] = len(left)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over from a process of pytest-xdist how many tests it left out, as all did."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many tests were left out, which pytest-xdist does not."""
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"left out: {left_out} tests, which --all runs")
 
 
 @pytest.fixture(autouse=True)

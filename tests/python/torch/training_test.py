@@ -251,7 +251,8 @@ def test_a_model_is_placed_once() -> None:
 def test_the_backward_is_in_one_thread_as_long_as_a_model_is_placed() -> None:
     one, other = built(CASES["inception"]), built(CASES["resnet"])
     enabled = torch._C._is_multithreading_enabled
-    gc.collect()  # models of other tests that were never restored
+    gc.unfreeze()  # models of other tests that were never restored
+    gc.collect()
     first = scattered(one, CASES["inception"].inputs(2))
     second = scattered(other, CASES["resnet"].inputs(2))
     assert not enabled()
