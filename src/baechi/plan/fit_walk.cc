@@ -9,6 +9,7 @@
 
 #include "baechi/base/id.h"
 #include "baechi/base/random.h"
+#include "baechi/graph/topological_order.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/simulate/simulator.h"
 
@@ -72,8 +73,7 @@ class Walk {
       for (const OpId op : units_[unit].ops) placed_.device[op] = device;
     }
     if (options_.order == ExecutionOrder::kPlanned) return draw_sequence();
-    const auto program = costs_.graph().topological_order();
-    sequence_.assign(program.begin(), program.end());
+    sequence_ = program_order(costs_.graph());
   }
 
   // Now the operator that became free last, now any that is free.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "baechi/base/assert.h"
+#include "baechi/graph/topological_order.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/optimize/plan_order.h"
 
@@ -47,7 +48,7 @@ void LocalSearch::restart(const PlacedGraph& placed) {
   if (order_ == ExecutionOrder::kPlanned)
     number_ranks(plan_order(costs_->graph(), *placed.order));
   else
-    number_ranks(costs_->graph().topological_order());
+    number_ranks(program_order(costs_->graph()));
   ++evaluations_;
   const Time start = makespan();
   BAECHI_ASSERT(fits(), "refine starts from a plan that fits");

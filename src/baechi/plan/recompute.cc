@@ -101,7 +101,7 @@ class Planning {
     return lower_bounds(CostModel(costs_.graph(), room_), request_.place.cancel);
   }
 
-  // Every region runs again.
+  // Every region runs again; where the order was lost, it need not fit.
   std::optional<RecomputePlan> all() { return all_with(request_.budget * kStarts); }
   Recomputed plan_all(PlanTimes* times);
 
@@ -142,9 +142,10 @@ std::optional<RecomputePlan> Planning::all_with(double budget) {
   PlanResult result = make_plan(costs, quick(budget));
   auto* made = std::get_if<Plan>(&result);
   if (made == nullptr) return std::nullopt;
+  // Operators that take no time may run in an order that cannot be read off the schedule: the order
+  // that is read may be another one, which need not fit.
   plan.placed = placed_graph_of(*made, *plan.graph);
-  plan.makespan = made->makespan();
-  for (const PlanDevice& device : made->devices) plan.peaks.push_back(device.peak);
+  search_.measure(plan, costs);
   return plan;
 }
 
@@ -239,7 +240,7 @@ std::optional<RecomputePlan> Planning::find_in_planned_order(const Plan* without
   }
   if (std::optional<RecomputePlan> whole = all()) {
     keep(search_.fit(search_.start_of(*whole)));
-    keep(std::move(whole));
+    if (whole->fits()) keep(std::move(whole));
   }
   if (found.empty()) return std::nullopt;
   const auto shortest = [&] {

@@ -55,6 +55,8 @@ class RecomputeSearch {
   IdVector<OpId, bool> all() const;
 
   RecomputeStart start_of(const RecomputePlan& plan) const;
+  // Simulates what is placed; `costs` are of its graph.
+  void measure(RecomputePlan& plan, const CostModel& costs) const;
   std::int64_t work_left() const { return work_; }
 
  private:
@@ -63,7 +65,6 @@ class RecomputeSearch {
                       const SecondRuns::Leads& leads = {});
   RecomputePlan squeezed(RecomputePlan plan, const RecomputeStart& start);
   std::optional<RecomputePlan> repaired(RecomputePlan plan);
-  void measure(RecomputePlan& plan, const CostModel& costs) const;
   Chosen chosen_in(const RecomputePlan& plan) const;
 
   const CostModel& costs_;

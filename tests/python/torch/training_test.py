@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import io
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import baechi.torch.sim as sim
 import torch
+from baechi.torch.base._private_autograd import one_backward_thread
 from baechi.torch.placing import assign
 from random_placement import placed_at_random
 from torch import nn
@@ -248,11 +248,14 @@ def test_a_model_is_placed_once() -> None:
     scattered(model, case.inputs(2)).restore()
 
 
-def test_the_backward_is_in_one_thread_as_long_as_a_model_is_placed() -> None:
+def test_the_backward_is_in_one_thread_as_long_as_a_model_is_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one, other = built(CASES["inception"]), built(CASES["resnet"])
     enabled = torch._C._is_multithreading_enabled
-    gc.unfreeze()  # models of other tests that were never restored
-    gc.collect()
+    # Models of other tests may still be placed: libraries hold on to them.
+    monkeypatch.setattr(one_backward_thread, "_who", {})
+    torch._C._set_multithreading_enabled(True)
     first = scattered(one, CASES["inception"].inputs(2))
     second = scattered(other, CASES["resnet"].inputs(2))
     assert not enabled()

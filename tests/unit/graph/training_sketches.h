@@ -43,19 +43,21 @@ inline OpGraph three_layers() {
 
 // `layers` operators after an input, each reading one or two of those before it (a chain: the one
 // before), and their backward in the opposite order; times and bytes are drawn.
-inline OpGraph random_training(std::uint64_t seed, std::size_t layers, bool chain) {
+inline OpGraph random_training(std::uint64_t seed, std::size_t layers, bool chain,
+                               bool some_idle = false) {
   Random random(seed);
   OpGraphBuilder builder("training");
   const auto drawn = [&](std::uint64_t most) {
     return static_cast<std::int64_t>(1 + random.below(most));
   };
+  const auto time = [&] { return Time(some_idle && random.below(3) == 0 ? 0 : drawn(20)); };
   std::vector<OpId> forward{builder.add_operator({.name = "x"})};
   builder.set_time(forward[0], "gpu", Time(0));
   std::vector<TensorId> made{builder.add_output(forward[0], Bytes(1))};
   std::vector<std::vector<std::size_t>> reads(layers + 1);
   for (std::size_t i = 1; i <= layers; ++i) {
     const OpId op = builder.add_operator({.name = "f" + std::to_string(i)});
-    builder.set_time(op, "gpu", Time(drawn(20)));
+    builder.set_time(op, "gpu", time());
     reads[i].push_back(i - 1);
     if (!chain && i > 1 && random.below(2) == 0) reads[i].push_back(random.below(i - 1));
     for (const std::size_t from : reads[i]) builder.connect(made[from], op);
@@ -65,7 +67,7 @@ inline OpGraph random_training(std::uint64_t seed, std::size_t layers, bool chai
   std::vector<std::vector<TensorId>> gradients(layers + 1);
   for (std::size_t i = layers; i >= 1; --i) {
     const OpId op = builder.add_operator({.name = "b" + std::to_string(i), .forward = forward[i]});
-    builder.set_time(op, "gpu", Time(drawn(20)));
+    builder.set_time(op, "gpu", time());
     if (i == layers) builder.connect(made[i], op);
     for (const TensorId gradient : gradients[i]) builder.connect(gradient, op);
     for (const std::size_t from : reads[i]) {

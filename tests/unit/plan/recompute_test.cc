@@ -15,11 +15,13 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/topological_order.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
 #include "baechi/plan/keep_or_recompute.h"
+#include "baechi/plan/refine.h"
 #include "baechi/plan/second_runs.h"
 #include "baechi/plan/step_plan.h"
 #include "baechi/study/second_run_facts.h"
@@ -237,6 +239,64 @@ TEST_CASE("recompute: in program order a second run stands right before its firs
   }
 }
 
+// Layers with updates that the file has at its end, and which could run before.
+OpGraph with_updates_at_the_end(std::size_t layers) {
+  OpGraphBuilder builder("training");
+  const auto add = [&](const std::string& name, OperatorSpec spec) {
+    spec.name = name;
+    const OpId op = builder.add_operator(spec);
+    builder.set_time(op, "gpu", Time(5));
+    return op;
+  };
+  std::vector<OpId> forward, backward;
+  std::vector<TensorId> kept, gradients;
+  for (std::size_t i = 0; i < layers; ++i) {
+    forward.push_back(add("f" + std::to_string(i), {.name = {}}));
+    if (i > 0) builder.connect(kept.back(), forward.back());
+    kept.push_back(builder.add_output(forward.back(), Bytes(20)));
+  }
+  for (std::size_t i = layers; i-- > 0;) {
+    backward.push_back(add("b" + std::to_string(i), {.name = {}, .forward = forward[i]}));
+    builder.connect(kept[i], backward.back());
+    if (!gradients.empty()) builder.connect(gradients.back(), backward.back());
+    gradients.push_back(builder.add_output(backward.back(), Bytes(30)));
+  }
+  for (std::size_t i = 0; i < layers; ++i)
+    builder.connect(gradients[i], add("u" + std::to_string(i), {.name = {}, .backward = true}));
+  return std::move(builder).build();
+}
+
+// Second runs have the last numbers and places in the middle of the program.
+TEST_CASE("recompute: a search in program order is in the order that runs") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const OpGraph graph = with_updates_at_the_end(5);
+    IdVector<OpId, bool> chosen(graph.num_ops());
+    for (const OpId op : graph.ops()) chosen[op] = random.below(2) == 0;
+    const OpGraph step =
+        recomputing(graph, SecondRuns(graph).in(in_file_order(graph), chosen).again);
+    const auto executed = [&](const PlacedGraph& placed) {
+      return as_executed(placed, ExecutionOrder::kProgram, step, 2);
+    };
+    PlacedGraph start{Placement(step.num_ops(), kGpu0), std::nullopt};
+    for (const OpId op : step.ops())
+      start.device[op] = DeviceId(static_cast<std::size_t>(random.below(2)));
+    start = executed(start);
+    const Cluster ample = devices(2, Bytes(1'000'000));
+    const Trace started = simulate(CostModel(step, ample), start);
+    const Cluster cluster =
+        devices(2, std::max(started.devices[kGpu0].peak, started.devices[DeviceId(1)].peak));
+    const CostModel costs(step, cluster);
+    const Refined found =
+        refine(costs, Units(costs), start, {.work = 20'000, .order = ExecutionOrder::kProgram});
+    const Trace trace = simulate(costs, executed(found.placed));
+    CHECK(found.evaluations > 0);
+    CHECK(trace.schedule.makespan == found.makespan);
+    CHECK(!find_overflow(trace, cluster).has_value());
+  }
+}
+
 TEST_CASE("recompute: plans in program order fit, and are verified in it") {
   int found = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
@@ -250,6 +310,25 @@ TEST_CASE("recompute: plans in program order fit, and are verified in it") {
     const Plan* plan = std::get_if<Plan>(&made.result);
     if (plan == nullptr) continue;
     CHECK(plan->order == ExecutionOrder::kProgram);
+    CHECK(check_plan(made.graph_of_one(), made.step.graph, *plan).empty());
+    if (!plan->recomputed.empty()) ++found;
+  }
+  CHECK(found >= 10);
+}
+
+// Their order cannot be read off a schedule.
+TEST_CASE("recompute: operators that take no time are no reason for a plan that does not fit") {
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_training(seed, 8, false, true);
+    const Bytes need = need_of_one(graph);
+    const Cluster cluster = devices(2 + seed % 2, Bytes(need.count() / 2));
+    PlanRequest request = asking(Recompute::kAuto);
+    if (seed % 4 < 2) request.place.order = ExecutionOrder::kProgram;
+    const StepPlan made = planned(graph, cluster, request);
+    const Plan* plan = std::get_if<Plan>(&made.result);
+    if (plan == nullptr) continue;
     CHECK(check_plan(made.graph_of_one(), made.step.graph, *plan).empty());
     if (!plan->recomputed.empty()) ++found;
   }
