@@ -257,7 +257,7 @@ case $command in
     ;;
   stub)
     setup_checks stub
-    quietly "$python" -m nanobind.stubgen -q -m baechi._core -o python/baechi/_core.pyi
+    "$python" tools/write_stub.py >python/baechi/_core.pyi
     "$python" tools/write_options.py >python/baechi/options.py
     "$python" tools/write_command.py >docs/reference/command.md
     exec "$python" tools/check_paper_map.py --fix

@@ -68,10 +68,9 @@ void add_graph_argument(OptionSet& set, GraphArgument& argument) {
 
 void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
   set.add("--costs", argument.costs,
-          "What operators cost: a profile that was measured, for any graph; and for ONNX "
-          "and GraphDef the presets to estimate by where that has no answer, by device kind, as "
-          "in gpu=rtx3090,cpu=cpu (baechi generate --list-devices names them). May be "
-          "given several times")
+          "What operators cost. FILE is a profile that was measured, for any graph. KIND=PRESET, "
+          "as in gpu=rtx3090,cpu=cpu, estimates what no profile says, for ONNX and GraphDef; "
+          "baechi generate --list-devices names the presets. May be given several times")
       .check(check_path)
       .repeatable()
       .type_name("FILE|KIND=PRESET,...");

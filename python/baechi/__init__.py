@@ -12,6 +12,7 @@ no framework and no NumPy. The framework adapters are the subpackages ``baechi.t
 ``baechi.tensorflow``, imported on their own; ``baechi.networkx`` converts from and to NetworkX.
 """
 
+from baechi import arguments  # noqa: F401 before all else: it explains what the core refuses
 from baechi._core import (
     Cluster,
     Device,

@@ -717,3 +717,6 @@ def export_formats() -> dict[str, str]:
 
 def write_text(path: str | os.PathLike, text: str) -> None:
     """Writes a file, atomically."""
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file, atomically."""

@@ -45,9 +45,9 @@ class StudyOptions(ObjectiveOptions, total=False):
         threads: Threads of the search; they change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: For every random choice. By default 1.
-        micro_batches: Of how many micro-batches a step consists, each as large as the graph is or a
-            part of the mini-batch; of several numbers, or of all with auto, the one that is
-            fastest: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
+            mini-batch a part of it. Of several numbers, or of those that auto tries, the fastest is
+            taken: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
         mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
             up. By default none.
 
@@ -88,9 +88,9 @@ class PlaceOptions(StudyOptions, total=False):
         robust: Choose, of the plans that the methods make, the one with the shortest worst step
             when costs are off by up to so much: a part from 0 to 1, such as 0.2 or 20%. By default
             none.
-        micro_batches: Of how many micro-batches a step consists, each as large as the graph is or a
-            part of the mini-batch; of several numbers, or of all with auto, the one that is
-            fastest: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
+            mini-batch a part of it. Of several numbers, or of those that auto tries, the fastest is
+            taken: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
         mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
             up. By default none.
         recompute: Which operators of the forward pass run a second time before their backward needs

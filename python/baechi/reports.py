@@ -79,5 +79,5 @@ def export_onnx(
     except _core.InputError as error:  # which knows the bytes, not the file
         words = str(error).replace("<bytes>", os.fspath(model), 1)
         raise _core.InputError(words) from None
-    Path(path).write_bytes(placed)
+    _core.write_bytes(path, placed)
     return Path(path)

@@ -92,7 +92,8 @@ void bind_cluster(nb::module_& m) {
           "Beside others of its kind: an operator takes time / speed.")
       .def("__repr__", [](const Device& d) { return "Device('" + d.name + "')"; });
 
-  nb::class_<ClusterHandle>(m, "Cluster", "Devices and the links between them. Immutable.")
+  nb::class_<ClusterHandle>(m, "Cluster", nb::type_slots(kLooksUpInit),
+                            "Devices and the links between them. Immutable.")
       .def(
           "__init__",
           [](ClusterHandle* self, const std::string& text, std::optional<std::string> link,

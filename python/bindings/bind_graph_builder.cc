@@ -107,7 +107,7 @@ OpId BuilderHandle::add(const AddedOperator& added) {
 }  // namespace
 
 void bind_graph_builder(nb::module_& m) {
-  nb::class_<BuilderHandle>(m, "GraphBuilder",
+  nb::class_<BuilderHandle>(m, "GraphBuilder", nb::type_slots(kLooksUpInit),
                             "Collects operators and edges, and checks them into a Graph.")
       .def(
           "__init__",

@@ -96,6 +96,12 @@ void bind_report(nb::module_& m) {
         write_text_file(path, text);
       },
       "path"_a, "text"_a, "Writes a file, atomically.");
+  m.def(
+      "write_bytes",
+      [](const std::filesystem::path& path, const nb::bytes& content) {
+        write_text_file(path, {content.c_str(), content.size()});
+      },
+      "path"_a, "content"_a, "Writes a file, atomically.");
 }
 
 }  // namespace baechi::python

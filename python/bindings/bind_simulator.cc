@@ -76,7 +76,8 @@ class SimulatorHandle {
 
 void bind_simulator(nb::module_& m) {
   nb::class_<SimulatorHandle>(
-      m, "Simulator", "Replays many placements of one graph: what a search of your own needs.")
+      m, "Simulator", nb::type_slots(kLooksUpInit),
+      "Replays many placements of one graph: what a search of your own needs.")
       .def(nb::init<const GraphHandle&, const ClusterHandle&>(), "graph"_a, "cluster"_a)
       .def("run", &SimulatorHandle::run, "devices"_a.noconvert(),
            "The step time in nanoseconds and the bytes that each device holds at its peak, for an "

@@ -104,11 +104,19 @@ std::vector<std::pair<std::string, T>> items_of(const nanobind::mapping& mapping
     std::pair<std::string, T> entry;
     if (!nanobind::try_cast(item[0], entry.first, false) ||
         !nanobind::try_cast(item[1], entry.second, false))
-      throw nanobind::type_error(what);
+      throw nanobind::type_error((std::string(what) + ", and " + nanobind::repr(item[0]).c_str() +
+                                  " has a " +
+                                  nanobind::str(item[1].type().attr("__name__")).c_str())
+                                     .c_str());
     items.push_back(std::move(entry));
   }
   return items;
 }
+
+// For classes with a constructor: calling the class looks __init__ up, as in classes of Python, so
+// that the package can put a function before it (baechi/arguments.py).
+inline constexpr int kVectorcallSlot = 82;  // Py_tp_vectorcall, a name from 3.14 on
+inline constexpr PyType_Slot kLooksUpInit[] = {{kVectorcallSlot, nullptr}, {0, nullptr}};
 
 void bind_errors(nanobind::module_& m);
 void bind_graph(nanobind::module_& m);

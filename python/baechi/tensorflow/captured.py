@@ -7,9 +7,9 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from baechi._core import write_bytes
 from baechi.tensorflow import _private
 from baechi.tensorflow.pins import asked_devices
 from baechi.tensorflow.tracing import batch_size_of
@@ -55,7 +55,7 @@ class Captured:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the GraphDef, for `baechi place`."""
-        Path(path).write_bytes(self.graph_def)
+        write_bytes(path, self.graph_def)
 
 
 def captured_function(

@@ -134,9 +134,9 @@ constexpr std::array kOptions{
                   .implied = "20%"},
     PlannerOption{.name = "micro_batches",
                   .help =
-                      "Of how many micro-batches a step consists, each as large as the graph is "
-                      "or a part of the mini-batch; of several numbers, or of all with auto, "
-                      "the one that is fastest",
+                      "How many micro-batches a step has. Each is as large as the graph, or with "
+                      "a mini-batch a part of it. Of several numbers, or of those that auto "
+                      "tries, the fastest is taken",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
                   .least = 1,

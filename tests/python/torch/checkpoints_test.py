@@ -117,3 +117,66 @@ def test_spoiled_checkpoints_change_nothing(tmp_path: Path) -> None:
     first.save(tmp_path / "3")  # one that was left without `.metadata` is written anew
     second.load(tmp_path / "3")
     assert torch.equal(other[2].weight, model[2].weight)
+
+
+def test_where_nothing_can_be_written_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = placed(net(1))
+    (tmp_path / "file").write_text("")
+    inside = tmp_path / "file" / "c"
+    with pytest.raises(baechi.InputError, match=f"{inside}: cannot write a checkpoint: .*Not"):
+        here.save(inside)
+    with pytest.raises(baechi.InputError, match=f"{inside}: cannot write: Not a directory"):
+        here.report(inside)
+    with pytest.raises(baechi.InputError, match=f"{inside}: cannot write"):
+        baechi.torch.Costs({}, "estimated").save(inside)
+    with pytest.raises(baechi.InputError, match=f"{tmp_path / 'c'}: cannot open: No such file"):
+        baechi.torch.Costs.load(tmp_path / "c")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.distributed.checkpoint.FileSystemWriter, "write_data", full)
+    with pytest.raises(baechi.InputError, match=r"c: cannot write a checkpoint: .*No space left"):
+        here.save(tmp_path / "c")
+    with pytest.raises(baechi.InputError, match="is no checkpoint"):
+        here.load(tmp_path / "c")
+
+
+def test_a_state_of_another_kind_of_optimizer_is_refused(tmp_path: Path) -> None:
+    model = net(1)
+    here = placed(model)
+    adam = torch.optim.AdamW(model.parameters(), 0.01)
+    steps(model, adam, 1)
+    here.save(tmp_path / "c", optimizer=adam)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    steps(model, adam, 1)
+    for kind, said in ((torch.optim.SGD, "SGD needs 'momentum'"), (torch.optim.RMSprop, "alpha")):
+        other = kind(model.parameters(), 0.01)
+        with pytest.raises(baechi.InputError, match=f"another kind of optimizer: .*{said}"):
+            here.load(tmp_path / "c", optimizer=other)
+        with pytest.raises(baechi.InputError, match=said):
+            here.load_optimizer_state_dict(other, adam.state_dict())
+        assert not torch.equal(model.state_dict()["0.weight"], before["0.weight"])  # not loaded
+        steps(model, other, 1)
+    sgd = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    with pytest.raises(baechi.InputError, match="AdamW needs 'betas'"):
+        here.load_optimizer_state_dict(adam, sgd.state_dict())
+
+
+def test_a_state_of_an_older_version_or_with_a_schedule_is_of_the_same_kind() -> None:
+    model = net(1)
+    here = placed(model)
+    adam = torch.optim.AdamW(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(adam, 0.1, total_steps=5)
+    steps(model, adam, 1)
+    schedule.step()
+    old = adam.state_dict()
+    for name in ("decoupled_weight_decay", "fused", "capturable", "maximize"):
+        del old["param_groups"][0][name]
+    again = torch.optim.AdamW(model.parameters(), 0.5)
+    here.load_optimizer_state_dict(again, old)
+    here.load_optimizer_state_dict(again, adam.state_dict())
+    assert again.param_groups[0]["lr"] == adam.param_groups[0]["lr"]
+    steps(model, again, 1)

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi._core import Cluster, InputError, roofline_time
+from baechi._core import Cluster, InputError, roofline_time, write_text
 from baechi.presets import presets_of
 from baechi.progress import stage, warn
 from baechi.torch.base import _private
@@ -71,7 +71,7 @@ class Costs:
         """Write JSON."""
         ops = {key: dataclasses.asdict(cost) for key, cost in self.ops.items()}
         document = {"format": FORMAT, "source": self.source, "ops": ops}
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -82,6 +82,8 @@ class Costs:
                 raise InputError(f"{path}: not costs of this version but {document['format']!r}")
             ops = {key: OpCost(**cost) for key, cost in document["ops"].items()}
             return cls(ops, document["source"])
+        except OSError as error:
+            raise InputError(f"{os.fspath(path)}: cannot open: {error.strerror}") from None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a file of costs: {error!r}") from None
 

@@ -7,10 +7,11 @@ versions lie beside them. What makes a folder a checkpoint, `.metadata`, is writ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from baechi import __version__
-from baechi._core import InputError, Plan
+from baechi._core import InputError, Plan, write_text
 
 METADATA = ".metadata"
 _OPTIMIZER = "optimizer"
@@ -130,12 +131,24 @@ def check_can_be_written(folder: Path, model: Mapping[str, Any]) -> None:
         )
 
 
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise InputError that names the folder where the system refuses to write."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write a checkpoint: {error}") from error
+    except dcp.CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise InputError(f"{folder}: cannot write a checkpoint: {first}") from error
+
+
 def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> None:
     """Write what this process has; `group`: of all that write, None: this one alone."""
     state: dict[str, Any] = {"model": model}
     if optimizer is not None:
         state[_OPTIMIZER] = optimizer
-    with warnings.catch_warnings():
+    with _writing(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that one process writes
         writer = dcp.FileSystemWriter(folder)
         dcp.save(state, storage_writer=writer, process_group=group, no_dist=group is None)
@@ -143,15 +156,10 @@ def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> No
 
 def write_beside(folder: Path, plan: Plan | None, about: dict[str, Any]) -> None:
     """Write the plan and the versions."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     versions = {"baechi": __version__, "torch": torch.__version__}
-    _write(folder / "baechi.json", json.dumps({**versions, **about}, indent=2) + "\n")
+    write_text(folder / "baechi.json", json.dumps({**versions, **about}, indent=2) + "\n")
     if plan is not None:
-        _write(folder / "plan.json", plan.to_json())
-        _write(folder / "graph.json", plan.micro_batch_graph.to_json())
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
+        plan.save(folder / "plan.json")
+        plan.micro_batch_graph.save(folder / "graph.json")

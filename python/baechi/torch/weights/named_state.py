@@ -70,6 +70,28 @@ def named_state(model: nn.Module, optimizer: Any, is_here: Callable[[str], bool]
     }
 
 
+def _check_options(optimizer: Optimizer, given: list[Mapping[str, Any]]) -> None:
+    """Raise InputError for the groups of an optimizer of another kind.
+
+    What an older version of the same kind did not know, the kind itself fills in when it is loaded.
+    """
+    groups = [{**group, "params": []} for group in given]
+    state = {"defaults": dict(optimizer.defaults), "state": {}, "param_groups": groups}
+    filled = object.__new__(type(optimizer))
+    with contextlib.suppress(Exception):  # of a kind with a __setstate__ that wants more
+        filled.__setstate__(state)
+    for own, group in zip(optimizer.param_groups, groups, strict=True):
+        options = [name for name in optimizer.defaults if name in own]
+        missing = [repr(name) for name in options if name not in group]
+        if missing:
+            names = ", ".join(repr(name) for name in group if name != "params")
+            raise InputError(
+                f"the state is of another kind of optimizer: {type(optimizer).__name__} needs "
+                f"{missing[0]}, and the state has {names}; load it into the kind that it was "
+                "saved of"
+            )
+
+
 def checked_state(model: nn.Module, optimizer: Any, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state by names, also of one by numbers; raise InputError where it is of others."""
     groups = group_names(model, optimizer)
@@ -82,6 +104,7 @@ def checked_state(model: nn.Module, optimizer: Any, state: Mapping[str, Any]) ->
             f"the state is of parameter groups of {counts} parameters, and the optimizer has "
             f"{[len(own) for own in groups]}"
         )
+    _check_options(optimizer, given)
     known: dict[Any, str] = {}
     for group, own in zip(given, groups, strict=True):
         named = dict(zip(group["params"], own, strict=True))
