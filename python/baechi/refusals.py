@@ -149,6 +149,8 @@ def _is_container(value: Any, annotation: ast.Subscript) -> bool:
 
 def _is_sequence(value: Any) -> bool:
     # as the binding has it: whatever has a length and numbered elements, but no text
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(
-        value, (str, bytes, Mapping)
+    return (
+        hasattr(value, "__getitem__")
+        and hasattr(value, "__len__")
+        and not isinstance(value, (str, bytes, Mapping))
     )

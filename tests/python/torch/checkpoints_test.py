@@ -125,7 +125,7 @@ def test_where_nothing_can_be_written_the_folder_is_named(
     here = placed(net(1))
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "c"
-    with pytest.raises(baechi.InputError, match=f"{inside}: cannot write a checkpoint: .*Not"):
+    with pytest.raises(baechi.InputError, match=rf"{inside}: cannot write a checkpoint: .*Not"):
         here.save(inside)
     with pytest.raises(baechi.InputError, match=f"{inside}: cannot write: Not a directory"):
         here.report(inside)
