@@ -24,6 +24,7 @@ from baechi.torch.base.request import check_loss
 from baechi.torch.cost.graph_generator import graph_of
 from baechi.torch.cost.profiler import estimate
 from baechi.torch.planning import Planned, Request, costs_of
+from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
@@ -51,13 +52,19 @@ class StepRequest:
         self.asked = asked
         self.targets = targets
         check_loss(loss, *(() if targets is None else ("targets",)))
+        self.is_of_calls = micro_batches is None  # over ranks, where the caller has the loss
+        if self.is_of_calls:
+            if targets is not None:
+                raise InputError("targets is for steps of micro-batches: give micro_batches, too")
+            micro_batches, loss = 1, loss or sum_of
         self.loss: Callable[..., torch.Tensor] = loss or _own_loss
         if asked.level != "module":
             raise InputError("micro_batches are planned by modules: level='module'")
         if asked.tier == 1:
             raise InputError("micro_batches need a graph of the model: not tier=1")
         if not asked.model.training:
-            raise InputError("micro_batches are steps of training: call model.train() first")
+            what = "placements over ranks" if self.is_of_calls else "micro_batches"
+            raise InputError(f"{what} are steps of training: call model.train() first")
         if asked.recompute == "all" or (asked.plan is not None and asked.plan.recomputed):
             raise InputError(
                 "operators run a second time neither in steps of micro-batches nor over ranks: "
@@ -65,7 +72,7 @@ class StepRequest:
             )
         example = asked.example_inputs
         given = example if targets is None else (example, targets)
-        self.samples = samples_in(given, "example_inputs")
+        self.samples = 1 if self.is_of_calls else samples_in(given, "example_inputs")
         check_can_be_cut(targets, self.samples, "targets")
         if micro_batches != "auto":
             check_division(self.samples, micro_batches)
@@ -117,7 +124,12 @@ class PlannedStep(Planned):
         """What runs when, by the operators of a micro-batch."""
         asked = self.step_request
         return StepPlan(
-            self.plan, self.micro_batches, asked.samples, asked.loss, asked.targets is not None
+            self.plan,
+            self.micro_batches,
+            asked.samples,
+            asked.loss,
+            asked.targets is not None,
+            asked.is_of_calls,
         )
 
     @stage("planning")

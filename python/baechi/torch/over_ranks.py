@@ -14,10 +14,12 @@ import torch
 from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.placed import Placed
+from baechi.torch.ranks.caller import RankCaller
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
 from baechi.torch.ranks.processes import Facts, Processes, RankError, digest
 from baechi.torch.ranks.stepper import RankStepper
 from baechi.torch.ranks.weights import Guard, gathered, gathered_optimizer, sample_of, total_norm
+from baechi.torch.record.capture import call_arguments
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.weights.checkpoint import check_can_be_written, write, write_beside
 from baechi.torch.weights.homes import named_weights
@@ -37,17 +39,29 @@ class PlacedOverRanks(Placed):
     _elsewhere: Sequence[tuple[str, torch.Tensor, int]] = ()  # the weights of other ranks
 
     def take_ranks(
-        self, processes: Processes, planned: StepPlan, inputs: Any, targets: Any
+        self, processes: Processes, planned: StepPlan, inputs: Any, targets: Any, outputs: str
     ) -> Facts:
-        """Have `step` run this rank's part; return what all ranks must know alike."""
+        """Have steps and calls run this rank's part; return what all ranks must know alike."""
         self._processes = processes
         self._stepper: RankStepper = RankStepper(self._assigner, planned, processes)
         name = type(self.model).__name__
         self._assigner.refused = (
-            f"{name} is placed over ranks, where it runs steps only: loss = placed.step(inputs, "
-            "targets), then optimizer.step()"
+            f"a part of {name} was called, which is placed over ranks: call the whole model, or "
+            "run loss = placed.step(inputs, targets)"
         )
-        return self._stepper.facts(inputs, targets)
+        self._assigner.fix_types(
+            f"{name} is placed over ranks, each of which has a part of its weights, so that their "
+            "type cannot change: call model.float(), .half() or .to(dtype) before place"
+        )
+        stepper, behind = self._stepper, self._stand_for_gradients
+        caller = RankCaller(self._assigner, planned, processes, stepper, behind, outputs)
+        self._assigner.call_elsewhere = caller.call
+        if not planned.is_of_calls:
+            return stepper.facts(inputs, targets)
+        return caller.facts(*call_arguments(inputs))
+
+    def _stand_for_gradients(self) -> None:
+        stand_for_gradients(self._elsewhere)
 
     def make(self, making: Making) -> None:
         """Make the weights of this rank, of a model that has none yet."""
@@ -86,7 +100,7 @@ class PlacedOverRanks(Placed):
     def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
         """Run this rank's part of a step; gradients are where their weights are."""
         loss = super().step(inputs, targets)
-        stand_for_gradients(self._elsewhere)
+        self._stand_for_gradients()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -238,10 +252,10 @@ class PlacedOverRanks(Placed):
         return super().restore()
 
     def verify(self, *_: Any, **__: Any) -> Any:
-        """Refuse: it compares calls of the model."""
+        """Refuse: no rank can run the model alone."""
         raise InputError(
-            "verify compares calls, and over ranks there are steps only: verify the plan in one "
-            "process, by place(..., plan=placed.plan, ranks=False)"
+            "verify compares with one device, and over ranks each has a part of the weights: "
+            "verify the plan in one process, by place(..., plan=placed.plan, ranks=False)"
         )
 
     def __repr__(self) -> str:

@@ -331,7 +331,8 @@ class Placed:
         if self._stepper is not None:
             count = self._stepper.micro_batches
             of = f"{count} micro-batches" if count > 1 else "the mini-batch"
-            said.below.append(f"`step` runs {of} in the order of the plan")
+            what = "a call runs it" if self._stepper.is_of_calls else f"`step` runs {of}"
+            said.below.append(f"{what} in the order of the plan")
         else:
             note = f": {self.tier_note}" if self.tier_note else ""
             said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")

@@ -27,6 +27,7 @@ from baechi.torch.placing_over_ranks import (
     run_over_ranks,
 )
 from baechi.torch.planning import Planned, Request, check_how
+from baechi.torch.ranks.caller import OUTPUTS
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graph_gain import gain_of
@@ -179,6 +180,7 @@ def place(
     targets: Any = None,
     ranks: bool | str = "auto",
     replicas: int = 1,
+    outputs: str = "auto",
     weights: Any = None,
     recompute: str = "auto",
     verbose: bool | None = None,  # noqa: ARG001 what `told` reads
@@ -218,6 +220,8 @@ def place(
             cluster's devices. "auto" does so where there are several, as `torchrun` starts them.
         replicas: How many copies of the placement train together over ranks, each with a batch of
             its own: gradients are the mean of theirs. The cluster is that of one copy.
+        outputs: What of a call's outputs goes to every rank: "everywhere" all of them, "auto" only
+            the loss where the model returns one as `output.loss`, else all.
         weights: Where the values come from of a model on the meta device: a state_dict, a
             safetensors file or folder, or a checkpoint's folder. By default those that it was
             built with inside `deferred_weights`.
@@ -252,7 +256,7 @@ def place(
     )
     if micro_batches is None and plan is not None and plan.micro_batches > 1:
         micro_batches = plan.micro_batches
-    placed = placed_over(asked, ranks, micro_batches, loss, targets, replicas)
+    placed = placed_over(asked, ranks, micro_batches, loss, targets, replicas, outputs)
     if placed is not None:
         return placed
     if micro_batches is not None:
@@ -303,17 +307,25 @@ def assigned_step(
 
 
 def placed_over(
-    asked: Request, ranks: Any, micro_batches: Any, loss: Any, targets: Any, replicas: int = 1
+    asked: Request,
+    ranks: Any,
+    micro_batches: Any,
+    loss: Any,
+    targets: Any,
+    replicas: int = 1,
+    outputs: str = "auto",
 ) -> Placed | None:
     """Return a model placed over ranks; None where this process is to be alone."""
-    processes = processes_for(asked, ranks, micro_batches, replicas)
+    if outputs not in OUTPUTS:
+        raise InputError(f"outputs is one of {', '.join(OUTPUTS)}, not {outputs!r}")
+    processes = processes_for(asked, ranks, replicas)
     if processes is None:
         return None
     asked = on_found_cluster(asked, processes)
     step, found, making = planned_over_ranks(asked, micro_batches, loss, targets, processes)
     here = list(found.physical_of)[processes.rank]
     placed = functools.partial(assigned_step, step, found, here, PlacedOverRanks)
-    return run_over_ranks(placed, step, found, making, processes)
+    return run_over_ranks(placed, step, found, making, processes, outputs)
 
 
 def place_with(

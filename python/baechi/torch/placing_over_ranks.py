@@ -27,9 +27,7 @@ _ALONE = "ranks=False places the whole model in each process alone"
 _SAMPLED = 64  # values of each weight that ranks compare
 
 
-def processes_for(
-    asked: Request, ranks: Any, micro_batches: Any, replicas: int = 1
-) -> Processes | None:
+def processes_for(asked: Request, ranks: Any, replicas: int = 1) -> Processes | None:
     """Return the processes that a placement is to run over; None: this one alone.
 
     Raises:
@@ -55,11 +53,6 @@ def processes_for(
             f"there are {count} processes and the cluster has {len(cluster)} devices{copies}: over "
             f"ranks each has one; start {len(cluster) * replicas} processes, or name "
             f"{count // replicas} devices; {_ALONE}"
-        )
-    if micro_batches is None:
-        raise InputError(
-            "over ranks a model runs steps: give micro_batches=1, or more, and a loss; then "
-            f"loss = placed.step(inputs, targets); {_ALONE}"
         )
     given, own = asked.devices, own_rank() % (count // replicas)
     if given is not None and len(given) != count // replicas:
@@ -143,7 +136,8 @@ def planned_over_ranks(
     with processes.agreeing("place this model by the plan of rank 0") as facts:
         if found is None:
             plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
-            step = StepRequest(replace(asked, plan=plan), plan.micro_batches, loss, targets)
+            count = None if micro_batches is None else plan.micro_batches
+            step = StepRequest(replace(asked, plan=plan), count, loss, targets)
             found = planned_step(step)
         facts["plan"] = digest("".join(_texts_of(found.plan)))[:16]
     return step, found, making
@@ -183,6 +177,7 @@ def run_over_ranks(
     found: PlannedStep,
     making: Making | None,
     processes: Processes,
+    outputs: str,
 ) -> PlacedOverRanks:
     """Return a model of which every rank has its part.
 
@@ -192,6 +187,7 @@ def run_over_ranks(
         found: The plan.
         making: What makes the weights of a model on the meta device.
         processes: Over which it is to run.
+        outputs: Of calls, that go to every rank.
 
     """
     placed: list[PlacedOverRanks] = []
@@ -199,7 +195,7 @@ def run_over_ranks(
         with processes.agreeing("place this model") as facts:
             placed.append(place())
             given = step.asked.example_inputs, step.targets
-            facts.update(placed[0].take_ranks(processes, found.step_plan, *given))
+            facts.update(placed[0].take_ranks(processes, found.step_plan, *given, outputs))
         if making is not None:
             placed[0].make(making)
     except BaseException:

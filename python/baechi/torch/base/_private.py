@@ -57,6 +57,14 @@ def group_timeout() -> Any:
         return None
 
 
+def store_of_processes() -> Any:
+    """Return where processes leave notes for each other; None where that is unknown."""
+    try:
+        return torch.distributed.distributed_c10d._get_default_store()
+    except (AttributeError, ValueError):
+        return None
+
+
 class on_stream:  # noqa: N801
     """Makes a stream the current one of its device, and that device the current one.
 

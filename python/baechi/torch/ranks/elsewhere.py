@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from baechi._core import InputError
+from baechi.torch.ranks.messages import Message
 from baechi.torch.weights.deferred import give_memory
 from baechi.torch.weights.named_state import is_known
 
@@ -40,8 +41,10 @@ _SHOWN = frozenset(  # what it is, whatever its values are
         "is_floating_point",
         "is_complex",
         "is_contiguous",
+        "_has_compatible_shallow_copy_type",
     ]
 )
+_MOVES = frozenset(["to", "cpu", "cuda", "xpu"])  # which placed weights do not
 _CHANGED = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__"])
 
 
@@ -90,12 +93,14 @@ class ElsewhereGradient(torch.Tensor):
         name = func.__name__
         if name == "__get__":
             name = func.__self__.__name__
+        if name == "__set__" and func.__self__.__name__ == "data":  # as `model.to` does
+            return None
         with torch._C.DisableTorchFunctionSubclass():
             if name in _SHOWN:
                 return func(*args, **kwargs)
             in_place = name.endswith("_") and not name.endswith("__") and "_amp_" not in name
             first = args[0] if args else None
-            if (in_place or name in _CHANGED) and isinstance(first, cls):
+            if (in_place or name in _CHANGED or name in _MOVES) and isinstance(first, cls):
                 return first
             if in_place and isinstance(first, (list, tuple)):
                 return func(*_without_elsewhere(args), **kwargs)
@@ -115,6 +120,37 @@ class ElsewhereGradient(torch.Tensor):
 
     def __repr__(self, **_: Any) -> str:
         return f"ElsewhereGradient(of {self.weight_name!r}, on rank {self.owner})"
+
+
+class ElsewhereOutput(torch.Tensor):
+    """Stands for what another rank has of what the model returned: only its shape is here."""
+
+    owner: int
+
+    @classmethod
+    def like(cls, message: Message, owner: int) -> ElsewhereOutput:
+        """Return what stands for a tensor."""
+        made = torch.empty((), dtype=message.dtype).expand(message.size).as_subclass(cls)
+        made.owner = owner
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Show what is known, refuse the rest."""
+        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+        if name in _SHOWN:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        found = next(t for t in _flat((args, kwargs or {})) if isinstance(t, cls))
+        raise InputError(
+            f"{name}: what the model returns beside its loss is on the rank that made it, this on "
+            f"rank {found.owner}: place(..., outputs='everywhere') brings all of it to every rank"
+        )
+
+    def __repr__(self, **_: Any) -> str:
+        return f"ElsewhereOutput(of shape {tuple(self.shape)}, on rank {self.owner})"
 
 
 def _without_elsewhere(args: Sequence[Any]) -> list[Any]:

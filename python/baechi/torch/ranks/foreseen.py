@@ -19,7 +19,7 @@ from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.ranks.messages import Message, message_of
 from baechi.torch.run.communication import Arrival
-from baechi.torch.run.micro_batches import Step
+from baechi.torch.run.micro_batches import Loss, Step
 from baechi.torch.run.segment_program import function_of
 from baechi.torch.run.step_order import Part
 from baechi.torch.run.step_program import StepProgram
@@ -35,10 +35,12 @@ class Foreseen:
     loss: tuple[tuple[int, ...], torch.dtype] = ((), torch.float32)
     gradients: set[str] = field(default_factory=set)  # the weights that get one
     of_loss: set[str] = field(default_factory=set)  # those that the loss itself reads
+    outputs: dict[int, Message] = field(default_factory=dict)  # of a call, to all, by node
 
     def text(self) -> str:
         """Return all that ranks must agree on."""
         lines = [f"{part}: {message}" for part, sent in self.messages.items() for message in sent]
+        lines += [f"output: {message}" for message in self.outputs.values()]
         weights = sorted(self.gradients), sorted(self.of_loss)
         return "\n".join(
             [*lines, repr(sorted(self.numbers.items())), repr(self.loss), repr(weights)]
@@ -83,25 +85,37 @@ def _arrived(tensor: torch.Tensor) -> Arrival:
     return Arrival(tensor.detach(), None, None, None)
 
 
-class _Rehearsal(Step):
+@dataclass
+class Dry:
+    """A step that can be run with shapes only, inside a mode that computes no more than these."""
+
+    program: StepProgram
+    host: Any  # stands for the devices
+    owned: list[tuple[torch.Tensor, int]]  # what stands for each weight, and the device of that
+    names: dict[int, str]  # of these, by id
+    batches: list[list[torch.Tensor]]
+
+    @staticmethod
+    def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+        """Return what stands for a tensor."""
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        return made.requires_grad_(tensor.requires_grad)
+
+
+class Rehearsal(Step):
     """A step with shapes only, which notes what is sent."""
 
-    def __init__(
-        self,
-        program: StepProgram,
-        host: Any,
-        batches: Sequence[list[torch.Tensor]],
-        loss: Callable[[Any, int, LogicalDevice | None], torch.Tensor],
-        owned: Sequence[tuple[torch.Tensor, int]],
-    ) -> None:
-        super().__init__(program, host, batches, loss)
+    def __init__(self, dry: Dry, loss: Loss) -> None:
+        super().__init__(dry.program, dry.host, dry.batches, loss)
         self.found = Foreseen()
-        self._owned = [(w, owner) for w, owner in owned if w.requires_grad]  # and its device
+        self._dry = dry
+        self._owned = [(w, owner) for w, owner in dry.owned if w.requires_grad]  # and its device
         self._with_gradient: set[int] = set()  # weights, by id
         self._of_loss: set[int] = set()
         self._part: Part | None = None
 
     def run(self) -> torch.Tensor:
+        """Run it; take note of the loss, and of what wants gradients."""
         mean = super().run()
         self.found.loss = tuple(mean.shape), mean.dtype
         self.found.trains = self._trains
@@ -139,8 +153,9 @@ class _Rehearsal(Step):
         else:
             self._back.setdefault((m, index), []).append(_arrived(total))
 
-    def take_weights(self, names: Mapping[int, str]) -> None:
-        """Take note of which weights have got a gradient, by id."""
+    def take_weights(self) -> None:
+        """Take note of which weights have got a gradient."""
+        names = self._dry.names
         for weight, _ in self._owned:
             if weight.grad is not None or id(weight) in self._with_gradient:
                 self.found.gradients.add(names[id(weight)])
@@ -182,16 +197,16 @@ def check_program(program: StepProgram) -> None:
                 raise InputError(f"{names} reads what a rank has, and is on no device of the plan")
 
 
-def foresee(
+def rehearsed(
     program: StepProgram,
     model: nn.Module,
     weights: Mapping[str, WeightShape],
     owners: Mapping[str, int],
     devices: Sequence[LogicalDevice],
     batches: Sequence[list[torch.Tensor]],
-    loss: Callable[[Any, int, Callable[[torch.Tensor], torch.Tensor]], torch.Tensor],
+    run: Callable[[Dry], Foreseen],
 ) -> Foreseen:
-    """Run a step with shapes only; return what ranks send each other in it.
+    """Run a step, or a part of one, with shapes only; return what was found.
 
     Args:
         program: The step.
@@ -200,7 +215,7 @@ def foresee(
         owners: The device of each.
         devices: Of the cluster.
         batches: The tensors of each micro-batch.
-        loss: Of an output and the number of a micro-batch, and with what makes a tensor a shape.
+        run: Runs it, while shapes stand for the weights of the model.
 
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -213,26 +228,14 @@ def foresee(
     before = [(t, n, w) for t in tables for n, w in t.items() if w is not None]
     named = {id(w): n for n, w in (*model.named_parameters(), *model.named_buffers())}
     with FakeTensorMode(allow_non_fake_inputs=True):
-
-        def shape_of(tensor: torch.Tensor) -> torch.Tensor:
-            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-            return made.requires_grad_(tensor.requires_grad)
-
         made = {id(w): weights[named[id(w)]].stand_in(w.requires_grad) for _, _, w in before}
         owned = [(twin, owners[named[i]]) for i, twin in made.items()]
+        names = {id(twin): named[i] for i, twin in made.items()}
         try:
             for table, name, weight in before:
                 table[name] = made[id(weight)]
-            parts = [[shape_of(t) for t in batch] for batch in batches]
-            step = _Rehearsal(
-                dry,
-                host,
-                parts,
-                lambda output, m, _: loss(output, m, shape_of),
-                owned,
-            )
-            step.run()
-            step.take_weights({id(twin): named[i] for i, twin in made.items()})
+            parts = [[Dry.shape_of(t) for t in batch] for batch in batches]
+            return run(Dry(dry, host, owned, names, parts))
         except InputError:
             raise
         except Exception as error:
@@ -244,4 +247,15 @@ def foresee(
         finally:
             for table, name, weight in before:
                 table[name] = weight
-    return step.found
+
+
+def step_foreseen(loss: Loss) -> Callable[[Dry], Foreseen]:
+    """Return what `rehearsed` runs of a whole step."""
+
+    def run(dry: Dry) -> Foreseen:
+        step = Rehearsal(dry, loss)
+        step.run()
+        step.take_weights()
+        return step.found
+
+    return run

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from baechi._core import InputError
 from baechi.pipeline import DoesNotFit
 from baechi.progress import warn
 from baechi.torch.base import _private
+from baechi.torch.ranks.inquest import Inquest
 
 _DIRECT = {"cuda": "nccl", "xpu": "xccl"}  # what takes the tensors of such devices as they are
 Facts = Mapping[str, str]  # what must be the same everywhere, by what it is called in an error
@@ -92,9 +93,11 @@ class Processes:
             ]
             self._alike = parts[self.rank]
         self._pairs: dict[tuple[int, int], Any] = {}
+        self.failed = ""  # why nothing more can run
+        self._about = "to tell each other what they have"  # why all of them talk
+        self._inquest = Inquest(self.number, self.count * replicas)
         self.is_direct = self._join_directly(device)
         self.device = device
-        self.failed = ""  # why nothing more can run
         self.links: Any = None  # between ranks, once they were measured
 
     @staticmethod
@@ -186,6 +189,13 @@ class Processes:
         found = self._gathered(torch.tensor([mine], dtype=torch.float64))
         return [each.item() for each in found[: self.count]]
 
+    def from_each(self, mine: Sequence[float]) -> list[list[float]]:
+        """Return numbers that every process has, of all replicas."""
+        if not mine:
+            return [[] for _ in range(self.count * self.replicas)]
+        found = self._gathered(torch.tensor(mine, dtype=torch.float64))
+        return [each.tolist() for each in found]
+
     def _gathered(self, line: torch.Tensor) -> list[torch.Tensor]:
         """Return a small tensor of every process."""
         found = [torch.empty_like(line) for _ in range(self.count * self.replicas)]
@@ -200,6 +210,7 @@ class Processes:
 
         """
         mine = torch.tensor([float(failure is None), loss.double().item()], dtype=torch.float64)
+        self._about = "at the end of a step, whose parts on this rank had run"
         found = self._gathered(mine)
         if all(each[0] for each in found):
             mean = torch.stack([each[1] for each in found[rank :: self.count]]).mean()
@@ -225,6 +236,7 @@ class Processes:
         """
         error = mine if isinstance(mine, BaseException) else None
         facts = {} if isinstance(mine, BaseException) else dict(mine)
+        self._about = f"to {what}"
         if self._all_alike(error is None, digest(repr((what, facts))), digest(repr(own))):
             return
         found = self.all_gathered((what, facts, None if error is None else _Told.of(error)))
@@ -285,24 +297,31 @@ class Processes:
             raise
 
     def _talk(self, call: Callable[[], Any]) -> None:
-        self._or_lost(call, "another rank was lost, or does not answer")
+        self.check()
+        self._or_lost(call, f"rank {self.number} waited for all ranks {self._about}", None)
 
     def waited(self, wait: Callable[[], Any], name: str, rank: int) -> None:
         """Wait for a message to or from another rank."""
         number = self.number_of(rank)
-        lost = f"rank {number} was lost, or does not answer: rank {self.number} waited for it with"
-        self._or_lost(wait, f"{lost} {name}")
+        self._or_lost(wait, f"rank {self.number} waited for rank {number} with {name}", number)
 
     def waited_for_replicas(self, wait: Callable[[], Any], name: str) -> None:
         """Wait for what the other replicas send."""
-        lost = f"a rank of another replica was lost, or does not answer: rank {self.number} waited"
-        self._or_lost(wait, f"{lost} for it with {name}")
+        self._or_lost(wait, f"rank {self.number} waited for other replicas with {name}", None)
 
-    def _or_lost(self, call: Callable[[], Any], said: str) -> None:
+    def _or_lost(self, call: Callable[[], Any], waited: str, awaited: int | None) -> None:
         try:
             call()
         except RuntimeError as error:
-            self.failed = f"{said}: {_first_sentence(error)}"
+            silent = self._inquest.silent(waited)
+            if awaited is not None and (awaited in silent or not silent):
+                silent = [awaited]
+            elif len(silent) > 1 and "imed out" not in str(error):  # some wait for others still
+                silent = []
+            who = "another rank" if not silent else " and ".join(f"rank {n}" for n in silent)
+            verbs = ("were", "do") if len(silent) > 1 else ("was", "does")
+            lost = f"{who} {verbs[0]} lost, or {verbs[1]} not answer"
+            self.failed = f"{lost}: {waited}: {_first_sentence(error)}"
             raise RankError(self.failed) from error
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,6 @@ class RankStep(Step):
         self._transport = transport
         self._averaging = averaging
         self._me = transport.device.index
-        transport.name_of = self._said
         self._trains = set(foreseen.trains)
         self._to_begin: deque[Message] = deque()  # of the part that runs, before it runs
         self._to_send: deque[Message] = deque()  # by the part itself
@@ -60,7 +59,19 @@ class RankStep(Step):
         A rank that fails goes on sending what others wait for, without values, so that all come to
         the end of the step, where they are told.
         """
+        self._go_through(tuple(Phase))
+        self._finish_backward()
+        if self._program.loss_on == self._me and self.failure is None:
+            return self._mean()
+        shape, dtype = self._foreseen.loss
+        return torch.zeros(shape, dtype=dtype)
+
+    def _go_through(self, phases: Collection[Phase]) -> None:
+        """Run this rank's part of some phases, and take part in what is sent in them."""
+        self._transport.name_of = self._said
         for position, part in enumerate(self._program.order):
+            if part.phase not in phases:
+                continue
             self.part = part
             self._note_messages(part)
             if self.failure is None:
@@ -69,15 +80,14 @@ class RankStep(Step):
             self._transport.skip(self._to_send)
             if self._averaging is not None:
                 self._averaging.behind(position)
+
+    def _finish_backward(self) -> None:
+        """Have all gradients where their weights are, the mean of those of all replicas."""
         if self.failure is None:
             self._try(len(self._program.order), self._take_weight_gradients)
         self._transport.finish()
         if self._averaging is not None:
             self._averaging.finish()
-        if self._program.loss_on == self._me and self.failure is None:
-            return self._mean()
-        shape, dtype = self._foreseen.loss
-        return torch.zeros(shape, dtype=dtype)
 
     def _try(self, position: int, call: Callable[[], None]) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.ranks.averaging import Averaging, Bucket, averaged_by, buckets_of
-from baechi.torch.ranks.foreseen import Foreseen, WeightShape, foresee
+from baechi.torch.ranks.foreseen import Dry, Foreseen, WeightShape, rehearsed, step_foreseen
 from baechi.torch.ranks.processes import Facts, Processes, digest
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport
@@ -64,16 +64,16 @@ class RankStepper(Stepper):
         try:
             known, tensors = self._prepared(inputs, targets)
             facts: Facts | Exception = self._facts(known, inputs, targets)
-            own = _values_of(inputs, targets)
+            own = values_of((inputs, targets))
         except Exception as error:
             facts, own = error, {}
         self._processes.agree("step", facts, own)
 
-        loss, averaging = self._loss_with(targets), self._averaging(known)
+        loss, averaging = self._loss_with(targets, self._brought), self._averaging(known)
         step = RankStep(
             known.program, mine.sent, tensors, loss, known.foreseen, self.transport, averaging
         )
-        with self._processes.running(step.said), self._own_random(known.program):
+        with self._processes.running(step.said), self.own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
         assert known.program.loss_on is not None
         found = self._processes.ended(known.program.loss_on, found, step.failure)
@@ -86,30 +86,34 @@ class RankStepper(Stepper):
     def _prepared(self, inputs: Any, targets: Any) -> tuple[_Known, Any]:
         self._check(inputs, targets)
         program, tensors = self.program(cut(inputs, self.micro_batches))
-        weights = named_weights(self._assigner.model)
-        trained = digest(repr([name for name, w in weights if w.requires_grad]))[:16]
-        shapes = _shapes_in((inputs, targets)), trained
+        trained = self.trained()
+        shapes = shapes_in((inputs, targets)), trained
         for known in self._known:
             if known.program is program and known.shapes == shapes:
                 return known, tensors
-        foreseen = self._foreseen(program, tensors, targets)
+        loss = self._loss_with(targets, lambda target, _: Dry.shape_of(target))
+        foreseen = self.rehearsed(program, tensors, step_foreseen(loss))
         text = f"{program.order}\n{foreseen.text()}"
-        graph = digest(_text_of(program.graph))[:16]
+        graph = digest(text_of(program.graph))[:16]
         found = _Known(program, shapes, foreseen, digest(text), trained, graph)
         if self._processes.replicas > 1:
-            found.buckets = buckets_of(program, self._averaged(foreseen), foreseen.of_loss)
+            found.buckets = buckets_of(program, self.averaged(foreseen), foreseen.of_loss)
         self._known = [*self._known[-7:], found]
         return found, tensors
 
-    def _foreseen(self, program: StepProgram, tensors: Any, targets: Any) -> Foreseen:
-        mine, parts = self._assigner, cut(targets, self.micro_batches)
+    def trained(self) -> str:
+        """Return what tells apart which weights are trained."""
+        weights = named_weights(self._assigner.model)
+        return digest(repr([name for name, w in weights if w.requires_grad]))[:16]
 
-        def loss(output: Any, m: int, shape_of: Any) -> torch.Tensor:
-            return self._planned.loss_of(output, parts[m], shape_of)
-
+    def rehearsed(
+        self, program: StepProgram, tensors: Any, run: Callable[[Dry], Foreseen]
+    ) -> Foreseen:
+        """Run a step, or a part of one, with shapes only; return what was found."""
+        mine = self._assigner
         names = {device.name: device.index for device in mine.devices}
         owners = {name: names[device] for name, device in mine.weight_devices.items()}
-        return foresee(program, mine.model, self._weights, owners, mine.devices, tensors, loss)
+        return rehearsed(program, mine.model, self._weights, owners, mine.devices, tensors, run)
 
     def predicted_ns(self) -> int | None:
         """Return what a step takes by the plan, the means over replicas included."""
@@ -118,7 +122,7 @@ class RankStepper(Stepper):
             return plan.makespan_ns
         known, latest = self._known[0], plan.makespan_ns
         for device in self._assigner.devices:
-            owned = self._averaged(known.foreseen, device)
+            owned = self.averaged(known.foreseen, device)
             ends = self._ends(known.program, device.index)
             buckets = buckets_of(known.program, owned, known.foreseen.of_loss)
             sizes = [sum(self._bytes_of(name) for name in bucket.names) for bucket in buckets]
@@ -144,7 +148,7 @@ class RankStepper(Stepper):
         shape = self._weights[name]
         return shape.size.numel() * shape.dtype.itemsize
 
-    def _averaged(
+    def averaged(
         self, foreseen: Foreseen, device: LogicalDevice | None = None
     ) -> dict[str, torch.Tensor]:
         """Return the weights of a device, by default this rank's, that get a gradient, by name."""
@@ -156,19 +160,19 @@ class RankStepper(Stepper):
     def _averaging(self, known: _Known) -> Averaging | None:
         if self._processes.replicas == 1:
             return None
-        weights = self._averaged(known.foreseen)
+        weights = self.averaged(known.foreseen)
         return Averaging(self._processes, self.device, weights, known.buckets)
 
     def _facts(self, known: _Known, inputs: Any, targets: Any) -> Facts:
         return {
-            "shapes of the batch": str(_shapes_in((inputs, targets))),
+            "shapes of the batch": str(shapes_in((inputs, targets))),
             "weights that are trained": known.trained,
             "graph, which follows from modes, attributes and arguments of the model": known.graph,
             "messages": known.digest[:16],
         }
 
     @contextlib.contextmanager
-    def _own_random(self, program: StepProgram) -> Iterator[None]:
+    def own_random(self, program: StepProgram) -> Iterator[None]:
         """Draw random numbers of this rank's own, lest it repeats what another rank drew.
 
         They follow from a number of the caller's generator on the host, which every rank draws: so
@@ -204,18 +208,19 @@ class RankStepper(Stepper):
             write(before)
 
 
-def _values_of(inputs: Any, targets: Any) -> Facts:
+def values_of(batch: Any) -> Facts:
     """Return what the ranks of each replica must have alike."""
-    given = list(tensors_in((inputs, targets)))
+    given = list(tensors_in(batch))
     samples = [f"{sum_of(t)} {sample_of(t, _SAMPLED).hex()}" for t in given]
     return {"values of the batch, which each is given whole": digest("".join(samples))[:16]}
 
 
-def _shapes_in(value: Any) -> list[tuple[Any, ...]]:
+def shapes_in(value: Any) -> list[tuple[Any, ...]]:
+    """Return the shapes and types of the tensors in a batch."""
     return [(tuple(t.shape), str(t.dtype)) for t in tensors_in(value)]
 
 
-def _text_of(graph: ExportedGraph) -> str:
+def text_of(graph: ExportedGraph) -> str:
     """Return what a graph computes, alike in all processes that traced the same."""
     lines = []
     for node in graph.nodes:

@@ -80,7 +80,8 @@ class Assigner:
         self.graphs = None if tier2 is None else self._graphs_for(tier2)
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
-        self.refused = ""  # why no call of the model, or of a part of it, can run
+        self.refused = ""  # why no call of a part of the model can run
+        self.call_elsewhere: Callable[[Any, Any], Any] | None = None  # runs those of the model
         self._weights = MovedWeights(model)
         self._kept: KeptWeights | None = None
         self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
@@ -165,6 +166,11 @@ class Assigner:
         if self.graphs is not None:
             self.graphs.remove()
 
+    def fix_types(self, why: str) -> None:
+        """Refuse from now on to change the type of the weights."""
+        assert self._kept is not None
+        self._kept.fixed = why
+
     def _retyped(self) -> None:
         if self.graphs is not None:
             self.graphs.retyped()
@@ -184,11 +190,13 @@ class Assigner:
             kwargs: Of the call.
 
         """
-        if self.refused:
+        if self.refused and path:
             raise InputError(self.refused)
         follower = _private.follower()
         if follower is not None:
             raise InputError(f"{follower} cannot follow a placed model: restore() it first")
+        if self.call_elsewhere is not None:
+            return self.call_elsewhere(args, kwargs)
         _private_autograd.one_backward_thread.here()  # also where another thread calls the model
         with self._running:
             try:
@@ -197,15 +205,15 @@ class Assigner:
                 self._weights.raise_if_elsewhere(error)
                 raise
 
-    def run_step(self, run: Callable[[], torch.Tensor], given: Any) -> torch.Tensor:
-        """Run a step of micro-batches, forward and backward; `given`: all that it reads."""
+    def run_step(self, run: Callable[[], Any], given: Any) -> Any:
+        """Run a step of micro-batches, or a part of one; `given`: all that it reads."""
         _private_autograd.one_backward_thread.here()
         with self._running:
             self._begin_behind_caller()
             try:
-                loss = run()
-                self._keep_for_caller((given, loss))
-                return loss
+                found = run()
+                self._keep_for_caller((given, found))
+                return found
             except RuntimeError as error:
                 self._weights.raise_if_elsewhere(error)
                 raise

@@ -70,6 +70,7 @@ class Step:
         self._devices = sent.devices
         self._batches = batches
         self._loss = loss
+        self._with_gradients = True  # autograd sees what runs
         self._weights = {
             n.index: weight_of(program.model, n.target)
             for n in program.graph.nodes
@@ -150,7 +151,7 @@ class Step:
                 key = m, read, segment.device
                 self._awaited[key] = self._awaited.get(key, 0) + 1
             taken.append(value)
-        with torch.enable_grad(), _on(device):
+        with torch.set_grad_enabled(self._with_gradients), _on(device):
             made = self._program.functions[segment.index](*taken)
         for index, value in zip(segment.makes, made, strict=True):
             if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -207,7 +208,7 @@ class Step:
 
     def _made_of_weight(self, m: int, index: int) -> None:
         weight = self._weights[index]
-        if weight.requires_grad:
+        if weight.requires_grad and self._with_gradients:
             self._trains.add((m, index))
         self._made(m, index, weight.data)
 
@@ -234,8 +235,12 @@ class Step:
             self._total = loss if self._total is None else self._total + loss
         for index, leaf in leaves.items():
             if leaf.requires_grad:
-                self._awaited[m, index, where] = self._awaited.get((m, index, where), 0) + 1
-                self._came(m, index, where, leaf.grad)
+                self._begin_at(m, index, where, leaf.grad)
+
+    def _begin_at(self, m: int, index: int, where: Where, gradient: torch.Tensor | None) -> None:
+        """Begin a backward with the gradient of an output."""
+        self._awaited[m, index, where] = self._awaited.get((m, index, where), 0) + 1
+        self._came(m, index, where, gradient)
 
     def _differentiate(
         self,

@@ -14,7 +14,10 @@ from baechi.torch.trace.segments import Segment, segments_of
 
 
 class StepProgram:
-    """A graph, its segments, and the order of a step's parts."""
+    """A graph, its segments, and the order of a step's parts.
+
+    With `outputs_stay` the loss is none of it, and each output is read where it is made.
+    """
 
     def __init__(
         self,
@@ -23,6 +26,8 @@ class StepProgram:
         micro_batches: int,
         start_of: StartOf,
         loss_on: int | None,
+        *,
+        outputs_stay: bool = False,
     ) -> None:
         self.model = assigner.model
         self.exported = placed.exported
@@ -54,7 +59,7 @@ class StepProgram:
                 self._add_reader(read, self.read_on(segment, read))
         self.loss_on = self._loss_device(loss_on)
         for output in dict.fromkeys(self.graph.outputs):
-            self._add_reader(output, self.loss_on)
+            self._add_reader(output, self.homes[output] if outputs_stay else self.loss_on)
 
     def _add_reader(self, value: int, where: int | None) -> None:
         readers = self.readers.setdefault(value, {})

@@ -37,6 +37,7 @@ class StepPlan:
     samples: int  # of the mini-batch
     loss: Callable[..., torch.Tensor]  # of an output, and of targets where there are some
     has_targets: bool
+    is_of_calls: bool = False  # of the model, whose caller has the loss and begins the backward
 
     @functools.cached_property
     def starts(self) -> dict[str, int]:
@@ -95,6 +96,7 @@ class Stepper:
         self._planned = planned
         self._programs: list[tuple[PlacedGraph, StepProgram]] = []  # of the graphs that there are
         self.micro_batches = planned.micro_batches
+        self.is_of_calls = planned.is_of_calls
 
     def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
         """Run forward and backward of all micro-batches; return the mean of their losses."""
@@ -102,20 +104,21 @@ class Stepper:
         self._check(inputs, targets)
         batches = cut(inputs, planned.micro_batches)
         program, tensors = self.program(batches)
-        step = Step(program, mine.sent, tensors, self._loss_with(targets))
+        loss = self._loss_with(targets, self._brought)
+        step = Step(program, mine.sent, tensors, loss)
         return mine.run_step(step.run, (inputs, targets))
 
-    def _loss_with(self, targets: Any) -> Loss:
-        """Return the loss of a micro-batch's output, on the device where that is."""
+    def _loss_with(self, targets: Any, bring: Callable[[torch.Tensor, Any], torch.Tensor]) -> Loss:
+        """Return the loss of a micro-batch's output; `bring`: targets to the device of that."""
         parts = cut(targets, self.micro_batches)
 
         def loss(output: Any, m: int, where: LogicalDevice | None) -> torch.Tensor:
-            def bring(target: torch.Tensor) -> torch.Tensor:
-                return target if where is None else self._assigner.sent.fetched(target, where)
-
-            return self._planned.loss_of(output, parts[m], bring)
+            return self._planned.loss_of(output, parts[m], lambda target: bring(target, where))
 
         return loss
+
+    def _brought(self, target: torch.Tensor, where: LogicalDevice | None) -> torch.Tensor:
+        return target if where is None else self._assigner.sent.fetched(target, where)
 
     def program(self, batches: list[Any]) -> tuple[StepProgram, list[list[torch.Tensor]]]:
         """Return what runs micro-batches, and the tensors in each of them."""
@@ -142,6 +145,10 @@ class Stepper:
 
     def _check(self, inputs: Any, targets: Any) -> None:
         planned = self._planned
+        if planned.is_of_calls:
+            raise InputError(
+                "step runs micro-batches: place(..., micro_batches=4), or another number"
+            )
         if planned.has_targets != (targets is not None):
             how = "step(inputs, targets)" if planned.has_targets else "step(inputs)"
             given = "with" if planned.has_targets else "without"

@@ -27,6 +27,7 @@ class KeptWeights:
         self._retyped = retyped  # told when the weights have another type
         self._apply = model._apply
         self._said = False
+        self.fixed = ""  # why their type cannot change
         model.__dict__["_apply"] = self.apply
 
     def remove(self) -> None:
@@ -43,6 +44,8 @@ class KeptWeights:
         def kept(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal moved, retyped
             changed = change(tensor)
+            if self.fixed and changed.dtype != tensor.dtype:
+                raise InputError(self.fixed)
             if changed.device != tensor.device:
                 moved = True
                 if changed.dtype == tensor.dtype and changed.stride() == tensor.stride():

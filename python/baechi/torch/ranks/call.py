@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's part of a call of the model, and of the backward that the caller begins behind it.
+
+What the model returns goes to every rank, where one autograd function stands for the whole call. So
+each rank computes the caller's loss from the same outputs, and its backward begins with gradients
+that all of them have: whoever made an output takes its gradient, and the rest is as in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from baechi.torch.ranks.averaging import Averaging
+from baechi.torch.ranks.elsewhere import ElsewhereOutput
+from baechi.torch.ranks.foreseen import Dry, Foreseen, Rehearsal
+from baechi.torch.ranks.messages import Message, bytes_of, message_of
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.step import RankStep
+from baechi.torch.ranks.transport import Transport
+from baechi.torch.run.sent_tensors import SentTensors
+from baechi.torch.run.step_order import Phase
+from baechi.torch.run.step_program import StepProgram
+
+_BACKWARD = (Phase.BACKWARD, Phase.BY_WEIGHTS)
+
+
+def _no_loss(*_: Any) -> torch.Tensor:
+    raise AssertionError("a call has no loss of its own")
+
+
+def outputs_of(program: StepProgram) -> list[int]:
+    """Return the nodes that make what the model returns, each once."""
+    return list(dict.fromkeys(program.graph.outputs))
+
+
+def outputs_for_all(program: StepProgram) -> set[int]:
+    """Return the outputs that go to every rank: all, or numbers where a loss is among them."""
+    outputs = program.graph.outputs
+    stand_ins = [torch.empty(()) for _ in outputs]
+    loss = getattr(program.exported.rebuild(stand_ins), "loss", None)
+    return {o for o, t in zip(outputs, stand_ins, strict=True) if t is loss} or set(outputs)
+
+
+class _CallRehearsal(Rehearsal):
+    """A call with shapes only."""
+
+    def __init__(self, dry: Dry, with_gradients: bool) -> None:
+        super().__init__(dry, _no_loss)
+        self._with_gradients = with_gradients
+
+    def forward(self) -> None:
+        """Run the forward; take note of what is returned."""
+        for part in self._program.order:
+            if part.phase is Phase.FORWARD:
+                self._run_part(part)
+        for output in outputs_of(self._program):
+            home = self._program.homes[output]
+            value = self._read(0, output, home)
+            if home is not None:
+                key = self._program.graph.nodes[output].key
+                message = message_of(value, False, (0, output, home, home), key)
+                self.found.outputs[output] = message
+        self.found.trains = set(self._trains)
+
+    def backward(self, wanted: Sequence[int]) -> None:
+        """Run a backward that begins with the gradients of some outputs."""
+        for output in outputs_of(self._program):
+            if (0, output) in self._trains:
+                message = self.found.outputs[output]
+                gradient = torch.empty(message.size, dtype=message.dtype)
+                home = self._program.homes[output]
+                self._begin_at(0, output, home, gradient if output in wanted else None)
+        for part in self._program.order:
+            if part.phase in _BACKWARD:
+                self._run_part(part)
+        self.take_weights()
+
+
+def call_foreseen(with_gradients: bool) -> Callable[[Dry], Foreseen]:
+    """Return what `rehearsed` runs of a call."""
+
+    def run(dry: Dry) -> Foreseen:
+        call = _CallRehearsal(dry, with_gradients)
+        call.forward()
+        return call.found
+
+    return run
+
+
+def backward_foreseen(wanted: Sequence[int]) -> Callable[[Dry], Foreseen]:
+    """Return what `rehearsed` runs of a call and the backward behind it."""
+
+    def run(dry: Dry) -> Foreseen:
+        with torch.enable_grad():
+            call = _CallRehearsal(dry, True)
+            call.forward()
+        call.backward(wanted)
+        return call.found
+
+    return run
+
+
+class RankCall(RankStep):
+    """A call of the model of which this process runs what is on one device."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        sent: SentTensors,
+        tensors: list[torch.Tensor],
+        foreseen: Foreseen,
+        transport: Transport,
+        number: int,
+        *,
+        with_gradients: bool,
+    ) -> None:
+        super().__init__(program, sent, [tensors], _no_loss, foreseen, transport)
+        self._with_gradients = with_gradients
+        self.number = number  # of the call
+        self.is_over = False  # its backward ran
+        self.arguments = tensors  # whose shapes its backward is foreseen from
+        self._mine: dict[int, Any] = {}  # outputs that are on this rank, or everywhere
+
+    @property
+    def trained(self) -> set[int]:
+        """The outputs that want a gradient."""
+        return {o for o in outputs_of(self._program) if (0, o) in self._trains}
+
+    def forward(self) -> None:
+        """Run this rank's part of the forward; `failure` says why it could not."""
+        self._go_through((Phase.FORWARD,))
+        if self.failure is None:
+            self._try(len(self._program.order), self._take_outputs)
+        self._transport.finish()
+
+    def _take_outputs(self) -> None:
+        for output in outputs_of(self._program):
+            home = self._program.homes[output]
+            if home in (self._me, None):
+                self._mine[output] = self._read(0, output, home)
+
+    def exchanged(
+        self, processes: Processes, for_all: set[int], home: torch.device
+    ) -> dict[int, Any]:
+        """Return what the call returns, by node, on the device of the caller.
+
+        Outputs are copies: the caller may change them, and what the backward needs stays.
+        """
+        found: dict[int, Any] = {}
+        leaving: list[tuple[Any, Message]] = []
+        for output in outputs_of(self._program):
+            message = self._foreseen.outputs.get(output)
+            if message is None:
+                found[output] = self._mine[output]
+            elif output in for_all:
+                found[output] = message.buffer(torch.device("cpu"))
+                if message.source == self._me:
+                    found[output].copy_(self._mine[output])
+                if message.elements:
+                    work = _broadcast(found[output], message.source, processes)
+                    leaving.append((work, message))
+            elif message.source == self._me:
+                found[output] = self._mine[output].clone()
+            else:
+                found[output] = ElsewhereOutput.like(message, processes.number_of(message.source))
+        for work, message in leaving:
+            name = f"what the model returns of {self._said(message)}"
+            processes.waited(work.wait, name, message.source)
+        self._mine.clear()
+        return {o: v if isinstance(v, ElsewhereOutput) else v.to(home) for o, v in found.items()}
+
+    def backward(
+        self,
+        foreseen: Foreseen,
+        gradients: Mapping[int, torch.Tensor | None],
+        averaging: Averaging | None,
+    ) -> None:
+        """Run this rank's part of the backward; `failure` says why it could not."""
+        self._foreseen, self._averaging = foreseen, averaging
+        self._try(0, lambda: self._begin_with(gradients))
+        self._go_through(_BACKWARD)
+        self._finish_backward()
+
+    def _begin_with(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
+        here = self._devices[self._me]
+        for output, gradient in gradients.items():
+            if self._program.homes[output] == self._me:
+                taken = None if gradient is None else self._sent.fetched(gradient, here)
+                self._begin_at(0, output, self._me, taken)
+
+
+def _broadcast(tensor: torch.Tensor, source: int, processes: Processes) -> Any:
+    number, group = processes.number_of(source), processes.group_of(source, source)
+    return distributed.broadcast(bytes_of(tensor), number, group=group, async_op=True)

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What three processes do in rank_calls_test.py: python rank_calls.py FOLDER [CASE...].
+
+They call models over ranks, and call backward, as one process does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rank_cases
+import torch
+import torch_models
+from baechi.torch.record.capture import call_arguments
+from baechi.torch.trace.exported import export
+from rank_cases import at_random, join, odd_batch, odd_loss, odd_model, own_weights, said
+from torch import distributed, nn
+
+WAITS = 3.0  # seconds that a group waits where a rank does not come
+# Of models/pytorch or transformers: model, seed of the placement, for so many ranks.
+MODEL_CASES = {2: [("hf:gpt2", 2)], 3: [("two-tower", 1)]}
+if "gpt2" not in torch_models.TRANSFORMERS or "gpt2" not in torch_models.ALL:  # not installed
+    MODEL_CASES[2] = []
+_graphs: dict[str, list[Any]] = {}  # traced once
+
+
+def training(model: nn.Module, inputs: Any) -> Callable[[], torch.Tensor]:
+    """Return what calls a model and its backward."""
+    args, kwargs = call_arguments(inputs)
+
+    def step() -> torch.Tensor:
+        out: Any = model(*args, **kwargs)
+        loss: torch.Tensor = rank_cases.own_loss(out)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def train_called(name: str, seed: int) -> Any:
+    model, inputs = rank_cases.built(name)
+    placed = at_random(model, inputs, None, seed, exported=_graphs[name], loss=None)
+    losses = rank_cases.trained(model, training(model, inputs))
+    assert placed.transfers > 0
+    return losses, own_weights(placed)
+
+
+def odd_training(model: nn.Module) -> list[float]:
+    """Train with a loss that is computed outside, and look at the model without gradients.
+
+    Two calls have one backward, a call has none, a batch is smaller, and outputs are changed.
+    """
+    x, targets = odd_batch()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = []
+    for number in range(4):
+        found = model(x)
+        losses.append(odd_loss(found, targets))
+        if number == 1:
+            again = model(x * 0.5)
+            losses.append(losses.pop() + again["logits"].square().mean())
+        if number == 2:
+            model(x)  # for nothing
+        if number == 3:
+            model(x)["logits"].sum().backward()  # gradients add up
+        losses[-1].backward()
+        found["mask"].zero_()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            left = model(x[:5])["logits"]
+            losses.append(left.mul_(2.0).sum())
+        model.eval()
+        with torch.no_grad():
+            losses.append(model(x)["logits"].sum())
+        losses.append(model(x)["logits"].detach().sum())
+        model.train()
+    return [loss.item() for loss in losses]
+
+
+def train_odd_called(seed: int, **options: Any) -> Any:
+    x, _ = odd_batch()
+    model = odd_model()
+    placed = at_random(model, x, None, seed, exported=_graphs["odd"], loss=None, **options)
+    losses = odd_training(model)
+    return losses, own_weights(placed)
+
+
+def also_steps() -> Any:
+    """Return the losses of steps and of calls between them; of the plan of a step."""
+    x, targets = odd_batch()
+    model = odd_model()
+    options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(model, x, 2, 4, **options)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(2):
+        losses.append(placed.step(x, targets).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            losses.append(odd_loss(model(x), targets).item())
+        loss = odd_loss(model(x), targets)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, own_weights(placed)
+
+
+def simulated() -> Any:
+    """Each process has an accelerator; outputs are where the arguments are."""
+    sim = importlib.import_module("baechi.torch.sim")
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="100us", seed=3)
+    losses, weights = train_odd_called(2, devices=["sim:0"] * 2)
+    assert {weight.device.type for weight in weights.values()} == {"sim"}
+    return losses, {name: weight.cpu() for name, weight in weights.items()}
+
+
+def replicas() -> Any:
+    """Two copies on a rank each, with half of the batch each."""
+    x, targets = odd_batch()
+    half = distributed.get_rank()
+    model = odd_model()
+    mine = x.chunk(2)[half]
+    at_random(model, mine, None, 2, exported=_graphs["odd"], loss=None, replicas=2)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(2):
+        odd_loss(model(mine), targets.chunk(2)[half]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {n: p.detach().clone() for n, p in model.named_parameters()}
+
+
+@dataclass
+class Returned:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+
+class Returning(nn.Module):
+    """Returns its loss beside what else there is, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = odd_model()
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> Any:
+        out = self.odd(x)
+        loss = nn.functional.cross_entropy(out["logits"], targets)
+        return Returned(loss, out["logits"])
+
+
+def refused() -> dict[str, str]:
+    """Return what is said where ranks do not do the same, and of what cannot be."""
+    rank = distributed.get_rank()
+    x, targets = odd_batch()
+    model = odd_model()
+    options = {"exported": _graphs["odd"], "loss": None}
+    placed = at_random(model, x, None, 2, **options)
+    found = {
+        "step": said(lambda: placed.step(x)),
+        "part": said(lambda: model.first(x)),
+        "argument": said(lambda: model(x.clone().requires_grad_())),
+        "batch": said(lambda: model(x[: 8 - 4 * rank])),
+        "values": said(lambda: model(x + rank)),
+        "grad": said(lambda: model(x) if rank else _without_gradients(model, x)),
+        "outputs": said(lambda: at_random(odd_model(), x, None, 2, **options, outputs="all")),
+        "targets": said(lambda: at_random(odd_model(), x, None, 2, **options, targets=targets)),
+    }
+    loss = odd_loss(model(x), targets) * (1 + rank)
+    found["loss"] = said(loss.backward)
+    out = model(x)
+    found["other"] = said(out["logits" if rank else "size"].sum().backward)
+    loss = odd_loss(model(x), targets)
+    found["one calls"] = said(loss.backward if rank else lambda: model(x))
+    loss = odd_loss(model(x), targets)
+    loss.backward(retain_graph=True)
+    found["twice"] = said(loss.backward)
+    first, second = (model(x)["logits"].sum() for _ in range(2))
+    found["order"] = said((first if rank else second).backward)
+    with torch.autocast("cpu", torch.bfloat16):
+        found["autocast"] = said(lambda: model(x))
+    model.zero_grad()
+    loss = odd_loss(model(x), targets)
+    loss.backward()
+    found["then"] = f"loss {loss.item():.9f}"
+
+    returning = Returning()
+    at_random(returning, {"x": x, "targets": targets}, None, 1, loss=None)
+    out = returning(x, targets)
+    found["own loss"] = f"loss {out.loss.item():.9f}"
+    found["logits"] = said(lambda: out.logits.sum())
+    found["shape"] = f"{tuple(out.logits.shape)}"
+    returning = Returning()
+    everywhere: Any = {"outputs": "everywhere", "loss": None}
+    at_random(returning, {"x": x, "targets": targets}, None, 1, **everywhere)
+    found["gathered"] = f"logits {returning(x, targets).logits.sum().item():.9f}"
+    found["failing"] = said(lambda: returning(x, targets + 100))  # no such class
+    return found
+
+
+def _without_gradients(model: nn.Module, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        return model(x)
+
+
+def missing(folder: Path, rank: int) -> None:
+    """Have rank 1 call no backward; leave what rank 0 says, and after how many seconds."""
+    x, targets = odd_batch()
+    model = odd_model()
+    placed = at_random(model, x, None, 1, exported=_graphs["odd"], loss=None)
+    odd_loss(model(x), targets).backward()
+    for group in (placed._processes._moving, placed._processes._agreeing):
+        distributed.distributed_c10d._set_pg_timeout(rank_cases.HUNG / 2, group)
+    loss = odd_loss(model(x), targets)
+    if rank == 1:
+        time.sleep(2 * WAITS + 6)
+        return
+    begin = time.monotonic()
+    found = said(loss.backward), time.monotonic() - begin
+    torch.save(found, folder / "missing.pt")
+
+
+def cases_of(world: int) -> dict[str, Callable[[], Any]]:
+    """Return what so many ranks run, by name."""
+    cases: dict[str, Callable[[], Any]] = {
+        f"called {name} {seed}": functools.partial(train_called, name, seed)
+        for name, seed in MODEL_CASES[world]
+    }
+    cases[f"odd called {world}"] = functools.partial(train_odd_called, world)
+    if world == 3:
+        cases["steps"] = also_steps
+    else:
+        cases["simulated"] = simulated
+        cases["refused"] = refused
+        cases["replicas"] = replicas
+    return cases
+
+
+def run(world: int, folder: Path, rank: int) -> None:
+    join(folder / f"rendezvous-{world}", rank, world)
+    for name, case in cases_of(world).items():
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        print(name, flush=True)
+        begin, used = time.monotonic(), time.process_time()
+        torch.save(case(), folder / f"{name} {rank}.pt")
+        took = time.monotonic() - begin, time.process_time() - used
+        print(f"    {took[0]:.1f} s, of them {took[1]:.1f} computing", flush=True)
+    distributed.destroy_process_group()
+
+
+def main(folder: Path) -> int:
+    """Part into three processes; return how many failed."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for name, seed in [case for cases in MODEL_CASES.values() for case in cases]:
+        if not sys.argv[2:] or f"called {name} {seed}" in sys.argv[2:]:
+            _graphs[name] = [export(*rank_cases.built(name))]
+    _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
+    running = []
+    for number in range(3):
+        child = os.fork()
+        if child == 0:
+            log = os.open(folder / f"log{number}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            try:
+                torch.set_num_threads(1)
+                importlib.import_module("baechi.torch.sim")
+                run(3, folder, number)
+                if number < 2:
+                    run(2, folder, number)
+                    join(folder / "rendezvous-missing", number, 2)
+                    missing(folder, number)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        running.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models over ranks are called, and trained by `loss.backward()`, as in one process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import rank_calls
+import rank_cases
+import torch
+from rank_runs import run_processes
+from ranks_test import odd_step, same
+
+_CASES = [(world, *case) for world, cases in rank_calls.MODEL_CASES.items() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """Return where three processes left what they found in all cases."""
+    folder = tmp_path_factory.mktemp("calls")
+    run_processes(rank_calls.__file__, folder, root)
+    return folder
+
+
+@pytest.mark.parametrize(("world", "name", "seed"), _CASES)
+def test_models_train_as_in_one_process(folder: Path, world: int, name: str, seed: int) -> None:
+    """Branches and long skips, and a model that returns its own loss; AdamW, all weights."""
+    model, inputs = rank_cases.built(name)
+    losses = rank_cases.trained(model, rank_calls.training(model, inputs))
+    same(folder, f"called {name} {seed}", world, model, losses)
+
+
+_OUTSIDE = [("odd called 2", 2), ("odd called 3", 3), ("simulated", 2)]
+
+
+@pytest.mark.parametrize(("case", "world"), _OUTSIDE)
+def test_a_loss_outside_and_calls_without_gradients(folder: Path, case: str, world: int) -> None:
+    """Two calls before one backward, calls for nothing, other sizes, outputs that are changed."""
+    model = rank_cases.odd_model()
+    same(folder, case, world, model, rank_calls.odd_training(model))
+
+
+def test_calls_and_steps_take_turns(folder: Path) -> None:
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(2):
+        losses.append(odd_step(model, x, targets, 2).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            losses.append(rank_cases.odd_loss(model(x), targets).item())
+        losses.append(odd_step(model, x, targets, 1).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    same(folder, "steps", 3, model, losses)
+
+
+def test_replicas_have_the_mean_of_their_gradients(folder: Path) -> None:
+    model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(2):
+        odd_step(model, x, targets, 2)
+        optimizer.step()
+        optimizer.zero_grad()
+    for rank in range(2):
+        found: Any = torch.load(folder / f"replicas {rank}.pt")
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(found[name], weight.detach(), rtol=1e-9, atol=1e-9)
+
+
+_SAID = {
+    "step": "step runs micro-batches: place(..., micro_batches=4)",
+    "part": "a part of Odd was called, which is placed over ranks: call the whole model",
+    "argument": "an argument requires a gradient",
+    "batch": "do not have the same shapes of the batch",
+    "values": "do not have the same values of the batch",
+    "grad": "do not have the same wish for gradients: False and True",
+    "outputs": "outputs is one of auto, everywhere, not 'all'",
+    "targets": "targets is for steps of micro-batches",
+    "loss": "rank 0 and rank 1 begin the backward with other gradients of ",
+    "other": "do not have the same outputs that get gradients",
+    "one calls": "rank 0 is about to call the model, and rank 1 to run the backward of a call",
+    "twice": "the backward of this call of the model ran already",
+    "order": "do not have the same number of the call",
+    "autocast": "Odd cannot be called so over ranks, which needs a graph of it: under autocast",
+    "shape": "(8, 6)",
+    "failing": "out of bounds",
+}
+
+
+def test_what_ranks_do_not_agree_on_is_said_on_each(folder: Path) -> None:
+    """And they go on behind it; a model's own loss is everywhere, the rest where it was made."""
+    x, targets = rank_cases.odd_batch()
+    found = [torch.load(folder / f"refused {rank}.pt") for rank in range(2)]
+    model = rank_cases.odd_model()
+    own = torch.nn.functional.cross_entropy(model(x)["logits"], targets).item()
+    logits = rank_cases.odd_model()(x)["logits"].sum().item()
+    for rank in range(2):
+        for name, words in _SAID.items():
+            assert words in found[rank][name], (rank, name, found[rank][name])
+        assert found[rank]["own loss"] == f"loss {own:.9f}"
+        assert found[rank]["gathered"] == f"logits {logits:.9f}"
+        assert found[rank]["then"] == found[0]["then"]
+    told = sorted(each["logits"] for each in found)
+    assert told[0].startswith("InputError: sum: what the model returns beside its loss is on")
+    assert told[1] == "nothing"
+
+
+def test_a_rank_that_calls_no_backward_is_missed(folder: Path) -> None:
+    """Behind the timeout of the group, with what was waited for."""
+    words, seconds = torch.load(folder / "missing.pt")
+    assert re.match(r"RankError: rank 1 was lost, or does not answer", words), words
+    assert "the backward of a call of the model" in words
+    assert seconds < rank_calls.WAITS + 2
