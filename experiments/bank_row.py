@@ -163,13 +163,12 @@ class Subject:
         with sim.configured(devices=4, memory=memory, **how):
             return self._run_on(trial, seed, capacity)
 
-    def _run_on(self, trial: Trial, seed: int, capacity: int) -> dict[str, Any]:
-        model = self.built()
-        batches = [map_tensors(lambda t: t.to(trial.inputs_on), batch) for batch in self.batches]
+    def _placed(self, trial: Trial, seed: int, capacity: int, batches: list[Any]) -> Any:
+        """Place the model before its first step."""
         drawn: dict[str, Any] = {"seed": seed} if trial.method == "random" else {}
-        placed = place_with(
+        return place_with(
             self.known,
-            model,
+            self.built(),
             batches[0],
             cluster=f"{trial.devices}x{capacity * 97 // 100}B",
             devices=[f"sim:{i}" for i in range(trial.devices)],
@@ -183,16 +182,19 @@ class Subject:
             bounds=False,
             **drawn,
         )
-        self.need = self.need or max(placed.peaks.values())
+
+    def _run_on(self, trial: Trial, seed: int, capacity: int) -> dict[str, Any]:
+        batches = [map_tensors(lambda t: t.to(trial.inputs_on), batch) for batch in self.batches]
+        devices = range(trial.devices)
         measured: list[int] = []
 
         def before() -> None:
-            for device in range(trial.devices):
+            for device in devices:
                 sim.reset_peak_memory_stats(device)
 
         def measure() -> None:
             torch.accelerator.synchronize()
-            measured[:] = [sim.max_memory_allocated(i) for i in range(trial.devices)]
+            measured[:] = [sim.max_memory_allocated(i) for i in devices]
 
         def after() -> None:
             if not (peaks and self.entry.varies):
@@ -202,10 +204,14 @@ class Subject:
 
         result: dict[str, Any] = {"result": "ok"}
         peaks = not trial.asynchronous and self.entry.train is None
-        if peaks and self.entry.varies:
-            self.run_example(model, batches, before)
+        if peaks and self.entry.varies:  # a model of its own: it may keep what it has seen
+            example = self._placed(trial, seed, capacity, batches)
+            self.run_example(example.model, batches, before)
             measure()
-        found = self.trained(model, batches, before, after)
+            example.restore()
+        placed = self._placed(trial, seed, capacity, batches)
+        self.need = self.need or max(placed.peaks.values())
+        found = self.trained(placed.model, batches, before, after)
         if peaks:
             result |= compared_peaks(list(result["predicted"].values()), measured)
         if said := difference(self.truth, found):

@@ -22,6 +22,7 @@ from models.bank import (
     perception,
     physics,
     recurrent,
+    remembering,
 )
 from models.bank.entry import Entry
 
@@ -30,6 +31,7 @@ FAMILIES = (
     in_place,
     attention,
     elsewhere,
+    remembering,
     physics,
     mathematics,
     generative,

@@ -127,7 +127,7 @@ def _captured_graph(graph: Any, fetches: Any, batch: int | None) -> Captured:
     if barriers := barriers_in(definition):
         warnings.warn(
             f"{barriers[0]!r} passes all gradients on as one operator, so each goes to one device "
-            "and back: split it with baechi.tensorflow.without_barriers(graph)",
+            "and back: split it with baechi.tensorflow.graph_generator.without_barriers(graph)",
             stacklevel=3,
         )
     if calls := calls_in(definition):

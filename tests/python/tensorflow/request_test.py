@@ -30,6 +30,12 @@ def doubled(x: Any) -> Any:
     return x * 2.0
 
 
+def test_the_stages_are_all_that_is_public() -> None:
+    assert baechi.tensorflow.__all__ == ["capture", "measure", "place", "plan"]
+    for name in ("assign", "capture_model", "trace", "Placed", "profile_of_runs"):
+        assert not hasattr(baechi.tensorflow, name)
+
+
 # What is asked with, beside a model, its batch and two devices; what the answer says.
 WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"batch": 0}, ("batch: ", "from 1 on", "int 0")),

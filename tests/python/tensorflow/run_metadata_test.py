@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 
 import numpy
 import tensorflow as tf
-from baechi.tensorflow import profile_of_cost_graph, profile_of_runs
+from baechi.tensorflow.run_metadata import profile_of_cost_graph, profile_of_runs
 
 import baechi
 

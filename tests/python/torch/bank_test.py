@@ -45,6 +45,26 @@ def test_a_model_that_trains_the_same_is_fine(subject: bank_row.Subject) -> None
     assert abs(found["peaks"][0]) < 0.1
 
 
+class Keeping(torch.nn.Module):
+    """Adds what it made in the call before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+        self.kept = torch.zeros(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layers[0](x)) + self.kept.to(x)
+        self.kept = x.detach().mean(0)
+        return self.layers[1](x)
+
+
+def test_what_a_model_keeps_of_its_example_is_gone_when_it_trains() -> None:
+    entry = Entry("keeping", "x", Keeping, lambda n, s: noise(n, 8, seed=s), varies="what it kept")
+    found = bank_row.Subject(entry, 1).run(TRIALS["random, tier 1"], 3)
+    assert found["result"] == "ok", found
+
+
 def test_a_copy_that_is_off_by_a_millionth_is_wrong(
     subject: bank_row.Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

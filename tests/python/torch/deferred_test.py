@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.weights import deferred
 from baechi.torch.weights.deferred import deferred_values
 from baechi.torch.weights.making import Making
 from torch import nn
@@ -185,6 +186,33 @@ def test_tensors_beside_the_weights_have_their_values() -> None:
         model = Beside()
     baechi.torch.place(model, x, "2x1GiB", devices=["cpu"] * 2, verbose=False)
     assert torch.equal(model(x), expected)
+
+
+def test_notes_are_forgotten_when_no_weight_needs_them() -> None:
+    deferred.forget_unwanted()
+    others = len(deferred._NOTES)  # of models that other tests still have
+    with baechi.torch.deferred_weights():
+        placed, waiting = nn.Linear(3, 3), nn.Linear(3, 3)
+    baechi.torch.place(placed, torch.randn(2, 3), "1x1GiB", devices=["cpu"], verbose=False)
+    assert len(deferred._NOTES) == others + 1
+    baechi.torch.place(waiting, torch.randn(2, 3), "1x1GiB", devices=["cpu"], verbose=False)
+    assert len(deferred._NOTES) == others
+    with baechi.torch.deferred_weights():
+        unused = nn.Linear(3, 3)
+    assert len(deferred._NOTES) == others + 1
+    del unused
+    for _ in range(3):
+        with baechi.torch.deferred_weights():
+            nn.Linear(3, 3)
+    assert len(deferred._NOTES) == others + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_module_of_torchscript_is_refused() -> None:
+    with baechi.torch.deferred_weights():
+        model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 3)))
+    with pytest.raises(baechi.InputError, match="'1' is a module of TorchScript, whose weights"):
+        baechi.torch.place(model, torch.randn(2, 3), "1x1GiB", devices=["cpu"])
 
 
 def test_what_would_be_lost_is_refused() -> None:

@@ -155,8 +155,9 @@ class Step:
             made = self._program.functions[segment.index](*taken)
         for index, value in zip(segment.makes, made, strict=True):
             if isinstance(value, torch.Tensor) and value.requires_grad:
-                begun.ends.append((index, get_gradient_edge(value)))
-                self._trains.add((m, index))
+                if _may_get_gradient(value):
+                    begun.ends.append((index, get_gradient_edge(value)))
+                    self._trains.add((m, index))
                 value = value.data
             self._made(m, index, value)
         if begun.ends:
@@ -353,6 +354,14 @@ class Step:
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
+
+
+def _may_get_gradient(value: torch.Tensor) -> bool:
+    """Whether autograd knows how a value was made.
+
+    A view that was made without gradients only says that what it shows requires one.
+    """
+    return value.grad_fn is not None or not value._is_view()
 
 
 def _on(device: LogicalDevice | None) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -104,9 +105,14 @@ class _Notes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._notes: list[_Note] = []
-        self._kept: list[torch.UntypedStorage] = []  # so that no key comes twice
+        self._storages: list[StorageWeakRef] = []  # held, so that no key comes twice
         self.known: set[int] = set()
         self._versions: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the id
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether anything without memory is still there that was made in the block."""
+        return not all(storage.expired() for storage in self._storages)
 
     def end(self) -> None:
         """Remember which tensors there are, so that a change of one behind it is seen."""
@@ -193,7 +199,7 @@ class _Notes(TorchDispatchMode):
         for storage in (t.untyped_storage() for t in outputs):
             if storage._cdata not in self.known:
                 self.known.add(storage._cdata)
-                self._kept.append(storage)
+                self._storages.append(StorageWeakRef(storage))
         written = _changed(func, args, kwargs)
         changes |= {t.untyped_storage()._cdata for t in written}
         if changes:  # else it is a view
@@ -357,11 +363,17 @@ def deferred_weights() -> Iterator[None]:
     Inside, tensors are made on the meta device. `baechi.torch.place` then makes each weight where
     the plan has it, with the values that it would have been given here.
     """
+    forget_unwanted()
     notes = _Notes()
     _NOTES.append(notes)
     with notes, _AsOnHost(notes):
         yield
     notes.end()
+
+
+def forget_unwanted() -> None:
+    """Let go of the notes of blocks of which all weights have memory, or are gone."""
+    _NOTES[:] = [notes for notes in _NOTES if notes.are_wanted]
 
 
 def _notes_of(weight: torch.Tensor) -> _Notes | None:

@@ -13,7 +13,13 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.nested import tensors_in
-from baechi.torch.weights.deferred import deferred_values, give_memory, how_made, is_deferred
+from baechi.torch.weights.deferred import (
+    deferred_values,
+    forget_unwanted,
+    give_memory,
+    how_made,
+    is_deferred,
+)
 from baechi.torch.weights.homes import has_hooks_of_others, named_weights
 from baechi.torch.weights.sources import Source, matched, source_of
 
@@ -38,12 +44,27 @@ def check_can_be_made(model: nn.Module, given: Any, costs: Any) -> None:
             "costs='measure' runs the model, whose weights are on the meta device: give "
             "costs='estimate', or costs that were measured before"
         )
+    scripted = _scripted(model) if meta else None
+    if scripted is not None:
+        raise InputError(
+            f"{scripted!r} is a module of TorchScript, whose weights stay on the meta device: "
+            "build it outside of deferred_weights()"
+        )
     hooked = next((n for n, w in meta if has_hooks_of_others(w)), None)
     if hooked is not None:
         raise InputError(
             f"{hooked!r} is on the meta device and has a hook on its gradient, which is lost: "
             "register it once the model is placed"
         )
+
+
+def _scripted(model: nn.Module) -> str | None:
+    """Return the path of a module of TorchScript that has weights without values."""
+    for path, module in model.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if scripted and any(weight.is_meta for _, weight in named_weights(module)):
+            return path or type(model).__name__
+    return None
 
 
 class Making:
@@ -102,6 +123,7 @@ class Making:
                     give_memory(weight, made.copy_(value))
                 else:
                     give_memory(weight, value.to(device))
+        forget_unwanted()
 
     def give_attributes(self) -> None:
         """Give tensors their values, on the host, that modules have beside their weights."""
@@ -116,6 +138,7 @@ class Making:
         tensors = {f"{name} ({key})": tensor for key, (name, tensor) in beside.items()}
         for name, value in deferred_values(tensors).items():
             give_memory(tensors[name], value)
+        forget_unwanted()
 
     def make_all(self) -> None:
         """Make all weights, on the host."""
