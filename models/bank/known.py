@@ -66,11 +66,11 @@ _REAL_PARTS = [
         always=False,
     )
 ]
-_DERIVATIVE = [
+_FROZEN = [
     Known(
         "",
         "PEAK",
-        "what is alive in the derivative of SiLU is foreseen up to 13% too large, not understood",
+        "beside frozen layers up to 13% too much is foreseen on some devices, not understood",
         always=False,
     )
 ]
@@ -89,7 +89,8 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "fnet": _REAL_PARTS,
-    "peft-ia3": _DERIVATIVE,
+    "peft-ia3": _FROZEN,
+    "peft-lora": _FROZEN,
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
     "equilibrium": _REACHED,
