@@ -66,11 +66,11 @@ _REAL_PARTS = [
         always=False,
     )
 ]
-_FROZEN = [
+_CACHE = [
     Known(
         "",
         "PEAK",
-        "beside frozen layers up to 13% too much is foreseen on some devices, not understood",
+        "the cache of keys and values in what is returned counts until the step ends; the script gives it up before",
         always=False,
     )
 ]
@@ -89,8 +89,9 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "fnet": _REAL_PARTS,
-    "peft-ia3": _FROZEN,
-    "peft-lora": _FROZEN,
+    "peft-ia3": _CACHE,
+    "peft-lora": _CACHE,
+    "peft-prefix": _CACHE,
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
     "equilibrium": _REACHED,
