@@ -22,6 +22,7 @@ from baechi.torch.base.request import (
     check_model,
     check_search,
     devices_too_small,
+    unknown_costs,
 )
 from baechi.torch.cost.graph_generator import check_again, graph_of
 from baechi.torch.cost.optimizers import optimizer_name
@@ -86,7 +87,7 @@ def costs_of(
     if costs == "estimate":
         return estimate(captured, cluster, adding=adding)
     if costs != "measure":
-        raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+        raise unknown_costs(costs)
     first: dict[str, torch.device] = {}
     for described, device in zip(cluster.devices, devices, strict=True):
         first.setdefault(described.kind, device)
@@ -430,8 +431,7 @@ def _cluster_on(asked: Request) -> tuple[Cluster, dict[str, torch.device]]:
         found, physical = detected_cluster(asked.model, given)
         devices = devices or physical
     else:
-        cluster = asked.cluster
-        found = cluster if isinstance(cluster, Cluster) else Cluster(str(cluster))
+        found = cluster_of(asked.cluster)
     names = [device.name for device in found.devices]
     if asked.to_run or devices:
         chosen = chosen_devices(devices, found)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from baechi._core import InputError, check_options
+from baechi.pipeline import described
 
 
 def check_model(model: Any) -> None:
@@ -57,8 +58,17 @@ def check_search(options: Mapping[str, Any], known: Iterable[str], costs: Any) -
     `known` are the other arguments of `place`, which a misspelt name may mean.
     """
     check_options("place", dict(options), list(known))
-    if isinstance(costs, str) and costs not in ("estimate", "measure"):
-        raise InputError(f"costs is 'estimate', 'measure' or Costs, not {costs!r}")
+    if costs not in ("estimate", "measure") and not hasattr(costs, "ops"):
+        raise unknown_costs(costs)
+
+
+def unknown_costs(costs: object) -> InputError:
+    """Return the error for costs that are none."""
+    return InputError(
+        "costs: expected 'estimate', 'measure' or a baechi.torch.Costs, found "
+        f"{described(costs)}; baechi.torch.Costs.load(path) reads what costs.save(path) wrote, "
+        "and estimates are by the presets that the cluster names, as in '2xrtx3090'"
+    )
 
 
 def check_called_with(model: nn.Module, inputs: Any) -> None:
