@@ -48,7 +48,7 @@ class Unrecorded(nn.Module):
         ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS is unknown: name the one of"),
         ({"loss": nn.MSELoss()}, "MSELoss does not take .*target.*: give e.g. loss=lambda output"),
         ({"gradients": "kept"}, "gradients is one of auto, held, freed, not 'kept'"),
-        ({"costs": "guess"}, "costs: expected 'estimate', 'measure' or a baechi.torch.Costs, found"),
+        ({"costs": "guess"}, "expected .estimate., .measure. or a baechi.torch.Costs, found str"),
         ({"costs": 3}, "found int 3; baechi.torch.Costs.load.path. reads"),
         ({"cluster": 4}, "cluster: expected a baechi.Cluster, a line such as .*, found int 4"),
         ({"budget": float("nan")}, "budget: expected a time above 0s, .*, found 'nan'"),
