@@ -439,7 +439,7 @@ def _cluster_on(asked: Request) -> tuple[Cluster, dict[str, torch.device]]:
         chosen = [torch.device("cpu")] * len(names)
     physical_of = dict(zip(names, chosen, strict=True))
     capacities = {device.name: device.capacity for device in found.devices}
-    small = {} if devices else devices_too_small(capacities, physical_of)
+    small = devices_too_small(capacities, physical_of)
     for device, (planned, there) in list(small.items())[:1]:
         more = f" (and too much for {len(small) - 1} more)" if len(small) > 1 else ""
         warn(

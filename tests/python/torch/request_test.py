@@ -57,6 +57,8 @@ class Unrecorded(nn.Module):
             {"units": [3]},
             "units: expected 'leaf', classes, names of modules or a .*, found 3",
         ),
+        ({"units": 3}, "units: expected 'leaf', .*, found 3"),
+        ({"loss": nn.MSELoss}, r"loss is the class MSELoss: .*lambda output: MSELoss\(\)\("),
         ({"devices": ["cpu"]}, r"devices: 1 given \(cpu\) for a cluster of 2: give one for each"),
         ({"devices": "cpu"}, r"devices: expected a list, such as \['cpu'\], found 'cpu'"),
         ({"mini_batch": 8}, "mini_batch: place takes the mini-batch that it is given"),
@@ -78,6 +80,8 @@ def test_a_model_that_is_none_or_has_no_values_is_refused() -> None:
             baechi.torch.place(wrong, X, "2x8GiB", devices=["cpu"] * 2)
         with pytest.raises(baechi.InputError, match=r"not a torch\.nn\.Module"):
             baechi.torch.device_map(wrong, {0: "1GiB"}, example_inputs=X)
+    with pytest.raises(baechi.InputError, match="the model is the class Unrecorded, not"):
+        baechi.torch.plan(Unrecorded, X, "2x8GiB")
     with pytest.raises(baechi.InputError, match=r"'layer\.weight' is on the meta device, so"):
         baechi.torch.place(Unrecorded().to("meta"), X, "2x8GiB", devices=["cpu"] * 2)
 
@@ -108,6 +112,18 @@ def test_optimizers_are_named_or_given() -> None:
     placed.restore()
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_scripted_model_is_refused_and_a_scripted_part_runs() -> None:
+    part = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(baechi.InputError, match=r"the module that .* was given"):
+        baechi.torch.place(part, X, "2x8GiB", devices=["cpu"] * 2)
+    model = nn.Sequential(nn.Linear(4, 4), part)
+    expected = model(X)
+    placed = baechi.torch.place(model, X, "2x8GiB", devices=["cpu"] * 2)
+    torch.testing.assert_close(model(X), expected)
+    placed.restore()
+
+
 @pytest.fixture
 def four() -> Iterator[None]:
     """Return a machine of four small devices."""
@@ -124,6 +140,8 @@ def test_a_cluster_that_the_machine_is_not_is_refused_or_said() -> None:
         UserWarning, match=r"for sim:0, which has 67,108,864 .and too much for 3 more"
     ):
         baechi.torch.place(model, X, "4x80GiB").restore()
+    with pytest.warns(UserWarning, match="for sim:0, which has 67,108,864: a plan may run out"):
+        baechi.torch.place(model, X, "2x80GiB", devices=["sim:0"] * 2).restore()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         baechi.torch.place(model, X, "4x64MiB").restore()

@@ -18,10 +18,16 @@ from baechi.pipeline import described
 def check_model(model: Any) -> None:
     """Raise InputError unless `model` is a module."""
     if not isinstance(model, nn.Module):
-        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        name = getattr(model, "__name__", "")
+        what = f"the class {name}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise InputError(
-            f"the model is a {what}, not a torch.nn.Module: give the module, e.g. Model() where "
+            f"the model is {what}, not a torch.nn.Module: give the module, e.g. Model() where "
             "Model is its class"
+        )
+    if isinstance(model, torch.jit.RecursiveScriptModule):
+        raise InputError(
+            "the model is a module of TorchScript, whose parts cannot be called one by one: give "
+            "the module that torch.jit.script was given"
         )
     weights = (*model.named_parameters(), *model.named_buffers())
     unshaped = UninitializedParameter, UninitializedBuffer
@@ -37,6 +43,11 @@ def check_loss(loss: Any, *more: str) -> None:
     """Raise InputError unless `loss` can be called with what a model returns, and `more`."""
     if loss is None:
         return
+    if isinstance(loss, type):
+        raise InputError(
+            f"loss is the class {loss.__name__}: give a function, e.g. loss=lambda output: "
+            f"{loss.__name__}()(output, target)"
+        )
     function = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         inspect.signature(function).bind(None, *more)
@@ -90,8 +101,14 @@ def check_called_with(model: nn.Module, inputs: Any) -> None:
 def devices_too_small(
     capacities: dict[str, int], physical: dict[str, torch.device]
 ) -> dict[torch.device, tuple[int, int]]:
-    """Return the accelerators that have less memory than the cluster says: planned, there."""
-    planned = {d: capacities[n] for n, d in physical.items() if d.type not in ("cpu", "meta")}
+    """Return the accelerators that have less memory than the cluster says: planned, there.
+
+    Of devices of the cluster that share one, each alone.
+    """
+    planned: dict[torch.device, int] = {}
+    for name, device in physical.items():
+        if device.type not in ("cpu", "meta"):
+            planned[device] = max(planned.get(device, 0), capacities[name])
     result = {}
     for device, size in planned.items():
         total = int(torch.get_device_module(device).mem_get_info(device)[1])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,11 +30,22 @@ def check_names(units: Any, model: nn.Module) -> None:
         return
     known = {path for path, _ in model.named_modules()}
     known |= {type(module).__name__ for module in model.modules()}
-    for unit in [units] if isinstance(units, str) else units:
+    for unit in _listed(units):
         if isinstance(unit, str) and unit not in known:
             near = difflib.get_close_matches(unit, known, 1)
             also = f"did you mean {near[0]!r}?" if near else "names are those of named_modules()"
             raise InputError(f"units: the model has no module {unit!r}; {also}")
+
+
+def _listed(units: Any) -> list[Any]:
+    """Return what chooses units, one by one."""
+    return list(units) if isinstance(units, Iterable) and not isinstance(units, str) else [units]
+
+
+def _unknown(unit: Any) -> InputError:
+    return InputError(
+        f"units: expected 'leaf', classes, names of modules or a function, found {unit!r}"
+    )
 
 
 def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
@@ -43,14 +54,12 @@ def unit_test(units: Any) -> Callable[[str, nn.Module], bool]:
         return lambda _, module: is_unit_by_default(module)
     if callable(units) and not isinstance(units, type):
         return lambda path, module: bool(units(path, module)) or is_unit_by_default(module)
-    chosen = [units] if isinstance(units, (str, type)) else list(units)
+    chosen = _listed(units)
     classes = tuple(unit for unit in chosen if isinstance(unit, type))
     names = {unit for unit in chosen if isinstance(unit, str)}
     for unit in chosen:
         if not isinstance(unit, (str, type)):
-            raise InputError(
-                f"units: expected 'leaf', classes, names of modules or a function, found {unit!r}"
-            )
+            raise _unknown(unit)
 
     def chooses(path: str, module: nn.Module) -> bool:
         return (
