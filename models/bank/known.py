@@ -70,7 +70,7 @@ _CACHE = [
     Known(
         "",
         "PEAK",
-        "the cache of keys and values in what is returned counts until the step ends; the script gives it up before",
+        "a returned cache of keys and values counts to the end of a step: scripts let go before",
         always=False,
     )
 ]
