@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
+from baechi.summary import Summary, in_time
 from baechi.torch.base import _private
+from baechi.torch.base.mini_batch import cut
 from baechi.torch.placed import Placed
 from baechi.torch.ranks.caller import RankCaller
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
@@ -36,6 +38,8 @@ class PlacedOverRanks(Placed):
 
     _processes: Processes
     _guard: Guard | None = None  # once only the weights of this rank are here
+    predicted_step_ns: int | None = None  # of a step, with the all-reduce of replicas
+    why_replicas: str = ""  # where their number was chosen
     _elsewhere: Sequence[tuple[str, torch.Tensor, int]] = ()  # the weights of other ranks
 
     def take_ranks(
@@ -213,13 +217,9 @@ class PlacedOverRanks(Placed):
         """How many replicas there are."""
         return self._processes.replicas
 
-    @property
-    def predicted_step_ns(self) -> int | None:
-        """What a step takes by the plan, with the all-reduce of replicas over its slowest link.
-
-        None: of one device each, between which the plan has no links.
-        """
-        return self._stepper.predicted_ns()
+    def share(self, batch: Any) -> Any:
+        """Return this replica's part of what all of them are to train on."""
+        return cut(batch, self.replicas)[self.replica]
 
     @property
     def mesh(self) -> Any:
@@ -257,6 +257,16 @@ class PlacedOverRanks(Placed):
             "verify compares with one device, and over ranks each has a part of the weights: "
             "verify the plan in one process, by place(..., plan=placed.plan, ranks=False)"
         )
+
+    def _summary(self) -> Summary:
+        said = super()._summary()
+        if self.replicas > 1 or self.why_replicas:
+            took, means = self.predicted_step_ns, ""
+            if took is not None and self.replicas > 1:
+                means = f", {in_time(took)} with the means of their gradients"
+            many = "1 replica" if self.replicas == 1 else f"{self.replicas} replicas"
+            said.below.append(f"{many}{means}{self.why_replicas}")
+        return said
 
     def __repr__(self) -> str:
         name, rank, count = type(self.model).__name__, self.rank, self._processes.count

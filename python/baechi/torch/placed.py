@@ -266,6 +266,10 @@ class Placed:
         """How many copies of the placement train together."""
         return 1
 
+    def share(self, batch: Any) -> Any:
+        """Return this copy's part of what all copies of the placement are to train on."""
+        return batch
+
     @property
     def weight_devices(self) -> dict[str, str]:
         """The cluster's device of every parameter and buffer, by name."""

@@ -15,6 +15,7 @@ from baechi._core import InputError, Plan
 from baechi.progress import stage, told
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
+from baechi.torch.choosing_replicas import predicted_step, with_chosen_replicas
 from baechi.torch.cost.profiler import Costs
 from baechi.torch.memory.fit import first_runs
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
@@ -27,6 +28,7 @@ from baechi.torch.placing_over_ranks import (
     run_over_ranks,
 )
 from baechi.torch.planning import Planned, Request, check_how
+from baechi.torch.ranks.averaging import Ring
 from baechi.torch.ranks.caller import OUTPUTS
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.assigner import Assigner
@@ -179,7 +181,7 @@ def place(
     micro_batches: int | str | None = None,
     targets: Any = None,
     ranks: bool | str = "auto",
-    replicas: int = 1,
+    replicas: int | str = 1,
     outputs: str = "auto",
     weights: Any = None,
     recompute: str = "auto",
@@ -219,7 +221,9 @@ def place(
         ranks: Whether the model runs over the processes of torch.distributed, each with one of the
             cluster's devices. "auto" does so where there are several, as `torchrun` starts them.
         replicas: How many copies of the placement train together over ranks, each with a batch of
-            its own: gradients are the mean of theirs. The cluster is that of one copy.
+            its own: gradients are the mean of theirs. The cluster is that of one copy. "auto" takes
+            the number whose step is predicted to be shortest: then the example is what all copies
+            train on together, the cluster that of all, and `placed.share(batch)` a copy's part.
         outputs: What of a call's outputs goes to every rank: "everywhere" all of them, "auto" only
             the loss where the model returns one as `output.loss`, else all.
         weights: Where the values come from of a model on the meta device: a state_dict, a
@@ -312,20 +316,29 @@ def placed_over(
     micro_batches: Any,
     loss: Any,
     targets: Any,
-    replicas: int = 1,
+    replicas: int | str = 1,
     outputs: str = "auto",
 ) -> Placed | None:
     """Return a model placed over ranks; None where this process is to be alone."""
     if outputs not in OUTPUTS:
         raise InputError(f"outputs is one of {', '.join(OUTPUTS)}, not {outputs!r}")
-    processes = processes_for(asked, ranks, replicas)
+    number: Any = replicas
+    whole, why = None, ""
+    if replicas == "auto":
+        chosen = with_chosen_replicas(asked, ranks, micro_batches, loss, targets)
+        number, asked, targets, whole, why = chosen
+        micro_batches = "auto" if micro_batches is not None and whole else micro_batches
+    processes = processes_for(asked, ranks, number)
     if processes is None:
         return None
     asked = on_found_cluster(asked, processes)
     step, found, making = planned_over_ranks(asked, micro_batches, loss, targets, processes)
     here = list(found.physical_of)[processes.rank]
-    placed = functools.partial(assigned_step, step, found, here, PlacedOverRanks)
-    return run_over_ranks(placed, step, found, making, processes, outputs)
+    place = functools.partial(assigned_step, step, found, here, PlacedOverRanks)
+    placed = run_over_ranks(place, step, found, making, processes, outputs)
+    ring = Ring(whole or found.cluster, number, whole is not None) if number > 1 else None
+    placed.predicted_step_ns, placed.why_replicas = predicted_step(found, ring), why
+    return placed
 
 
 def place_with(

@@ -27,7 +27,7 @@ _ALONE = "ranks=False places the whole model in each process alone"
 _SAMPLED = 64  # values of each weight that ranks compare
 
 
-def processes_for(asked: Request, ranks: Any, replicas: int = 1) -> Processes | None:
+def processes_for(asked: Request, ranks: Any, replicas: Any = 1) -> Processes | None:
     """Return the processes that a placement is to run over; None: this one alone.
 
     Raises:
@@ -65,7 +65,8 @@ def processes_for(asked: Request, ranks: Any, replicas: int = 1) -> Processes | 
 def _check_replicas(replicas: Any, count: int) -> None:
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise InputError(
-            f"replicas is how many copies of the placement train together, from 1, not {replicas!r}"
+            "replicas is how many copies of the placement train together, from 1, or 'auto', not "
+            f"{replicas!r}"
         )
     if replicas > 1 and count % replicas:
         raise InputError(

@@ -135,10 +135,10 @@ def replicas(folder: Path) -> Any:
     model, half = odd_model(), distributed.get_rank() // 2
     mine = x.chunk(2)[half], targets.chunk(2)[half]
     options = {"loss": loss, "exported": _graphs["odd"], "replicas": 2}
-    automatic: Any = {"replicas": "auto"}
+    many: Any = {"replicas": "many"}
     found: dict[str, Any] = {
         "three": said(lambda: at_random(model, x, 2, 2, **{**options, "replicas": 3})),
-        "auto": said(lambda: baechi.torch.place(model, x, "2x1GiB", **automatic)),
+        "many": said(lambda: baechi.torch.place(model, x, "2x1GiB", **many)),
         "loss": said(lambda: at_random(model, mine[0], 2, 2, **{**options, "loss": nn.PReLU()})),
     }
     placed = at_random(model, mine[0], 2, 2, targets=mine[1], **options)
@@ -163,6 +163,70 @@ def replicas(folder: Path) -> Any:
     found["apart"] = trained(other_model, lambda: second.step(*mine))
     averaging.BUCKET = 1 << 20
     return losses, own_weights(placed), found, norm, state
+
+
+class Layers(nn.Module):
+    """A chain, of which every sample costs more than its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(4))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def layers_batch() -> torch.Tensor:
+    return torch.randn(512, 128, generator=torch.Generator().manual_seed(1)).double()
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def cpus(capacity: str, link: tuple[str, str]) -> str:
+    """Return a cluster of four processors as a file has it."""
+    return json.dumps(
+        {
+            "format": "baechi-cluster",
+            "version": 1,
+            "devices": [
+                {"name": f"cpu:{i}", "kind": "cpu", "capacity": capacity} for i in range(4)
+            ],
+            "links": [{"scope": "default", "latency": link[0], "bandwidth": link[1]}],
+        }
+    )
+
+
+CLUSTERS: dict[
+    str, tuple[Any, Any, int | None]
+] = {  # micro-batches, and how many replicas are best
+    "fast links": (cpus("1GiB", ("1us", "100GB/s")), "auto", 4),
+    "slow links": (cpus("1GiB", ("100ms", "1MB/s")), 2, 1),
+    "little room": (cpus("2500kB", ("1us", "100GB/s")), 2, 2),
+    "what there is": ("auto", 2, None),
+}
+
+
+def chosen_replicas() -> Any:
+    """Train with the number of replicas that is found, on several clusters and on what there is."""
+    x = layers_batch()
+    found: dict[str, Any] = {}
+    search = {"method": "m-etf", "bounds": False}
+    for name, (described, micro_batches, _) in CLUSTERS.items():
+        model = Layers()
+        cluster = described if described == "auto" else baechi.Cluster.from_json(described)
+        where: dict[str, Any] = {"devices": ["cpu"] * 4, "exported": _graphs["layers"]}
+        request = Request(model, x, cluster, search=search, **where)
+        placed: Any = placed_over(request, True, micro_batches, mean_square, None, "auto")
+        losses = trained(model, lambda: placed.step(placed.share(x)))  # noqa: B023
+        times = placed.predicted_step_ns, placed.plan.makespan_ns
+        found[name] = placed.replicas, losses, own_weights(placed), times, str(placed)
+    return found
 
 
 class Odd(nn.Module):
@@ -696,6 +760,7 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
         cases["apart"] = train_apart
         cases["deferred"] = functools.partial(train_deferred, folder)
         cases["saved"] = functools.partial(saved_and_loaded, folder)
+        cases["chosen"] = chosen_replicas
         cases["replicas"] = functools.partial(replicas, folder)
         cases["failing"] = functools.partial(failing, 2)
     else:
@@ -782,6 +847,7 @@ def main(folder: Path) -> int:
             continue
         _graphs[name] = [export(*built(name))]
     _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
+    _graphs["layers"] = [export(Layers(), layers_batch()[:64])]
     why = make_hosts()
     (folder / "no hosts").write_text(why)
     running = []

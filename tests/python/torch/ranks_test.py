@@ -109,12 +109,27 @@ def test_replicas_train_as_one_with_the_whole_batch(folder: Path) -> None:
 
 _OF_REPLICAS = {
     "three": "3 replicas run over as many processes each, and there are 4 in all",
-    "auto": "replicas is how many copies of the placement train together, from 1, not 'auto'",
+    "many": "how many copies of the placement train together, from 1, or 'auto', not 'many'",
     "loss": "the loss has parameters that are trained, of which replicas take no mean",
     "fails": "no luck in a replica",
     "values": "rank 2 and rank 3 do not have the same values of the batch",
     "shapes": "step is called with 8 samples and was planned for 4",
 }
+
+
+def test_the_number_of_replicas_is_that_of_the_shortest_step(folder: Path) -> None:
+    """By memory and by links; what is trained is the same whatever it is."""
+    model, x = rank_cases.Layers(), rank_cases.layers_batch()
+    losses = rank_cases.trained(model, lambda: in_turn(model, x, 2, rank_cases.mean_square))
+    expected = {name: weight.detach() for name, weight in model.named_parameters()}
+    found = [torch.load(folder / f"chosen {rank}.pt") for rank in range(4)]
+    for each in found:
+        for case, (replicas, told, weights, (predicted, makespan), said) in each.items():
+            assert told == pytest.approx(losses, rel=1e-9), case
+            close(weights, expected)
+            assert replicas == (rank_cases.CLUSTERS[case][2] or found[0][case][0]), said
+            assert (predicted > makespan) == (replicas > 1)
+            assert f"{replicas} replica" in said
 
 
 def test_adapters_beside_frozen_layers_train_with_a_scheduler(folder: Path) -> None:

@@ -57,46 +57,63 @@ def buckets_of(
             for name in reads[part.segment] - at_end:
                 if name is not None and name not in late:
                     last[name] = position
-    return _filled(owned, last)
+    return filled({n: (w.dtype, w.numel() * w.element_size()) for n, w in owned.items()}, last)
 
 
-def _filled(owned: Mapping[str, torch.Tensor], last: Mapping[str, int]) -> list[Bucket]:
-    """Return buckets: each has one kind of numbers, and is full or has a large gradient alone."""
+def filled(weights: Mapping[str, tuple[Any, int]], last: Mapping[str, int]) -> list[Bucket]:
+    """Return buckets: each has one kind of numbers, and is full or has a large gradient alone.
+
+    Args:
+        weights: The kind of numbers and the bytes of each.
+        last: When the gradient of each is complete.
+
+    """
     buckets: list[Bucket] = []
-    open_: dict[torch.dtype, tuple[Bucket, int]] = {}
-    for name in sorted(owned, key=lambda name: (last[name], name)):
-        weight = owned[name]
-        size = weight.numel() * weight.element_size()
-        bucket, held = open_.get(weight.dtype, (None, 0))
+    open_: dict[Any, tuple[Bucket, int]] = {}
+    for name in sorted(weights, key=lambda name: (last[name], name)):
+        kind, size = weights[name]
+        bucket, held = open_.get(kind, (None, 0))
         if size >= BUCKET:
             buckets.append(Bucket(last[name], [name]))
         elif bucket is None or held + size > BUCKET:
-            open_[weight.dtype] = Bucket(last[name], [name]), size
-            buckets.append(open_[weight.dtype][0])
+            open_[kind] = Bucket(last[name], [name]), size
+            buckets.append(open_[kind][0])
         else:
             bucket.names.append(name)
             bucket.ready = last[name]
-            open_[weight.dtype] = bucket, held + size
+            open_[kind] = bucket, held + size
     return sorted(buckets, key=lambda bucket: (bucket.ready, bucket.names[0]))
 
 
-def ring_time(cluster: Cluster, size: int, replicas: int) -> int | None:
-    """Return the nanoseconds of an all-reduce; None where the cluster has no links to go by.
+@dataclass(frozen=True)
+class Ring:
+    """What is between the copies of each device: they send in a ring, each to the next one."""
 
-    A ring: each process sends 2 (R - 1) times a part of one in R, all at once, over links such as
-    the slowest of the cluster. Those between replicas nobody has named.
-    """
-    names = [device.name for device in cluster.devices]
-    part = -(-size // replicas)
-    times = [cluster.transfer_time(part, a, b) for a in names for b in names if a != b]
-    return 2 * (replicas - 1) * max(times) if times else None
+    cluster: Cluster
+    replicas: int
+    whole: bool  # the cluster is that of all copies; else of one, whose slowest link is taken
+
+    def time(self, size: int, device: int) -> int | None:
+        """Return the nanoseconds of an all-reduce; None where there are no links to go by.
+
+        Each process sends 2 (R - 1) times a part of one in R, all at once.
+        """
+        names = [each.name for each in self.cluster.devices]
+        if self.whole:
+            ring = names[device :: len(names) // self.replicas]
+            pairs = list(zip(ring, [*ring[1:], ring[0]], strict=True))
+        else:
+            pairs = [(a, b) for a in names for b in names if a != b]
+        part = -(-size // self.replicas)
+        times = [self.cluster.transfer_time(part, a, b) for a, b in pairs]
+        return 2 * (self.replicas - 1) * max(times) if times else None
 
 
-def averaged_by(cluster: Cluster, buckets: Iterable[tuple[int, int]], replicas: int) -> int | None:
+def averaged_by(ring: Ring, device: int, buckets: Iterable[tuple[int, int]]) -> int | None:
     """Return when a device has all means; a bucket is when it is ready, and its bytes."""
     clock = 0
     for ready, size in buckets:
-        took = ring_time(cluster, size, replicas)
+        took = ring.time(size, device)
         if took is None:
             return None
         clock = max(clock, ready) + took

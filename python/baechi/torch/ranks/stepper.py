@@ -11,17 +11,15 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import tensors_in
-from baechi.torch.ranks.averaging import Averaging, Bucket, averaged_by, buckets_of
+from baechi.torch.ranks.averaging import Averaging, Bucket, buckets_of
 from baechi.torch.ranks.foreseen import Dry, Foreseen, WeightShape, rehearsed, step_foreseen
 from baechi.torch.ranks.processes import Facts, Processes, digest
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.weights import sample_of, sum_of
 from baechi.torch.run.assigner import Assigner
-from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.run.stepping import Stepper, StepPlan
 from baechi.torch.trace.graph import ExportedGraph
@@ -115,44 +113,9 @@ class RankStepper(Stepper):
         owners = {name: names[device] for name, device in mine.weight_devices.items()}
         return rehearsed(program, mine.model, self._weights, owners, mine.devices, tensors, run)
 
-    def predicted_ns(self) -> int | None:
-        """Return what a step takes by the plan, the means over replicas included."""
-        plan, replicas = self._planned.plan, self._processes.replicas
-        if replicas == 1:
-            return plan.makespan_ns
-        known, latest = self._known[0], plan.makespan_ns
-        for device in self._assigner.devices:
-            owned = self.averaged(known.foreseen, device)
-            ends = self._ends(known.program, device.index)
-            buckets = buckets_of(known.program, owned, known.foreseen.of_loss)
-            sizes = [sum(self._bytes_of(name) for name in bucket.names) for bucket in buckets]
-            ready = [ends[bucket.ready] for bucket in buckets]
-            last = averaged_by(plan.cluster, zip(ready, sizes, strict=True), replicas)
-            if last is None:
-                return None
-            latest = max(latest, last)
-        return latest
-
-    def _ends(self, program: StepProgram, device: int) -> list[int]:
-        """Return when a device has ended each part of the order, and all of them, by the plan."""
-        ends, clock = [], 0
-        for phase, number, m in program.order:
-            segment = program.segments[number]
-            if phase is not Phase.LOSS and segment.device == device:
-                known = (self._planned.end_of(phase, name, m) for name in segment.operators)
-                clock = max(clock, *known, 0)
-            ends.append(clock)
-        return [*ends, self._planned.plan.makespan_ns]
-
-    def _bytes_of(self, name: str) -> int:
-        shape = self._weights[name]
-        return shape.size.numel() * shape.dtype.itemsize
-
-    def averaged(
-        self, foreseen: Foreseen, device: LogicalDevice | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Return the weights of a device, by default this rank's, that get a gradient, by name."""
-        here = (device or self.device).name
+    def averaged(self, foreseen: Foreseen) -> dict[str, torch.Tensor]:
+        """Return the weights of this rank that get a gradient, by name."""
+        here = self.device.name
         where = self._assigner.weight_devices
         weights = named_weights(self._assigner.model)
         return {n: w for n, w in weights if where[n] == here and n in foreseen.gradients}
