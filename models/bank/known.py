@@ -74,6 +74,10 @@ _CACHE = [
         always=False,
     )
 ]
+_WITH_CACHE = """
+gpt2 llama mistral qwen3 gemma2 gemma3 phi3 falcon bloom gpt-neox opt mixtral qwen2-moe
+gpt-oss deepseek-v3 t5 whisper peft-lora peft-dora peft-ia3 peft-prefix
+"""
 KNOWN: dict[str, list[Known]] = {
     "maml": _FORCES,
     "energy-forces": _FORCES,
@@ -89,11 +93,8 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "fnet": _REAL_PARTS,
-    "peft-ia3": _CACHE,
-    "peft-lora": _CACHE,
-    "peft-prefix": _CACHE,
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
     "equilibrium": _REACHED,
     "places": _TRANSPOSED,
-}
+} | dict.fromkeys(_WITH_CACHE.split(), _CACHE)
