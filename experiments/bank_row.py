@@ -225,7 +225,8 @@ def compared_peaks(predicted: list[int], measured: list[int]) -> dict[str, Any]:
     result: dict[str, Any] = {"peaks": [min(off, default=0.0), max(off, default=0.0)]}
     for device, (p, m) in enumerate(zip(predicted, measured, strict=True)):
         if not LOW * m - BYTES / 4 <= p <= HIGH * m + BYTES:
-            said = f"{p} bytes were predicted for device {device}, {m} measured"
+            found = f"only {m}" if m < p else str(m)
+            said = f"{p} bytes were predicted for device {device}, {found} measured"
             result |= {"result": "PEAK", "said": said}
     return result
 

@@ -71,6 +71,7 @@ _CACHE = [
         "",
         "PEAK",
         "a returned cache of keys and values counts to the end of a step: scripts let go before",
+        "only",
         always=False,
     )
 ]
