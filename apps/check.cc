@@ -19,7 +19,6 @@
 #include "baechi/io/read_document.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/verify/check_plan.h"
-#include "baechi/verify/check_recomputation.h"
 
 namespace baechi::cli {
 namespace {
@@ -44,7 +43,7 @@ void require_right_plan(const SourceText& source, const OpGraph& graph, const Ru
       open_plan_text(source.text, source.name, recosted(graph, {}), context.cancel);
   require_right(step.graph, plan, source.name);
   if (!original.has_value()) return;
-  const auto faults = check_recomputation(*original, step.graph, plan.recomputed);
+  const auto faults = check_second_runs(*original, step.graph, plan);
   if (!faults.empty()) throw InputError(source.name, "the plan is wrong: " + faults.front());
 }
 

@@ -62,7 +62,7 @@ PlanHandle opened(const std::string& text, const std::string& place, const Graph
       text.find("\"recomputed\"") == std::string::npos)
     return {graph.graph, parse_plan(text, place, *graph.graph)};
   OpenedPlan plan = open_plan_text(text, place, recosted(*graph.graph, {}));
-  if (plan.original.has_value())
+  if (plan.original.has_value() && plan.plan.micro_batches == 1)
     return {std::make_shared<const OpGraph>(std::move(plan.step.graph)),
             std::move(plan.plan),
             {},
@@ -130,11 +130,13 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro(
           "recomputed",
           [](const PlanHandle& h) {
+            const GraphHandle of_one = h.graph_of_one();
+            const OpGraph& graph = *of_one.graph;
             std::vector<std::pair<std::string, std::optional<std::string>>> runs;
             for (const Recomputation& again : h.plan.recomputed)
-              runs.emplace_back((*h.graph)[again.op].name,
+              runs.emplace_back(graph[again.op].name,
                                 again.after.has_value()
-                                    ? std::optional<std::string>((*h.graph)[*again.after].name)
+                                    ? std::optional<std::string>(graph[*again.after].name)
                                     : std::nullopt);
             return runs;
           },

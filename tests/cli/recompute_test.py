@@ -78,7 +78,6 @@ def test_all_repeats_regions_and_fits_as_well(run: Run, unet: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--micro-batches", "4"), "in steps of one micro-batch only"),
         (("--order", "none"), "the planned order or that of the program"),
         (("--robust", "20%"), "are compared by their steps alone"),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from baechi._core import Cluster, Graph, graph_from_arrays, graph_to_arrays
@@ -61,3 +62,10 @@ def pinned(
     names = graph.names
     arrays["devices"] = [pins.get(name) for name in names]
     return graph_from_arrays(names, name=graph.name, **arrays)
+
+
+def without_second_runs(graph: Graph) -> Graph:
+    """Return the ML graph of a step whose runtime runs every operation once: none may run again."""
+    arrays = graph_to_arrays(graph)
+    arrays["recompute"] = np.zeros(len(graph), dtype=bool)
+    return graph_from_arrays(graph.names, name=graph.name, **arrays)

@@ -26,7 +26,7 @@ from baechi.tensorflow.captured import Captured
 from baechi.tensorflow.devices import DEFAULT_PRESET, detected_cluster, devices_for
 from baechi.tensorflow.graph_generator import capture, graph_of
 from baechi.tensorflow.keras_model import PlacedKeras
-from baechi.tensorflow.pins import pinned
+from baechi.tensorflow.pins import pinned, without_second_runs
 from baechi.tensorflow.profiler import measure
 from baechi.tensorflow.request import (
     check_devices,
@@ -265,7 +265,7 @@ def place(
         names = devices_for(plan.cluster, devices)
     else:
         found, names = _cluster(cluster, devices, needed=True)
-        plan = step.plan(found, names, profile, options)
+        plan = step.plan(found, names, profile, options, once=True)
     return assign(step.captured, plan.device_of, names, check=check, plan=plan)
 
 
@@ -287,21 +287,36 @@ class _Step:
             self.captured = traced(target, *inputs, fetches=run["fetches"], **options)
 
     def plan(
-        self, cluster: Cluster, devices: Mapping[str, str], profile: ProfileLike, options: Any
+        self,
+        cluster: Cluster,
+        devices: Mapping[str, str],
+        profile: ProfileLike,
+        options: Any,
+        *,
+        once: bool = False,
     ) -> Plan:
+        """Plan it; `once`: for a placed step, which runs no operation a second time."""
         costs: Any = profile
         if isinstance(profile, str) and profile == "estimate":
             kinds = presets_of(cluster, DEFAULT_PRESET).items()
             costs = ",".join(f"{kind}={preset}" for kind, preset in kinds)
         elif isinstance(profile, str) and profile == "measure":
             costs = self._measured(cluster, devices)
-        return self._planned(cluster, devices, costs, options)
+        return self._planned(cluster, devices, costs, options, once=once)
 
     @stage("planning")
     def _planned(
-        self, cluster: Cluster, devices: Mapping[str, str], costs: Any, options: Any
+        self,
+        cluster: Cluster,
+        devices: Mapping[str, str],
+        costs: Any,
+        options: Any,
+        *,
+        once: bool,
     ) -> Plan:
         graph = graph_of(self.captured, costs)
+        if once and options.get("order", "none") != "none":
+            graph = without_second_runs(graph)
         check_kinds(graph, cluster, costs)
         graph = pinned(graph, self.captured.asked, cluster, devices)
         return place_graph(graph, cluster, **{"order": "none", **options})

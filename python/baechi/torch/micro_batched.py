@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baechi._core import InputError, Plan
+from baechi._core import Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage
 from baechi.torch.base.mini_batch import (
@@ -21,15 +21,22 @@ from baechi.torch.base.mini_batch import (
 )
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.request import check_loss
-from baechi.torch.cost.graph_generator import graph_of
+from baechi.torch.cost.graph_generator import check_again, graph_of
 from baechi.torch.cost.profiler import estimate
+from baechi.torch.memory.fit import again_in
 from baechi.torch.planning import Planned, Request, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import Node
-from baechi.torch.trace.segments import Segment, divisible, inseparable, segments_of
+from baechi.torch.trace.segments import (
+    Segment,
+    divisible,
+    inseparable,
+    repeatable,
+    segments_of,
+)
 
 _MOST = 32  # micro-batches that are tried where their number is to be found
 
@@ -65,11 +72,6 @@ class StepRequest:
         if not asked.model.training:
             what = "placements over ranks" if self.is_of_calls else "micro_batches"
             raise InputError(f"{what} are steps of training: call model.train() first")
-        if asked.recompute == "all" or (asked.plan is not None and asked.plan.recomputed):
-            raise InputError(
-                "operators run a second time neither in steps of micro-batches nor over ranks: "
-                "leave out recompute='all', or give a plan made with recompute='none'"
-            )
         example = asked.example_inputs
         given = example if targets is None else (example, targets)
         self.samples = 1 if self.is_of_calls else samples_in(given, "example_inputs")
@@ -153,10 +155,24 @@ class PlannedStep(Planned):
             "together": [loss, *inseparable(segments)] if segments else [],
             "in_two": divisible(segments),
             "held_gradients": True,
+            "repeated": repeatable(segments) if asked.repeats else (),
         }
         graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
         search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
-        return self._with_peaks(place_graph(graph, self.cluster, **search))
+        return self._with_peaks(self._placed(graph, search))
+
+    def _placed(self, graph: Graph, search: dict[str, Any]) -> Plan:
+        """Return a plan in which operators run again where that is asked for, or needed to fit."""
+        recompute = self._asked.recompute
+        if recompute == "all":
+            return place_graph(graph, self.cluster, **search, recompute=recompute)
+        try:
+            first = {**search, "suggest": False} if recompute == "auto" else search
+            return place_graph(graph, self.cluster, **first)
+        except DoesNotFit:
+            if recompute == "none":
+                raise
+            return place_graph(graph, self.cluster, **search, recompute=recompute)
 
     def _segments(self) -> list[Segment]:
         """Return what the executor runs as one; nothing where it has no graph."""
@@ -174,6 +190,7 @@ class PlannedStep(Planned):
     def _given_plan(self, plan: Plan) -> Plan:
         made_with = "example inputs, the units and the micro_batches"
         check_is_of(self.captured, set(plan.micro_batch_graph.names), made_with)
+        check_again(self.captured, again_in(plan))
         self._check_sizes(plan)
         if not plan.fits:
             raise InputError("the plan holds more on a device than its cluster has: see plan.peaks")

@@ -153,6 +153,7 @@ def plan(
         recompute=recompute,
         search={"method": method, "budget": budget, **options},
         to_run=False,
+        in_steps=micro_batches is not None,
     )
     if micro_batches is not None:
         return planned_step(StepRequest(asked, micro_batches, loss, targets)).plan
@@ -231,7 +232,7 @@ def place(
             built with inside `deferred_weights`.
         recompute: Whether operators may run again in the backward, so that what they make need not
             be held: "auto" where nothing fits without, "all" in whole regions, "none" never. Tier 1
-            runs such a plan; not in steps of micro-batches, nor over ranks.
+            runs such a plan, and so do steps of micro-batches; not over ranks.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.
@@ -240,6 +241,8 @@ def place(
         DoesNotFit: No plan fits the cluster, or the one that was given does not.
 
     """
+    if micro_batches is None and isinstance(plan, Plan) and plan.micro_batches > 1:
+        micro_batches = plan.micro_batches
     asked = Request(
         model,
         example_inputs,
@@ -257,9 +260,8 @@ def place(
         weights,
         recompute,
         {"method": method, "budget": budget, **options},
+        in_steps=micro_batches is not None,
     )
-    if micro_batches is None and plan is not None and plan.micro_batches > 1:
-        micro_batches = plan.micro_batches
     placed = placed_over(asked, ranks, micro_batches, loss, targets, replicas, outputs)
     if placed is not None:
         return placed

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 LEVELS = ("module", "operator")
 RECOMPUTE = ("none", "auto", "all")
 AGAIN = "operators run again in the backward, which only the model's own code does"
-INTERNAL = ("search", "to_run", "exported")  # what of a Request is no argument of `place`
+INTERNAL = ("search", "to_run", "exported", "in_steps", "repeats")  # what of a Request is no argument of `place`
 
 
 def check_how(mode: str, tier: str | int, modes: Sequence[str] = MODES) -> None:
@@ -116,6 +116,8 @@ class Request:
     search: Mapping[str, Any] = field(default_factory=dict)  # options of `place_graph`
     to_run: bool = True  # else the devices need not be there, nor the model's values
     exported: Sequence[Exported] = ()  # graphs that are there already
+    in_steps: bool = False  # of micro-batches
+    repeats: bool = True  # who runs it can run operators again
 
     def __post_init__(self) -> None:
         check_model(self.model)
@@ -151,8 +153,8 @@ def check_recompute(asked: Request) -> None:
     if asked.recompute not in RECOMPUTE:
         raise InputError(f"recompute is one of {', '.join(RECOMPUTE)}, not {asked.recompute!r}")
     given = asked.plan is not None and bool(plan_given(asked.plan).recomputed)
-    if not given and asked.recompute != "all":
-        return
+    if asked.in_steps or (not given and asked.recompute != "all"):
+        return  # a step runs them again as the plan says
     what = (
         "the plan has operators run again" if given else "recompute='all' has operators run again"
     )
@@ -310,6 +312,8 @@ class Planned:
 
         def graph(held: bool) -> Graph:
             options: Any = {"together": together, "held_gradients": held}
+            if why_none_again(asked):
+                options["repeated"] = ()  # nor is it said what that would bring
             return graph_of(step, costs, optimizer=asked.optimizer, **options).graph
 
         search = {**asked.search, "order": self._order}

@@ -37,7 +37,10 @@ class Walk {
       history.fill(now);
       for (std::size_t step = 0; step < patience && now > Bytes(0); ++step) {
         if (work_ + cost_ > options_.simulated_ops) break;
-        if (!propose()) continue;
+        if (!propose()) {
+          ++work_;  // little, but where hardly anything can move it is all that is done
+          continue;
+        }
         const Bytes then = missing();
         Bytes& memory = history[step % kHistory];
         if (then <= now || then <= memory)

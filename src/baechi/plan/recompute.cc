@@ -35,34 +35,6 @@ constexpr double kRefining = 0.3;  // where and when everything runs, twice
 
 constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more are only divided to start from
 
-// The same cluster with so many times the memory, or with room for everything on every device.
-Cluster roomier(const CostModel& costs, std::optional<double> times) {
-  ClusterSpec spec = costs.cluster().spec();
-  const auto count = static_cast<std::int64_t>(spec.devices.size());
-  Bytes room(1);
-  for (const OpId op : costs.graph().ops())
-    room += costs.graph()[op].permanent + costs.graph()[op].temporary +
-            costs.graph().output_bytes(op) * (count + 1);
-  for (Device& device : spec.devices) {
-    const auto more = static_cast<double>(device.capacity.count()) * times.value_or(1);
-    device.capacity = times.has_value() && more < static_cast<double>(room.count())
-                          ? Bytes(static_cast<std::int64_t>(more))
-                          : std::max(device.capacity, room);
-  }
-  return Cluster(std::move(spec));
-}
-
-std::string nothing_to_repeat(const OpGraph& graph) {
-  if (graph.memory_mode() == MemoryMode::kRetain)
-    return "nothing is recomputed: the graph's memory mode is retain, which keeps all outputs of "
-           "the "
-           "forward pass";
-  const bool backward = std::any_of(graph.ops().begin(), graph.ops().end(),
-                                    [&](OpId op) { return graph[op].backward; });
-  return backward ? "nothing is recomputed: no operator of the forward pass may run again"
-                  : "nothing is recomputed: no operator of the graph is marked as backward";
-}
-
 class Planning {
  public:
   Planning(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request)
@@ -302,6 +274,33 @@ Recomputed as_plan(const Planning& planning, RecomputePlan found, const PlanResu
 }
 
 }  // namespace
+
+Cluster roomier(const CostModel& costs, std::optional<double> times) {
+  ClusterSpec spec = costs.cluster().spec();
+  const auto count = static_cast<std::int64_t>(spec.devices.size());
+  Bytes room(1);
+  for (const OpId op : costs.graph().ops())
+    room += costs.graph()[op].permanent + costs.graph()[op].temporary +
+            costs.graph().output_bytes(op) * (count + 1);
+  for (Device& device : spec.devices) {
+    const auto more = static_cast<double>(device.capacity.count()) * times.value_or(1);
+    device.capacity = times.has_value() && more < static_cast<double>(room.count())
+                          ? Bytes(static_cast<std::int64_t>(more))
+                          : std::max(device.capacity, room);
+  }
+  return Cluster(std::move(spec));
+}
+
+std::string nothing_to_repeat(const OpGraph& graph) {
+  if (graph.memory_mode() == MemoryMode::kRetain)
+    return "nothing is recomputed: the graph's memory mode is retain, which keeps all outputs of "
+           "the "
+           "forward pass";
+  const bool backward = std::any_of(graph.ops().begin(), graph.ops().end(),
+                                    [&](OpId op) { return graph[op].backward; });
+  return backward ? "nothing is recomputed: no operator of the forward pass may run again"
+                  : "nothing is recomputed: no operator of the graph is marked as backward";
+}
 
 std::string why_no_recompute(const PlanRequest& request) {
   if (request.place.order == ExecutionOrder::kNone)

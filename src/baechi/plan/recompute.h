@@ -30,6 +30,11 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
 std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster& cluster,
                                             const PlanRequest& request);
 
+// The cluster with so many times the memory, or with room for everything on every device.
+Cluster roomier(const CostModel& costs, std::optional<double> times);
+// For people: why nothing runs again where nothing may.
+std::string nothing_to_repeat(const OpGraph& graph);
+
 // Throws InputError where the request asks for second runs along with what they are not for.
 void check_recompute(const PlanRequest& request);
 // Why it would, if it asked for them; empty: it would not.

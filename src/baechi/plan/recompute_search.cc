@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <utility>
 
@@ -104,6 +105,28 @@ IdVector<OpId, bool> RecomputeSearch::all() const {
   Chosen chosen(costs_.graph().num_ops());
   for (std::size_t i = 0; i < again.size(); ++i) chosen[devices.front().ops[i]] = again[i];
   return chosen;
+}
+
+std::vector<IdVector<OpId, bool>> RecomputeSearch::from_few_to_all(std::size_t count) const {
+  const auto order = costs_.graph().topological_order();
+  const std::vector<OpId> sequence(order.begin(), order.end());
+  DeviceRuns device = std::move(forward_runs(costs_, runs_, sequence, nullptr, 1).front());
+  Bytes whole;
+  for (const ForwardRun& run : device.runs) whole += run.bytes;
+  const KeepOrRecompute choice(std::move(device.runs));
+  const Bytes spared = whole - std::min(whole, choice.least());
+  std::vector<Chosen> choices;
+  for (std::size_t i = 1; i < count; ++i) {
+    const auto part = static_cast<std::int64_t>(i), parts = static_cast<std::int64_t>(count);
+    const auto again = choice.within(whole - Bytes(spared.count() / parts * part));
+    if (!again.has_value()) continue;
+    Chosen chosen(costs_.graph().num_ops());
+    for (std::size_t run = 0; run < again->size(); ++run) chosen[device.ops[run]] = (*again)[run];
+    if (choices.empty() || choices.back() != chosen) choices.push_back(std::move(chosen));
+  }
+  Chosen most = all();
+  if (choices.empty() || choices.back() != most) choices.push_back(std::move(most));
+  return choices;
 }
 
 IdVector<OpId, bool> RecomputeSearch::chosen_in(const RecomputePlan& plan) const {

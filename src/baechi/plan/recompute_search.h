@@ -53,6 +53,8 @@ class RecomputeSearch {
 
   // Whole regions, so that least memory is needed.
   IdVector<OpId, bool> all() const;
+  // So many choices at most, as if on one device, from those that keep most to all().
+  std::vector<IdVector<OpId, bool>> from_few_to_all(std::size_t count) const;
 
   RecomputeStart start_of(const RecomputePlan& plan) const;
   // Simulates what is placed; `costs` are of its graph.

@@ -18,6 +18,7 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/recompute.h"
+#include "baechi/plan/recompute_steps.h"
 #include "baechi/plan/step_methods.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/settle.h"
@@ -207,9 +208,15 @@ StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster
       answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
     return plan;
   }
+  if (request.recompute != Recompute::kNone)
+    return plan_recomputing_steps(std::move(graph), number, cluster, request, plan_step);
   Unrolled step = unroll(graph, number);
   StepPlan plan{std::move(graph), std::move(step), Plan{}};
   plan.result = plan_step(*plan.micro_batch, plan.step, cluster, request);
+  auto* answer = std::get_if<Unplaceable>(&plan.result);
+  if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
+    answer->step_with_recomputation =
+        step_with_recomputation(*plan.micro_batch, number, cluster, request, plan_step);
   return plan;
 }
 
@@ -243,10 +250,6 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw InputError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
-  if (numbers.back() > 1 && request.recompute != Recompute::kNone)
-    throw InputError("recompute",
-                     "operators run a second time in steps of one micro-batch only: leave out one "
-                     "of recompute and micro-batches");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
     throw InputError("method",
                      in_quotes(request.method) +

@@ -7,6 +7,7 @@
 namespace baechi {
 
 std::vector<SecondRunFacts> second_run_facts(const OpGraph& graph, const Plan& plan) {
+  if (plan.micro_batches > 1) return {};
   const Schedule& schedule = plan.schedule;
   IdVector<OpId, Time> sent(graph.num_ops());  // when the last copy of an output is away
   for (const Transfer& transfer : schedule.transfers) {

@@ -22,7 +22,7 @@ struct SecondRunFacts {
 };
 
 // Of every recomputed operator; what saves most, bytes times how long, comes first. Requires a plan of
-// this graph, the one with its second runs.
+// this graph, the one with its second runs. Nothing is told of steps of several micro-batches.
 std::vector<SecondRunFacts> second_run_facts(const OpGraph& graph, const Plan& plan);
 
 }  // namespace baechi

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/verify/check_plan.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/verify/check_recomputation.h"
 #include "baechi/verify/sentences.h"
 
@@ -97,6 +99,18 @@ class Claims {
   std::vector<std::string> violations_;
 };
 
+// By what each operator holds, takes, and waits for.
+bool is_unrolled(const OpGraph& one, const OpGraph& step, std::uint32_t micro_batches) {
+  const OpGraph whole = unroll(one, micro_batches).graph;
+  if (whole.num_ops() != step.num_ops() || whole.num_edges() != step.num_edges()) return false;
+  return std::ranges::all_of(whole.ops(), [&](OpId op) {
+    return whole[op].name == step[op].name && whole[op].permanent == step[op].permanent &&
+           whole[op].temporary == step[op].temporary &&
+           whole.output_bytes(op) == step.output_bytes(op) &&
+           std::ranges::equal(whole.in_edges(op), step.in_edges(op));
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
@@ -112,9 +126,20 @@ std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
   return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
 }
 
+std::vector<std::string> check_second_runs(const OpGraph& original, const OpGraph& step,
+                                           const Plan& plan) {
+  if (plan.micro_batches == 1) return check_recomputation(original, step, plan.recomputed);
+  const OpGraph one = recomputing(original, plan.recomputed);
+  std::vector<std::string> violations = check_recomputation(original, one, plan.recomputed);
+  if (violations.empty() && !is_unrolled(one, step, plan.micro_batches))
+    violations.push_back("the step is not " + std::to_string(plan.micro_batches) +
+                         " micro-batches of the graph with its second runs");
+  return violations;
+}
+
 std::vector<std::string> check_plan(const OpGraph& original, const OpGraph& step,
                                     const Plan& plan) {
-  std::vector<std::string> violations = check_recomputation(original, step, plan.recomputed);
+  std::vector<std::string> violations = check_second_runs(original, step, plan);
   return violations.empty() ? check_plan(step, plan) : violations;
 }
 

@@ -21,6 +21,9 @@ std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
 // The same of a plan that runs operators of `original` a second time; first, that `step` has them as
 // they should be.
 std::vector<std::string> check_plan(const OpGraph& original, const OpGraph& step, const Plan& plan);
+// That alone.
+std::vector<std::string> check_second_runs(const OpGraph& original, const OpGraph& step,
+                                           const Plan& plan);
 
 // Throws InputError, at `place`, with the first of these.
 void require_right(const OpGraph& graph, const Plan& plan, const std::string& place,

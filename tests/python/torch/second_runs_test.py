@@ -361,7 +361,6 @@ def test_a_model_that_fits_in_no_other_way_has_operators_run_again(tmp_path: Pat
         ({"recompute": "all", "tier": 2}, "only tier 1 runs operators again"),
         ({"recompute": "all", "mode": "streams+order"}, "needs tier 2"),
         ({"recompute": "all", "level": "operator"}, "needs tier 2"),
-        ({"recompute": "all", "micro_batches": 2}, "neither in steps of micro-batches nor over"),
     ],
 )
 def test_ways_that_run_nothing_again_refuse_it(options: dict[str, Any], words: str) -> None:

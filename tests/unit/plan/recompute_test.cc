@@ -414,10 +414,7 @@ TEST_CASE("recompute: what it is not for is refused or told") {
     }
     return std::string("no error");
   };
-  PlanRequest request = asking(Recompute::kAuto);
-  request.micro_batches = {4};
-  CHECK(error(request).find("in steps of one micro-batch only") != std::string::npos);
-  request = asking(Recompute::kAll);
+  PlanRequest request = asking(Recompute::kAll);
   request.place.order = ExecutionOrder::kNone;
   CHECK(error(request).find("the planned order or that of the program") != std::string::npos);
 

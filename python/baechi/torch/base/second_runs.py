@@ -12,8 +12,9 @@ Gradients and their history are those of the first run: only the values are made
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +38,13 @@ class Operation:
     )  # the tensors of its arguments as they came; None: not looked at
     module: nn.Module | None = None  # whose forward it is
     repeats: bool = True  # it can run again
+    weights: tuple[torch.Tensor, ...] = ()  # that it reads beside its arguments and the module's
+
+    def read_weights(self) -> list[torch.Tensor]:
+        """Return all weights and buffers that it reads beside its arguments."""
+        module = self.module
+        own = [] if module is None else [*module.parameters(), *module.buffers()]
+        return [*own, *self.weights]
 
 
 class Runner(Protocol):
@@ -55,8 +63,8 @@ class Runner(Protocol):
     def behind(self, run: Callable[[], None]) -> None:
         """Have all that a backward asks for run, behind what that has done."""
 
-    def moved(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
-        """Bring what a second run made to another device."""
+    def sent(self, tensor: torch.Tensor, device: Any) -> Callable[[], torch.Tensor]:
+        """Send what a second run made to another device; return what waits for it there."""
 
     def made(self, tensor: torch.Tensor, device: Any) -> None:
         """Take note of what a second run made on a device."""
@@ -121,10 +129,11 @@ class _Saved(_Made):
 class _Sent:
     """What a run returns, on another device."""
 
-    __slots__ = ("__weakref__", "_output", "device", "run", "value")
+    __slots__ = ("__weakref__", "_coming", "_output", "device", "run", "value")
 
     def __init__(self, output: _Output, device: Any) -> None:
         self._output: _Output | None = output
+        self._coming: Callable[[], torch.Tensor] | None = None
         self.run = output.run
         self.device = device
         self.value: torch.Tensor | None = None
@@ -134,13 +143,20 @@ class _Sent:
         self.run.go()
         self.bring()
 
-    def bring(self) -> None:
-        """Have it sent from where it was made again."""
-        if self.value is None and self._output is not None:
-            assert self._output.value is not None
+    def start(self) -> None:
+        """Have it sent from where it was made again, if it is there."""
+        if self._output is not None and self._output.value is not None:
             with torch.no_grad():
-                self.value = self.run.runner.moved(self._output.value, self.device)
+                self._coming = self.run.runner.sent(self._output.value, self.device)
             self._output = None  # who reads it there holds it
+
+    def bring(self) -> None:
+        """Have it there for who reads it."""
+        self.start()
+        if self._coming is not None:
+            with torch.no_grad():
+                self.value = self._coming()
+            self._coming = None
 
 
 _Source = _Output | _Sent
@@ -230,6 +246,7 @@ class _Run:
         "_grads",
         "_kwargs",
         "_module",
+        "_own",
         "_slots",
         "_weights",
         "device",
@@ -244,7 +261,7 @@ class _Run:
         operation: Operation,
         args: Any,
         kwargs: Any,
-        sources: dict[int, _Source],
+        sources: Mapping[int, _Source],
         device: Any,
         runner: Runner,
     ) -> None:
@@ -262,8 +279,9 @@ class _Run:
 
         self._args: Any = mapped(slot, args)
         self._kwargs: Any = mapped(slot, kwargs)
-        weights = [] if module is None else [*module.parameters(), *module.buffers()]
+        weights = operation.read_weights()
         self._weights = [(weight, _private.version_of(weight)) for weight in weights]
+        self._own = len(weights) - len(operation.weights)  # of the module
         self._module = None if module is None else (module, _modes(module))
         self._grads = torch.is_grad_enabled()
         self._autocast = _autocast_of(t.device.type for t in tensors_in((args, kwargs)))
@@ -289,15 +307,9 @@ class _Run:
 
     def _go(self) -> None:
         modules = [] if self._module is None else list(self._module[0].modules())
-        weights = (
-            []
-            if self._module is None
-            else [
-                *self._module[0].parameters(),
-                *self._module[0].buffers(),
-            ]
-        )
-        if [id(weight) for weight in weights] != [id(weight) for weight, _ in self._weights]:
+        module = None if self._module is None else self._module[0]
+        now = [] if module is None else [*module.parameters(), *module.buffers()]
+        if [id(w) for w in now] != [id(w) for w, _ in self._weights[: self._own]]:
             raise RuntimeError(f"{self.key!r} runs again with other weights than in the forward")
         for weight, version in self._weights:
             check_version(weight, version)
@@ -323,6 +335,22 @@ class _Run:
         self._args = self._kwargs = None
         self._slots = []
         self._done = True
+
+    def output(self, position: int) -> _Output:
+        """Return one of the tensors that it returns, as it will be made again."""
+        output = self.outputs[position] = _Output(self)
+        return output
+
+    def send_again(self) -> None:
+        """Send what it made again to those elsewhere who will read it."""
+        for output in self.outputs.values():
+            for sent in output.copies.values():
+                sent.start()
+
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for what it would make again."""
+        saved = any(made is not None and made() is not None for made in self.saved)
+        return saved or len(self.outputs) > 0
 
     def _fill(self, out: list[torch.Tensor], found: list[torch.Tensor]) -> None:
         if len(found) != len(self.saved):
@@ -351,7 +379,12 @@ class _Packing:
     """Packs what one operator saves."""
 
     def __init__(
-        self, runner: Runner, run: _Run | None, args: Any, sources: dict[int, _Source], module: Any
+        self,
+        runner: Runner,
+        run: _Run | None,
+        args: Any,
+        sources: Mapping[int, _Source],
+        weights: Iterable[torch.Tensor],
     ) -> None:
         self._runner = runner
         self._run = run
@@ -364,7 +397,6 @@ class _Packing:
                 self._others.add(address)
             else:
                 self._made[address] = source, tensor
-        weights = [] if module is None else [*module.parameters(), *module.buffers()]
         self._others.update(map(_private.storage_address, weights))
 
     def __call__(self, tensor: torch.Tensor) -> Any:
@@ -399,6 +431,50 @@ class _Packing:
             self._run.saved.append(saved)
 
 
+def run_first(
+    runner: Runner,
+    operation: Operation,
+    args: Any,
+    kwargs: Any,
+    device: Any,
+    sources: Mapping[int, _Source],
+    *,
+    again: bool,
+) -> tuple[Any, _Run | None]:
+    """Run an operator for the first time; return what it makes, and its run if there is another.
+
+    Args:
+        runner: Runs it.
+        operation: What it is.
+        args: Its arguments, on its device.
+        kwargs: Those with names.
+        device: Where it runs.
+        sources: What will make arguments again, by their ids.
+        again: It runs again.
+
+    """
+    run = _Run(operation, args, kwargs, sources, device, runner) if again else None
+    if not torch.is_grad_enabled():
+        return runner.compute(operation.call, args, kwargs, device), run
+    given = (args, tuple(kwargs.values()))
+    pack = _Packing(runner, run, given, sources, operation.read_weights())
+    unpack = functools.partial(_unpacked, runner)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        out = runner.compute(operation.call, args, kwargs, device)
+    pack.forget()
+    return out, run
+
+
+def _unpacked(runner: Runner, packed: Any) -> torch.Tensor:
+    if not isinstance(packed, (_Saved, _View)):
+        return runner.give(packed)
+    if packed.value is None:
+        runner.behind(packed.fetch)
+    value = packed.value
+    assert value is not None
+    return runner.read(value, packed.device)
+
+
 class SecondRuns:
     """Has some operators run again in the backward."""
 
@@ -419,24 +495,14 @@ class SecondRuns:
         device: Any,
     ) -> Any:
         """Run an operator of the forward on arguments that are on its device."""
-        call, module = operation.call, operation.module
         taken = list(tensors_in((args, tuple(kwargs.values()))))
         sources = self._sources(operation.given or [], taken, device)
         again = operation.repeats and operation.key in self._keys
         again = again and is_plain(args) and is_plain(kwargs)
         again = again and not any(tensor.is_inference() for tensor in taken)
         if not (again or sources) or not self._may_hook():
-            return self._runner.compute(call, args, kwargs, device)
-        run = None
-        if again:
-            run = _Run(operation, args, kwargs, sources, device, self._runner)
-        if torch.is_grad_enabled():
-            pack = _Packing(self._runner, run, (args, tuple(kwargs.values())), sources, module)
-            with torch.autograd.graph.saved_tensors_hooks(pack, self._unpacked):
-                out = self._runner.compute(call, args, kwargs, device)
-            pack.forget()
-        else:
-            out = self._runner.compute(call, args, kwargs, device)
+            return self._runner.compute(operation.call, args, kwargs, device)
+        out, run = run_first(self._runner, operation, args, kwargs, device, sources, again=again)
         if run is not None:
             self._note(run, out)
         return out
@@ -457,7 +523,7 @@ class SecondRuns:
     def _note(self, run: _Run, out: Any) -> None:
         made = self._made
         for position, tensor in enumerate(tensors_in(out)):
-            output = run.outputs[position] = _Output(run)
+            output = run.output(position)
             key = id(tensor)
 
             def gone(reference: Any, key: int = key) -> None:
@@ -469,15 +535,6 @@ class SecondRuns:
     def _may_hook(self) -> bool:
         enabled, top = saved_hooks()
         return enabled and (top is None or top[0] == self._runner.hooks)
-
-    def _unpacked(self, packed: Any) -> torch.Tensor:
-        if not isinstance(packed, (_Saved, _View)):
-            return self._runner.give(packed)
-        if packed.value is None:
-            self._runner.behind(packed.fetch)
-        value = packed.value
-        assert value is not None
-        return self._runner.read(value, packed.device)
 
 
 def _never(_: Any) -> Any:

@@ -49,6 +49,7 @@ class _Assembly:
         together: Sequence[Sequence[str]],
         in_two: Collection[str],
         held_gradients: bool,
+        repeated: Collection[str] | None,
     ) -> None:
         self._in_two = in_two
         self._held_gradients = held_gradients
@@ -99,6 +100,8 @@ class _Assembly:
         }
         self._earlier = _in_order(captured, stands)
         self._repeatable = repeatable_ops(captured)
+        if repeated is not None:
+            self._repeatable = {i for i in self._repeatable if captured.ops[i].key in repeated}
         self._inputs = INPUTS
         if any(op.key == INPUTS for op in captured.ops):
             self._inputs = ">" + INPUTS  # no module is called so
@@ -356,6 +359,7 @@ def graph_of(
     together: Sequence[Sequence[str]] = (),
     in_two: Collection[str] = (),
     held_gradients: bool = False,
+    repeated: Collection[str] | None = None,
 ) -> ModelGraph:
     """Return the graph of a recorded step.
 
@@ -368,10 +372,12 @@ def graph_of(
         in_two: The operators whose backward may run in two, by key; those of them that are a
             product with weights are planned so, where the costs say what either takes.
         held_gradients: Those of the step before are there while the forward runs, and added to.
+        repeated: The operators that whoever runs the step can run again, by key; None: all that
+            make the same.
 
     """
     state = OPTIMIZERS[optimizer_name(optimizer)] if captured.training else 0
-    graph = _Assembly(captured, costs, state, together, in_two, held_gradients).build()
+    graph = _Assembly(captured, costs, state, together, in_two, held_gradients, repeated).build()
     stands = kept_ops(captured)
     kept = [op for i, op in enumerate(captured.ops) if stands[i] == i]
     modules = {op.key: op.module for op in kept if op.module is not None}

@@ -139,9 +139,9 @@ class RecordedRuns:
             finally:
                 again.handing = False
 
-    def moved(self, tensor: torch.Tensor, _: Any) -> torch.Tensor:
-        """Return what is there: all is on one device."""
-        return tensor
+    def sent(self, tensor: torch.Tensor, _: Any) -> Callable[[], torch.Tensor]:
+        """Return what returns it: all is on one device."""
+        return lambda: tensor
 
     def made(self, tensor: torch.Tensor, _: Any) -> None:
         """Take note of nothing."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,9 +51,9 @@ class PlacedRuns:
         """Have all that a backward asks for run, behind what that has done."""
         self._run_again(run, (), {})
 
-    def moved(self, tensor: torch.Tensor, device: LogicalDevice) -> torch.Tensor:
-        """Bring what a second run made to another device."""
-        return self._sent.moved(tensor, device)
+    def sent(self, tensor: torch.Tensor, device: LogicalDevice) -> Callable[[], torch.Tensor]:
+        """Return what brings what a second run made to another device."""
+        return functools.partial(self._sent.moved, tensor, device)
 
     def made(self, tensor: torch.Tensor, device: LogicalDevice) -> None:
         """Take note of where a tensor is."""
@@ -80,3 +81,25 @@ class PlacedRuns:
     def hold(self, tensor: torch.Tensor) -> torch.Tensor:
         """Hold a tensor for a second run, and not what it was made of."""
         return tensor.detach()
+
+
+class StepRuns(PlacedRuns):
+    """The same in a step of micro-batches, which orders the streams and asks for runs itself."""
+
+    def __init__(self, sent: SentTensors) -> None:
+        super().__init__(sent, _at_once, _on_device)
+
+    def sent(self, tensor: torch.Tensor, device: LogicalDevice) -> Callable[[], torch.Tensor]:
+        """Send what a second run made, behind it; its reader waits."""
+        source = self._sent.owner(tensor)
+        assert source is not None
+        return self._sent.links.send(tensor, source, device).wait
+
+
+def _at_once(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return run(*args, **kwargs)
+
+
+def _on_device(call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice) -> Any:
+    with device.computing():
+        return call(*args, **kwargs)

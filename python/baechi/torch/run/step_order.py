@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ class Phase(IntEnum):
 
     FORWARD = 0
     LOSS = 1  # and its gradient
-    BACKWARD = 2
-    BY_WEIGHTS = 3  # the rest of a backward in two: the gradients of its weights
+    AGAIN = 2  # the second run of a forward, for the backward pass
+    BACKWARD = 3
+    BY_WEIGHTS = 4  # the rest of a backward in two: the gradients of its weights
 
 
 class Part(NamedTuple):
@@ -39,10 +40,16 @@ StartOf = Callable[[Phase, str, int], int | None]  # planned, of an operator and
 
 
 def step_order(
-    graph: ExportedGraph, segments: list[Segment], micro_batches: int, start_of: StartOf
+    graph: ExportedGraph,
+    segments: list[Segment],
+    micro_batches: int,
+    start_of: StartOf,
+    repeated: Collection[int] = (),
 ) -> list[Part]:
-    """Return all parts of a step, in the order of the plan's starts."""
+    """Return all parts of a step, in the order of the plan's starts; `repeated`: run again."""
     before = _waits(graph, segments, micro_batches)
+    for m in range(micro_batches):
+        _add_second_runs(before, segments, repeated, m)
     for segment in filter(functools.partial(is_apart, start_of), segments):
         for m in range(micro_batches):
             backward = Part(Phase.BACKWARD, segment.index, m)
@@ -76,6 +83,26 @@ def step_order(
             if missing[follower] == 0:
                 heapq.heappush(ready, entry(follower))
     return order
+
+
+def _add_second_runs(
+    before: dict[Part, set[Part]], segments: list[Segment], repeated: Collection[int], m: int
+) -> None:
+    """Add them behind all who read the first ones, and before the backwards that need them."""
+    maker = {made: s.index for s in segments for made in s.makes if s.index in repeated}
+    for index in repeated:
+        before[Part(Phase.AGAIN, index, m)] = {Part(Phase.FORWARD, index, m)}
+    for segment in segments:
+        needed = {maker[read] for read in segment.reads if read in maker}
+        for index in needed:
+            again = Part(Phase.AGAIN, index, m)
+            before[again].add(Part(Phase.FORWARD, segment.index, m))
+            before[Part(Phase.BACKWARD, segment.index, m)].add(again)
+            if segment.index in repeated:
+                before[Part(Phase.AGAIN, segment.index, m)].add(again)
+        if segment.index in repeated:
+            own = Part(Phase.AGAIN, segment.index, m)
+            before[Part(Phase.BACKWARD, segment.index, m)].add(own)
 
 
 def is_apart(start_of: StartOf, segment: Segment) -> bool:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from baechi._core import InputError
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.segment_program import function_of
 from baechi.torch.run.step_order import StartOf, is_apart, step_order
 from baechi.torch.trace.graph import Node
-from baechi.torch.trace.segments import Segment, segments_of
+from baechi.torch.trace.segments import Segment, repeated_segments, segments_of
 
 
 class StepProgram:
@@ -26,6 +28,7 @@ class StepProgram:
         micro_batches: int,
         start_of: StartOf,
         loss_on: int | None,
+        again: Collection[str] = (),
         *,
         outputs_stay: bool = False,
     ) -> None:
@@ -49,7 +52,17 @@ class StepProgram:
         weights = {s for n in self.graph.nodes if n.kind == "weight" for s in n.storages}
         self.of_weights = {n.index for n in self.graph.nodes if weights.intersection(n.storages)}
         self.apart = {s.index for s in self.segments if is_apart(start_of, s)}
-        self.order = step_order(self.graph, self.segments, micro_batches, start_of)
+        self.repeated = repeated_segments(self.segments, again)
+        runs_again = {o for i in self.repeated for o in self.segments[i].operators}
+        whole = next((name for name in again if name not in runs_again), None)
+        if whole is not None:
+            raise InputError(
+                f"the plan has {whole!r} run again, which is one with others in the graph of the "
+                "model, or changes something: make the plan of this model"
+            )
+        self.order = step_order(
+            self.graph, self.segments, micro_batches, start_of, self.repeated
+        )
         self.functions = [
             function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
         ]

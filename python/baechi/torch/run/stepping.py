@@ -26,6 +26,7 @@ from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.surroundings import has_hooks
 
 _BEHIND = {Phase.BACKWARD: BACKWARD, Phase.BY_WEIGHTS: BY_WEIGHTS}  # an operator's name
+_MARKS = ["@" * count for count in range(1, 5)]  # before what a plan adds to a name
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class StepPlan:
         """Return the name of an operator of a micro-batch in the plan's graph."""
         if self.micro_batches == 1:
             return operator if operator in self.starts else None
-        names = (f"{operator}{'@' * count}{micro_batch}" for count in range(1, 5))
+        names = (f"{operator}{mark}{micro_batch}" for mark in _MARKS)
         return next((name for name in names if name in self.starts), None)
 
     @property
@@ -65,7 +66,11 @@ class StepPlan:
 
     def start_of(self, phase: Phase, operator: str, micro_batch: int) -> int | None:
         """Return when an operator begins; None where the plan does not know it."""
-        copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
+        if phase is Phase.AGAIN:
+            names = (self.copy_of(f"{operator}{mark}again", micro_batch) for mark in _MARKS)
+            copy = next((name for name in names if name is not None), None)
+        else:
+            copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
         return None if copy is None else self.starts[copy]
 
     def end_of(self, phase: Phase, operator: str, micro_batch: int) -> int:
@@ -134,7 +139,14 @@ class Stepper:
             if known is None:
                 names = {d.name: d.index for d in mine.devices}
                 loss_on = None if planned.loss_device is None else names[planned.loss_device]
-                known = StepProgram(placed, mine, planned.micro_batches, planned.start_of, loss_on)
+                known = StepProgram(
+                    placed,
+                    mine,
+                    planned.micro_batches,
+                    planned.start_of,
+                    loss_on,
+                    [name for name, _ in planned.plan.recomputed],
+                )
                 kept = [each for each in self._programs if mine.graphs.has(each[0])]
                 self._programs = [*kept, (placed, known)]
         except NotExportedError as reason:

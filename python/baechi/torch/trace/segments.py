@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from baechi.torch.trace.graph import ExportedGraph, Node, NotExportedError
@@ -101,6 +101,31 @@ def divisible(segments: Iterable[Segment]) -> set[str]:
     segments = list(segments)
     count = Counter(operator for s in segments for operator in s.operators)
     return {s.operators[0] for s in segments if may_end_later(s) and count[s.operators[0]] == 1}
+
+
+def may_run_again(segment: Segment) -> bool:
+    """Whether a segment makes the same when it runs again, and changes nothing."""
+    return not (segment.in_turn or segment.reads_changed or segment.only_looks)
+
+
+def repeatable(segments: Iterable[Segment]) -> set[str]:
+    """Return the planned operators that are segments of their own, which may run again."""
+    segments = list(segments)
+    shared = {o for s in segments if len(s.operators) > 1 or not may_run_again(s) for o in s.operators}
+    return {operator for s in segments for operator in s.operators} - shared
+
+
+def repeated_segments(segments: Iterable[Segment], again: Collection[str]) -> frozenset[int]:
+    """Return the segments that run again where operators do; views of what they make do, too."""
+    found: set[int] = set()
+    made: set[int] = set()
+    for segment in segments:  # in an order in which they can run
+        views = not segment.operators and not made.isdisjoint(segment.reads)
+        named = bool(segment.operators) and set(segment.operators) <= set(again)
+        if (views or named) and segment.device is not None and may_run_again(segment):
+            found.add(segment.index)
+            made.update(segment.makes)
+    return frozenset(found)
 
 
 def may_end_later(segment: Segment) -> bool:

@@ -79,8 +79,8 @@ class PlanWriter {
     json_.begin_array();
     for (const Recomputation& again : plan_.recomputed) {
       json_.begin_object(Layout::kInline);
-      json_.field("operator", graph_[again.op].name);
-      if (again.after.has_value()) json_.field("after", graph_[*again.after].name);
+      json_.field("operator", name_in_one(again.op));
+      if (again.after.has_value()) json_.field("after", name_in_one(*again.after));
       json_.end_object();
     }
     json_.end_array();
@@ -235,6 +235,11 @@ class PlanWriter {
     json_.end_array();
   }
 
+  // What the graph of one micro-batch calls it.
+  std::string_view name_in_one(OpId op) const {
+    return step_ != nullptr ? step_->name(op) : std::string_view(graph_[op].name);
+  }
+
   const std::string& device_name(DeviceId device) const {
     return plan_.cluster.devices[device.index()].name;
   }
@@ -282,9 +287,6 @@ class PlanBinder {
   std::optional<OpGraph> recomputing_graph(PlanDocument& document) const {
     if (document.recomputed.empty()) return std::nullopt;
     check_same_graph(document);
-    if (document.plan.micro_batches > 1)
-      json_.fail_at(document.recomputed.front().offset, "$.recomputed",
-                    "operators run a second time in steps of one micro-batch only");
     if (document.plan.order == ExecutionOrder::kNone)
       json_.fail_at(document.recomputed.front().offset, "$.recomputed",
                     "operators run a second time in the planned order or that of the program");
@@ -434,7 +436,11 @@ StepFile parse_step_plan(std::string_view text, const std::string& place, OpGrap
     graph = *std::move(rewritten);
   }
   PlanBinder binder(json, graph);
-  if (document.plan.micro_batches > 1) return binder.bind_step(std::move(document));
+  if (document.plan.micro_batches > 1) {
+    StepFile file = binder.bind_step(std::move(document));
+    file.original = std::move(original);
+    return file;
+  }
   Plan plan = binder.bind(std::move(document));
   return {as_step(std::move(graph)), std::move(plan), std::nullopt, std::move(original)};
 }
