@@ -124,9 +124,7 @@ def planned_over_ranks(
 ) -> tuple[StepRequest, PlannedStep, Making | None]:
     """Return what rank 0 planned, on every rank, and what makes the weights there."""
     count = processes.count
-    asked = replace(
-        asked, devices=[processes.device] * count, recompute="none", repeats=False
-    )
+    asked = replace(asked, devices=[processes.device] * count, recompute="none", repeats=False)
     with processes.agreeing("place this model") as facts:
         step = StepRequest(asked, micro_batches, loss, targets)
         facts.update(_facts(asked, targets))

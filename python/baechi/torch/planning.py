@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 LEVELS = ("module", "operator")
 RECOMPUTE = ("none", "auto", "all")
 AGAIN = "operators run again in the backward, which only the model's own code does"
-INTERNAL = ("search", "to_run", "exported", "in_steps", "repeats")  # what of a Request is no argument of `place`
+INTERNAL = ("search", "to_run", "exported", "in_steps", "repeats")  # no arguments of `place`
 
 
 def check_how(mode: str, tier: str | int, modes: Sequence[str] = MODES) -> None:

@@ -24,7 +24,7 @@ using Chosen = IdVector<OpId, bool>;
 
 constexpr std::size_t kMostSets = 8;  // from few second runs to whole regions
 constexpr double kForATry = 0.2;      // parts of the budget
-constexpr double kLonger = 1.005;   // a step that much longer than with ample memory
+constexpr double kLonger = 1.005;     // a step that much longer than with ample memory
 
 struct Made {
   Unrolled step;
@@ -67,8 +67,9 @@ class Choices {
                         return graph_[op].forward.has_value();
                       });
     if (!runs_.any()) return nothing_to_repeat(graph_);
-    return told ? "" : "nothing is recomputed: neither does a gradient of the graph name its "
-                       "forward operator, nor is an operator marked as running once per step";
+    return told ? ""
+                : "nothing is recomputed: neither does a gradient of the graph name its "
+                  "forward operator, nor is an operator marked as running once per step";
   }
   std::vector<Chosen> from_few_to_all() const { return search_.from_few_to_all(kMostSets); }
   Chosen all() const { return search_.all(); }
@@ -165,8 +166,7 @@ std::optional<Made> shortest(const Choices& choices, const Made& without) {
   const auto offer = [&](Made other) {
     if (other.plan() == nullptr || other.plan()->recomputed.empty()) return;
     const Plan* before = made.has_value() ? made->plan() : without.plan();
-    if (before == nullptr || other.plan()->makespan() < before->makespan())
-      made = std::move(other);
+    if (before == nullptr || other.plan()->makespan() < before->makespan()) made = std::move(other);
   };
   if (best.has_value()) offer(choices.with(all[*best], 1));
   if (best != all.size() - 1 && (best.has_value() || without.plan() == nullptr))

@@ -184,11 +184,13 @@ class Step:
         if device is None or not (again or sources):
             with torch.set_grad_enabled(self._with_gradients), _on(device):
                 return call(*taken)
-        name = segment.operators[0] if segment.operators else program.graph.nodes[segment.nodes[0]].key
+        name = next(iter(segment.operators), program.graph.nodes[segment.nodes[0]].key)
         weights = tuple(self._weights[index] for index in segment.weights)
         operation = Operation(name, call, None, weights=weights)
         with torch.enable_grad():
-            made, run = run_first(self._runs, operation, tuple(taken), {}, device, sources, again=again)
+            made, run = run_first(
+                self._runs, operation, tuple(taken), {}, device, sources, again=again
+            )
         if run is None:
             return made
         self._second[segment.index, m] = run

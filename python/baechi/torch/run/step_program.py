@@ -60,9 +60,7 @@ class StepProgram:
                 f"the plan has {whole!r} run again, which is one with others in the graph of the "
                 "model, or changes something: make the plan of this model"
             )
-        self.order = step_order(
-            self.graph, self.segments, micro_batches, start_of, self.repeated
-        )
+        self.order = step_order(self.graph, self.segments, micro_batches, start_of, self.repeated)
         self.functions = [
             function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
         ]

@@ -110,9 +110,12 @@ def may_run_again(segment: Segment) -> bool:
 
 def repeatable(segments: Iterable[Segment]) -> set[str]:
     """Return the planned operators that are segments of their own, which may run again."""
-    segments = list(segments)
-    shared = {o for s in segments if len(s.operators) > 1 or not may_run_again(s) for o in s.operators}
-    return {operator for s in segments for operator in s.operators} - shared
+    may: set[str] = set()
+    not_alone: set[str] = set()
+    for segment in segments:
+        alone = len(segment.operators) == 1 and may_run_again(segment)
+        (may if alone else not_alone).update(segment.operators)
+    return may - not_alone
 
 
 def repeated_segments(segments: Iterable[Segment], again: Collection[str]) -> frozenset[int]:
