@@ -321,14 +321,15 @@ class Planned:
         if may and asked.recompute == "all":
             return self._find_plan_again(graph)
         first = {**search, "suggest": False} if may else search
+        found = None
         try:
-            plan, self.peaks, self.gradients = planned_for_gradients(
-                graph, self.cluster, memory, asked.gradients, first
-            )
+            found = planned_for_gradients(graph, self.cluster, memory, asked.gradients, first)
         except DoesNotFit:
             if not may:
                 raise
+        if found is None:  # outside: what it may raise in turn stands alone
             return self._find_plan_again(graph)
+        plan, self.peaks, self.gradients = found
         if asked.mode == AUTO and asked.tier != 1:
             plan = self._shortest(plan, graph)
         if asked.to_run and self.early is None and asked.tier != 1:

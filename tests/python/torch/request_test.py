@@ -74,6 +74,12 @@ def test_options_are_checked_before_a_step_is_recorded(
         baechi.torch.place(Unrecorded(), X, **how)
 
 
+def test_what_does_not_fit_is_told_once() -> None:
+    with pytest.raises(baechi.DoesNotFit, match=r"KiB.* short|more than it has") as caught:
+        baechi.torch.place(nn.Linear(64, 64), torch.ones(2, 64), "2x1KiB", devices=["cpu"] * 2)
+    assert caught.value.__context__ is None  # and not once more for the search without second runs
+
+
 def test_a_model_that_is_none_or_has_no_values_is_refused() -> None:
     for wrong in (lambda x: x, Unrecorded):
         with pytest.raises(baechi.InputError, match=r"not a torch\.nn\.Module: give the module"):
