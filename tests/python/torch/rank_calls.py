@@ -139,7 +139,19 @@ def replicas() -> Any:
         odd_loss(model(mine), targets.chunk(2)[half]).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return {n: p.detach().clone() for n, p in model.named_parameters()}
+    return {n: p.detach().clone() for n, p in model.named_parameters()}, beside_the_loss(2)
+
+
+def beside_the_loss(replicas: int) -> dict[str, torch.Tensor]:
+    """Return the gradients of a model's own loss and of what it returns beside it."""
+    x, targets = odd_batch()
+    model = Returning()
+    if replicas > 1:
+        options: Any = {"loss": None, "replicas": replicas}
+        at_random(model, {"x": x, "targets": targets}, None, 1, **options)
+    out = model(x, targets)
+    (out.loss + out.logits.square().mean()).backward()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
 @dataclass
@@ -180,6 +192,8 @@ def refused() -> dict[str, str]:
     }
     loss = odd_loss(model(x), targets) * (1 + rank)
     found["loss"] = said(loss.backward)
+    column = model(x)["logits"][:, rank]
+    found["directions"] = said(column.sum().backward)
     out = model(x)
     found["other"] = said(out["logits" if rank else "size"].sum().backward)
     loss = odd_loss(model(x), targets)
@@ -189,6 +203,7 @@ def refused() -> dict[str, str]:
     found["twice"] = said(loss.backward)
     first, second = (model(x)["logits"].sum() for _ in range(2))
     found["order"] = said((first if rank else second).backward)
+    found["changed"] = change_between()
     with torch.autocast("cpu", torch.bfloat16):
         found["autocast"] = said(lambda: model(x))
     model.zero_grad()
@@ -208,6 +223,30 @@ def refused() -> dict[str, str]:
     found["gathered"] = f"logits {returning(x, targets).logits.sum().item():.9f}"
     found["failing"] = said(lambda: returning(x, targets + 100))  # no such class
     return found
+
+
+class Tied(nn.Module):
+    """Reads a weight by two operators, with others between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.second(torch.tanh(self.first(self.embedding(words)))))
+        return x @ self.embedding.weight.t()
+
+
+def change_between() -> str:
+    """Return what a backward says behind a step of a weight that two operators read."""
+    torch.manual_seed(3)
+    model, words = Tied(), torch.arange(8).view(2, 4)
+    at_random(model, words, None, 1, loss=None)
+    losses = [model(words).square().mean() for _ in range(2)]
+    losses[0].backward()
+    torch.optim.SGD([model.embedding.weight], 0.1).step()
+    return said(losses[1].backward)
 
 
 def _without_gradients(model: nn.Module, x: torch.Tensor) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,9 +69,16 @@ def test_replicas_have_the_mean_of_their_gradients(folder: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
     for rank in range(2):
-        found: Any = torch.load(folder / f"replicas {rank}.pt")
+        found, _ = torch.load(folder / f"replicas {rank}.pt")
         for name, weight in model.named_parameters():
             torch.testing.assert_close(found[name], weight.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_where_one_rank_has_all_outputs_each_gets_its_gradient(folder: Path) -> None:
+    expected = rank_calls.beside_the_loss(1)
+    for rank in range(2):
+        _, found = torch.load(folder / f"replicas {rank}.pt")
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 _SAID = {
@@ -85,6 +91,8 @@ _SAID = {
     "outputs": "outputs is one of auto, everywhere, not 'all'",
     "targets": "targets is for steps of micro-batches",
     "loss": "rank 0 and rank 1 begin the backward with other gradients of ",
+    "directions": "other gradients of ",
+    "changed": "'embedding.weight' was changed since this call of the model",
     "other": "do not have the same outputs that get gradients",
     "one calls": "rank 0 is about to call the model, and rank 1 to run the backward of a call",
     "twice": "the backward of this call of the model ran already",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from baechi._core import InputError
 from baechi.torch.ranks.averaging import Averaging
 from baechi.torch.ranks.elsewhere import ElsewhereOutput
 from baechi.torch.ranks.foreseen import Dry, Foreseen, Rehearsal
@@ -124,6 +125,7 @@ class RankCall(RankStep):
         self.is_over = False  # its backward ran
         self.arguments = tensors  # whose shapes its backward is foreseen from
         self._mine: dict[int, Any] = {}  # outputs that are on this rank, or everywhere
+        self._versions: dict[int, int] = {}  # of weights that are read here, by node
 
     @property
     def trained(self) -> set[int]:
@@ -132,10 +134,34 @@ class RankCall(RankStep):
 
     def forward(self) -> None:
         """Run this rank's part of the forward; `failure` says why it could not."""
+        self._note_versions()
         self._go_through((Phase.FORWARD,))
         if self.failure is None:
             self._try(len(self._program.order), self._take_outputs)
         self._transport.finish()
+
+    def _note_versions(self) -> None:
+        """Take note of the weights of this rank that one segment hands on, or a view of them.
+
+        Autograd sees what becomes of a weight only in segments that read the weight itself.
+        """
+        nodes, readers = self._program.graph.nodes, self._program.readers
+        handed = [i for i in self._program.of_weights if self._me in readers.get(i, ())]
+        storages = {storage for index in handed for storage in nodes[index].storages}
+        for index, weight in self._weights.items():
+            here = self._program.homes[index] == self._me and weight.requires_grad
+            if here and not storages.isdisjoint(nodes[index].storages):
+                self._versions[index] = weight._version
+
+    def check_weights(self) -> None:
+        """Raise InputError where the backward would take a weight for what it was in the call."""
+        for index, version in self._versions.items():
+            if self._weights[index]._version != version:
+                raise InputError(
+                    f"{self._program.graph.nodes[index].target!r} was changed since this call of "
+                    "the model, whose backward needs it as it was: call backward() before the "
+                    "optimizer's step"
+                )
 
     def _take_outputs(self) -> None:
         for output in outputs_of(self._program):

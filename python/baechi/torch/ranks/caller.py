@@ -33,6 +33,8 @@ from baechi.torch.trace.graph import NotExportedError
 OUTPUTS = ("auto", "everywhere")
 _KEPT = 8  # kinds of calls that are foreseen already
 _APART = 1e-2  # norms of a gradient, which devices of several kinds compute by several kernels
+_TURNED = 5e-2  # of its norm: what it is along a direction
+_PROJECTED = 1 << 20  # elements of each dimension that are looked at for that
 
 
 @dataclass
@@ -141,7 +143,7 @@ class RankCaller:
             "messages": digest(f"{program.order}\n{foreseen.text()}")[:16],
         }
         for_all = set(outputs_of(program))
-        if self._outputs == "auto":
+        if self._outputs == "auto" and self._processes.count > 1:
             for_all = outputs_for_all(program)
         found = _Known(program, shapes, foreseen, facts, for_all)
         self._known = [*self._known[1 - _KEPT :], found]
@@ -195,6 +197,7 @@ class RankCaller:
                     "the backward of this call of the model ran already, and over ranks it runs "
                     "once: call the model again"
                 )
+            call.check_weights()
             begun = self._backward_of(known, call, wanted)
             facts: Facts | Exception = {
                 "number of the call, counted from the first": str(call.number),
@@ -236,21 +239,40 @@ class RankCaller:
 
     def _check_alike(self, known: _Known, gradients: Sequence[Any], wanted: Sequence[int]) -> None:
         """Raise InputError on all ranks where one of a replica has other gradients than another."""
-        norms = [torch.linalg.vector_norm(g.detach(), dtype=_wide(g)).item() for g in gradients]
-        found = self._processes.from_each(norms)
+        mine = [trait for gradient in gradients for trait in _traits(gradient.detach())]
+        found = self._processes.from_each(mine)
         count = self._processes.count
         for number, theirs in enumerate(found):
             first = found[number // count * count]
-            for output, mine, other in zip(wanted, first, theirs, strict=True):
-                alike = math.isclose(mine, other, rel_tol=_APART, abs_tol=1e-12)
-                if alike or (math.isnan(mine) and math.isnan(other)):
-                    continue
-                name = self._names(known, [output])
-                raise InputError(
-                    f"rank {number // count * count} and rank {number} begin the backward with "
-                    f"other gradients of {name}, of norm {mine:.6g} and {other:.6g}: every rank "
-                    "computes the same loss from what the model returns"
-                )
+            for i, output in enumerate(wanted):
+                pair = slice(2 * i, 2 * i + 2)
+                if said := _differ(first[pair], theirs[pair]):
+                    raise InputError(
+                        f"rank {number // count * count} and rank {number} begin the backward with "
+                        f"other gradients of {self._names(known, [output])}, {said}: every rank "
+                        "computes the same loss from what the model returns"
+                    )
+
+
+def _traits(gradient: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of a gradient, and what it is along a direction."""
+    norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient)).item()
+    for size in reversed(gradient.shape):
+        size = min(size, _PROJECTED)
+        signs = 1 - 2 * ((torch.arange(size) * 2654435761 >> 16) & 1)  # as if by chance
+        gradient = gradient.narrow(-1, 0, size) @ signs.to(gradient.device, gradient.dtype)
+    return norm, (gradient.real if gradient.is_complex() else gradient).item()
+
+
+def _differ(mine: Sequence[float], other: Sequence[float]) -> str:
+    """Return how two gradients differ by their traits; empty where they do not."""
+    if math.isnan(mine[0]) and math.isnan(other[0]):
+        return ""
+    if not math.isclose(mine[0], other[0], rel_tol=_APART, abs_tol=1e-12):
+        return f"of norm {mine[0]:.6g} and {other[0]:.6g}"
+    # where it overflows there is nothing to compare
+    turned = abs(mine[1] - other[1]) > _TURNED * mine[0] + 1e-12
+    return f"both of norm {mine[0]:.6g}, in other directions" if turned else ""
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:
