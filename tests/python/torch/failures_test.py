@@ -58,12 +58,33 @@ class Ragged(Coded):
         return torch.nested.to_padded_tensor(self.encoder(rows), 0.0)
 
 
+class Strided(Coded):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.nested.nested_tensor([x[:1], x[1:]])
+        return torch.nested.to_padded_tensor(self.encoder(rows), 0.0)
+
+
+class Forwards(Coded):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        slope: torch.Tensor = torch.func.jvp(self.encoder, (x,), (x,))[1]
+        return self.decoder(slope)
+
+
 class Branching(Coded):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (self.encoder(x),))
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Ragged, "nested tensor.*pad"), (Branching, "use Py")])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Ragged, "nested tensor.*pad"),
+        (Strided, "nested tensor.*pad"),
+        (Forwards, r"forward-mode derivatives .* use those of the reverse mode"),
+        (Branching, "use Py"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_what_cannot_be_followed_is_refused_in_a_sentence(kind: Any, said: str) -> None:
     with pytest.raises(baechi.InputError, match=said):
         placed_on(kind(), ["cpu"] * 3, tier=1)

@@ -25,6 +25,12 @@ _SPARSE = (
 )
 
 
+_FORWARD_MODE = (
+    "forward-mode derivatives (torch.func.jvp, jacfwd) cannot be followed: use those of the "
+    "reverse mode (vjp, jacrev, torch.autograd.grad)"
+)
+
+
 def check_dense(model: nn.Module, example_inputs: Any) -> None:
     """Refuse sparse tensors that a model holds, or that it is called with."""
     held = [*model.named_parameters(), *model.named_buffers()]
@@ -52,4 +58,8 @@ def cause_of(error: Exception) -> str:
         return _CONTROL_FLOW
     if isinstance(error, NotImplementedError) and "Sparse" in lines[0]:
         return _SPARSE
+    if "NestedTensorImpl" in lines[0]:
+        return NESTED
+    if isinstance(error, NotImplementedError) and "TensorWrapper" in lines[0]:
+        return _FORWARD_MODE
     return f"{type(error).__name__}: {lines[0]}"
