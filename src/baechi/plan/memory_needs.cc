@@ -2,6 +2,8 @@
 #include "baechi/plan/memory_needs.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "baechi/base/in_quotes.h"
@@ -128,6 +130,20 @@ std::string why_nowhere(const CostModel& costs, const Unit& unit) {
   return "its pins and its group's leave none of those that have the right kind";
 }
 
+// Those that no device has room for beside the one that lacks most, the neediest first.
+std::string others_in_words(const OpGraph& graph, const Units& units, std::vector<UnitId> lacking) {
+  constexpr std::size_t kNamed = 3;
+  if (lacking.empty()) return "";
+  std::ranges::stable_sort(lacking, std::greater<>(), [&](UnitId id) { return units[id].need; });
+  std::string text = "; no device has room for ";
+  for (std::size_t i = 0; i < std::min(kNamed, lacking.size()); ++i)
+    text += (i == 0 ? "" : ", ") + unit_name(graph, units[lacking[i]]) + ", which needs " +
+            short_text(units[lacking[i]].need);
+  if (lacking.size() > kNamed)
+    text += " and " + std::to_string(lacking.size() - kNamed) + " more";
+  return text + ", either";
+}
+
 }  // namespace
 
 std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units) {
@@ -136,6 +152,8 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
   Bytes total, capacity;
   for (const DeviceId device : cluster.devices()) capacity += cluster[device].capacity;
   std::optional<CannotFit> worst;
+  std::optional<UnitId> neediest;
+  std::vector<UnitId> lacking;
   for (const UnitId id : units.keys()) {
     const Unit& unit = units[id];
     total += unit.permanent;
@@ -146,14 +164,20 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
     Bytes largest;
     for (const DeviceId device : unit.devices)
       largest = std::max(largest, cluster[device].capacity);
-    if (unit.need <= largest || (worst.has_value() && unit.need - largest <= worst->short_by))
-      continue;
+    if (unit.need <= largest) continue;
+    lacking.push_back(id);
+    if (worst.has_value() && unit.need - largest <= worst->short_by) continue;
+    neediest = id;
     worst = CannotFit{unit.ops.front(), unit.need - largest,
                       unit_name(graph, unit) + " needs " + in_words(unit.need) +
                           " while it runs, and the largest device that may run it has " +
                           in_words(largest) + ": " + in_words(unit.need - largest) + " short"};
   }
-  if (worst.has_value()) return worst;
+  if (worst.has_value()) {
+    std::erase(lacking, *neediest);
+    worst->reason += others_in_words(graph, units, std::move(lacking));
+    return worst;
+  }
   if (total > capacity)
     return CannotFit{std::nullopt, total - capacity,
                      "the graph's permanent memory is " + in_words(total) +

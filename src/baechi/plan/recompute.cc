@@ -29,10 +29,11 @@ namespace {
 constexpr const char* kMethod = "recompute";
 
 // Parts of the budget, beside what plans without second runs take.
-constexpr double kStarts = 0.1;    // each plan to start from
-constexpr double kChoices = 0.5;   // which operators run again
-constexpr double kRefining = 0.3;  // where and when everything runs, twice
+constexpr double kStarts = 0.06;    // each plan to start from
+constexpr double kChoices = 0.3;    // which operators run again
+constexpr double kRefining = 0.15;  // where and when everything runs, twice
 
+constexpr std::size_t kFewOps = 40;  // that are planned with all of the budget in any case
 constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more are only divided to start from
 
 class Planning {
@@ -59,12 +60,20 @@ class Planning {
   }
   // By arithmetic, with or without second runs.
   bool cannot_fit() const { return prove_cannot_fit(costs_, Units(costs_)).has_value(); }
-  // What would do where nothing fits.
+  // What would do where nothing fits, with second runs or without.
   void suggest(Unplaceable& answer) const {
     if (!request_.suggest) return;
     const SuggestOptions options{.budget = request_.budget, .cancel = request_.place.cancel};
     answer.smallest_capacity = smallest_equal_capacity(costs_, options);
     answer.more_devices = smallest_device_count(costs_, options);
+    if (!any()) return;
+    const OpGraph regions = recomputing(costs_.graph(), whole_regions());
+    const CostModel again(regions, costs_.cluster());
+    const auto take_smaller = [](auto& known, const auto& other) {
+      if (other.has_value() && (!known.has_value() || *other < *known)) known = other;
+    };
+    take_smaller(answer.smallest_capacity, smallest_equal_capacity(again, options));
+    take_smaller(answer.more_devices, smallest_device_count(again, options));
   }
   // Valid for plans with second runs: what they take more does not shorten anything, and the memory
   // that they save is not asked for.
@@ -73,8 +82,12 @@ class Planning {
     return lower_bounds(CostModel(costs_.graph(), room_), request_.place.cancel);
   }
 
-  // Every region runs again; where the order was lost, it need not fit.
-  std::optional<RecomputePlan> all() { return all_with(request_.budget * kStarts); }
+  // Every region runs again; where the order was lost, it need not fit. Of few operators the plan is
+  // as good as that of kAll.
+  std::optional<RecomputePlan> all() {
+    const bool few = costs_.graph().num_ops() <= kFewOps;
+    return all_with(request_.budget * (few ? 1 : kStarts));
+  }
   Recomputed plan_all(PlanTimes* times);
 
   // The shortest step found, in the order that is asked for.
@@ -92,6 +105,10 @@ class Planning {
     request.suggest = false;
     return request;
   }
+  std::vector<Recomputation> whole_regions() const {
+    const auto order = costs_.graph().topological_order();
+    return runs_.in({order.begin(), order.end()}, search_.all()).again;
+  }
   std::optional<RecomputePlan> find_in_planned_order(const Plan* without);
   std::optional<RecomputePlan> all_with(double budget);
   std::optional<RecomputePlan> in_program_order(const IdVector<OpId, bool>& chosen,
@@ -106,9 +123,8 @@ class Planning {
 };
 
 std::optional<RecomputePlan> Planning::all_with(double budget) {
-  const auto order = costs_.graph().topological_order();
   RecomputePlan plan;
-  plan.again = runs_.in({order.begin(), order.end()}, search_.all()).again;
+  plan.again = whole_regions();
   plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), plan.again));
   const CostModel costs(*plan.graph, costs_.cluster());
   PlanResult result = make_plan(costs, quick(budget));
@@ -122,8 +138,7 @@ std::optional<RecomputePlan> Planning::all_with(double budget) {
 }
 
 Recomputed Planning::plan_all(PlanTimes* times) {
-  const auto order = costs_.graph().topological_order();
-  std::vector<Recomputation> again = runs_.in({order.begin(), order.end()}, search_.all()).again;
+  std::vector<Recomputation> again = whole_regions();
   OpGraph graph = recomputing(costs_.graph(), again);
   PlanRequest request = request_;
   request.place.order = order_;

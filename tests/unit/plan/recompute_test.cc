@@ -180,6 +180,7 @@ TEST_CASE("recompute: auto is never longer than none, and fits where none or all
       const auto best = step_of_plan(graph, cluster, Recompute::kAuto);
       if (none.has_value() || every.has_value()) REQUIRE(best.has_value());
       if (none.has_value()) CHECK(*best <= *none);
+      if (!none.has_value() && every.has_value()) CHECK(*best <= *every);
     }
   }
 }
@@ -387,6 +388,17 @@ TEST_CASE("recompute: a refusal says what second runs would bring") {
   CHECK(answer.step_with_recomputation == Time(29));
   CHECK(answer.in_words().find("with recompute auto it fits: a step takes 29 ns") !=
         std::string::npos);
+}
+
+TEST_CASE("recompute: what would fit is told of plans with second runs") {
+  const auto smallest = [&](Recompute recompute) {
+    const StepPlan made = planned(three_layers(), devices(1, Bytes(14)), asking(recompute));
+    REQUIRE(std::holds_alternative<Unplaceable>(made.result));
+    return std::get<Unplaceable>(made.result).smallest_capacity.value_or(Bytes(0));
+  };
+  const Bytes with = smallest(Recompute::kAuto);
+  CHECK(with < smallest(Recompute::kNone));
+  CHECK(step_of_plan(three_layers(), devices(1, with), Recompute::kAuto).has_value());
 }
 
 // A search would see the flag, and throw.
