@@ -139,8 +139,7 @@ std::string others_in_words(const OpGraph& graph, const Units& units, std::vecto
   for (std::size_t i = 0; i < std::min(kNamed, lacking.size()); ++i)
     text += (i == 0 ? "" : ", ") + unit_name(graph, units[lacking[i]]) + ", which needs " +
             short_text(units[lacking[i]].need);
-  if (lacking.size() > kNamed)
-    text += " and " + std::to_string(lacking.size() - kNamed) + " more";
+  if (lacking.size() > kNamed) text += " and " + std::to_string(lacking.size() - kNamed) + " more";
   return text + ", either";
 }
 
