@@ -131,6 +131,7 @@ class PlannedStep(Planned):
             asked.samples,
             asked.loss,
             asked.targets is not None,
+            asked.loss is _own_loss,
             asked.is_of_calls,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import baechi.torch
@@ -131,6 +132,43 @@ class Chain(nn.Module):
         for layer in self.layers:
             x = torch.tanh(layer(x))
         return x
+
+
+@dataclass
+class Returned:
+    loss: torch.Tensor
+    kept: list[torch.Tensor]
+
+
+class Keeping(Chain):
+    """Returns its loss, and what its layers made, as caches of keys and values are returned."""
+
+    keeps = True
+
+    def forward(self, x: torch.Tensor) -> Any:
+        kept = []
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            kept.append(x)
+        return Returned(x.square().mean(), kept if self.keeps else [])
+
+
+def test_what_a_model_returns_beside_its_own_loss_is_sent_nowhere() -> None:
+    """It would be held until the end on the device of the loss, which no plan foresees."""
+    sent = []
+    for keeps in (True, False):
+        model, x = Keeping(), torch.randn(8, 8)
+        model.keeps = keeps
+        with simulated.configured(devices=3, poison=True, memory="1GiB"):
+            placed = placed_for(model, x, 2, seed=5, loss=None)
+            placed.step(x)
+            before = placed.transfers
+            losses = trained(model, lambda: placed.step(x))  # noqa: B023
+            where = [placed.weight_devices[f"layers.{i}.weight"] for i in range(4)]
+            sent.append((placed.transfers - before, where, losses[0]))
+            placed.restore()
+    assert sent[0] == sent[1]
+    assert len(set(sent[0][1])) > 1
 
 
 def distance(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

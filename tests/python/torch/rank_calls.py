@@ -260,8 +260,7 @@ def missing(folder: Path, rank: int) -> None:
     model = odd_model()
     placed = at_random(model, x, None, 1, exported=_graphs["odd"], loss=None)
     odd_loss(model(x), targets).backward()
-    for group in (placed._processes._moving, placed._processes._agreeing):
-        distributed.distributed_c10d._set_pg_timeout(rank_cases.HUNG / 2, group)
+    rank_cases.limit_waiting(placed)
     loss = odd_loss(model(x), targets)
     if rank == 1:
         time.sleep(2 * WAITS + 6)

@@ -42,7 +42,8 @@ import baechi
 from models.pytorch import MODELS
 
 STEPS = 5
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=120)  # for a machine that is busy with much else
+CUT = timedelta(seconds=12)
 HUNG = timedelta(seconds=6)  # and half of it is the timeout then
 
 # Of models/pytorch or transformers: model, micro-batches, seed of the placement, for so many ranks.
@@ -491,8 +492,7 @@ def hung(folder: Path, rank: int) -> None:
     options = {"loss": odd_loss, "targets": targets, "exported": _graphs["odd"]}
     placed = at_random(model, x, 2, 1, **options)
     placed.step(x, targets)
-    for group in (placed._processes._moving, placed._processes._agreeing):
-        distributed.distributed_c10d._set_pg_timeout(HUNG / 2, group)
+    limit_waiting(placed)
 
     def hang(weight: torch.Tensor) -> None:
         if weight.grad is not None and not done:
@@ -775,12 +775,13 @@ def cases_of(world: int, folder: Path) -> dict[str, Callable[[], Any]]:
     return cases
 
 
-def join(where: Path, rank: int, world: int) -> None:
-    how: Any = {"init_method": f"file://{where}", "timeout": TIMEOUT}
+def join(where: Path, rank: int, world: int, timeout: timedelta = TIMEOUT) -> None:
+    how: Any = {"init_method": f"file://{where}", "timeout": timeout}
     distributed.init_process_group("gloo", rank=rank, world_size=world, **how)
 
 
 HOSTS = [f"baechi-{os.getpid()}-{side}" for side in "ab"]  # network namespaces, each with a wire
+WIRES = [f"bw{os.getpid()}{side}" for side in "ab"]
 ADDRESSES = ["10.77.41.1", "10.77.41.2"]
 
 
@@ -789,10 +790,9 @@ def make_hosts() -> str:
     ip = shutil.which("ip")
     if ip is None:
         return "there is no command `ip`"
-    wires = [f"bw{os.getpid()}{side}" for side in "ab"]
     commands = [*(["netns", "add", host] for host in HOSTS)]
-    commands.append(["link", "add", wires[0], "type", "veth", "peer", "name", wires[1]])
-    for host, wire, address in zip(HOSTS, wires, ADDRESSES, strict=True):
+    commands.append(["link", "add", WIRES[0], "type", "veth", "peer", "name", WIRES[1]])
+    for host, wire, address in zip(HOSTS, WIRES, ADDRESSES, strict=True):
         commands.append(["link", "set", wire, "netns", host])
         commands.append(["-n", host, "addr", "add", f"{address}/24", "dev", wire])
         commands += [["-n", host, "link", "set", name, "up"] for name in (wire, "lo")]
@@ -819,6 +819,32 @@ def on_two_hosts(folder: Path, rank: int) -> None:
     distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
     torch.save(train_odd(2, 2, cluster="auto"), folder / f"two hosts {rank}.pt")
     distributed.destroy_process_group()
+
+
+def cut(folder: Path, rank: int) -> None:
+    """Take the wire between two hosts away in the middle of a step; leave what each rank says."""
+    x, targets = odd_batch()
+    armed: list[int] = []
+
+    def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
+        if armed and not isinstance(targets, FakeTensor):
+            command = ["ip", "-n", HOSTS[rank], "link", "set", WIRES[rank], "down"]
+            subprocess.run(command, check=True)
+        return odd_loss(output, targets)
+
+    options = {"loss": loss, "targets": targets, "exported": _graphs["odd"]}
+    placed = at_random(odd_model(), x, 2, 2, **options)
+    placed.step(x, targets)
+    armed.append(1)
+    begin = time.monotonic()
+    found = said(lambda: placed.step(x, targets)), time.monotonic() - begin
+    torch.save(found, folder / f"cut {rank}.pt")
+
+
+def limit_waiting(placed: Any) -> None:
+    """Have groups wait for seconds only, once all of them have placed their models."""
+    for group in (placed._processes._moving, placed._processes._agreeing):
+        distributed.distributed_c10d._set_pg_timeout(HUNG / 2, group)
 
 
 def run(world: int, folder: Path, number: int) -> None:
@@ -867,6 +893,10 @@ def main(folder: Path) -> int:
                 if number >= 2:
                     join(folder / "rendezvous-hung", number - 2, 2)
                     hung(folder, number - 2)
+                if number >= 2 and not why:
+                    distributed.destroy_process_group()
+                    join(folder / "rendezvous-cut", number - 2, 2, CUT)
+                    cut(folder, number - 2)
                 if number < 2:
                     join(folder / "rendezvous-last", number, 2)
                     lost(folder, number)

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-_STILL = 150.0  # seconds without a line and without work: longer than any group's timeout
+_STILL = 240.0  # seconds without a line and without work: longer than any group's timeout
 _MOST = 1800.0  # seconds in all
 
 

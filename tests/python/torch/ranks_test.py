@@ -246,6 +246,21 @@ def test_a_rank_that_hangs_is_named_behind_the_timeout(folder: Path) -> None:
     assert torch.load(folder / "hung 1.pt")[0].startswith("RankError: ")
 
 
+def test_a_wire_that_is_cut_in_a_step_is_an_error_on_both_sides(folder: Path) -> None:
+    """Behind the timeout: who was waited for, and with what operator's result."""
+    why = (folder / "no hosts").read_text()
+    if why:
+        pytest.skip(f"no network namespaces: {why}")
+    found = [torch.load(folder / f"cut {rank}.pt") for rank in range(2)]
+    for rank, (words, seconds) in enumerate(found):
+        lost = (
+            f"RankError: (rank {1 - rank}|another rank) was lost, or does not answer: rank {rank}"
+        )
+        assert re.match(lost, words), words
+        assert seconds < rank_cases.CUT.total_seconds() + 2
+    assert any(re.search("with (the gradient of )?.* of micro-batch [01]", w) for w, _ in found)
+
+
 _SAID = {
     "sizes": "there are 2 processes and the cluster has 3 devices",
     "ranks": "ranks is 'auto', True or False, not 'yes'",

@@ -275,12 +275,14 @@ class Step:
         program, where = self._program, self._program.loss_on
         device = self._device(where)
         leaves: dict[int, torch.Tensor] = {}
-        for index in program.graph.outputs:
-            if index not in leaves:
-                leaf = self._read(m, index, where).detach()
-                leaves[index] = leaf.requires_grad_((m, index) in self._trains)
+        for index in program.read_at_end:
+            leaf = self._read(m, index, where).detach()
+            leaves[index] = leaf.requires_grad_((m, index) in self._trains)
         with torch.enable_grad(), _on(device):
-            output = program.exported.rebuild([leaves[o] for o in program.graph.outputs])
+            unread = torch.empty(0)
+            output = program.exported.rebuild(
+                [leaves.get(o, unread) for o in program.graph.outputs]
+            )
             loss = self._loss(output, m, device)
             _check_loss(loss)
             if self._share is None:

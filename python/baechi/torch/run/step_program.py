@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import torch
+
 from baechi._core import InputError
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
@@ -18,7 +20,8 @@ from baechi.torch.trace.segments import Segment, repeated_segments, segments_of
 class StepProgram:
     """A graph, its segments, and the order of a step's parts.
 
-    With `outputs_stay` the loss is none of it, and each output is read where it is made.
+    With `outputs_stay` the loss is none of it, and each output is read where it is made. With
+    `own_loss` the loss is the one that the model returns, and nothing else that it returns is read.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class StepProgram:
         again: Collection[str] = (),
         *,
         outputs_stay: bool = False,
+        own_loss: bool = False,
     ) -> None:
         self.model = assigner.model
         self.exported = placed.exported
@@ -69,8 +73,19 @@ class StepProgram:
             for read in segment.reads:
                 self._add_reader(read, self.read_on(segment, read))
         self.loss_on = self._loss_device(loss_on)
-        for output in dict.fromkeys(self.graph.outputs):
+        self.read_at_end = self._own_loss() if own_loss else list(dict.fromkeys(self.graph.outputs))
+        for output in self.graph.outputs:
+            self.readers.setdefault(output, {})
+        for output in self.read_at_end:
             self._add_reader(output, self.homes[output] if outputs_stay else self.loss_on)
+
+    def _own_loss(self) -> list[int]:
+        """Return the output that is the loss of the model itself; all where there is none."""
+        outputs = self.graph.outputs
+        stand_ins = [torch.empty(()) for _ in outputs]
+        loss = getattr(self.exported.rebuild(stand_ins), "loss", None)
+        mine = [o for o, t in zip(outputs, stand_ins, strict=True) if t is loss]
+        return mine[:1] or list(dict.fromkeys(outputs))
 
     def _add_reader(self, value: int, where: int | None) -> None:
         readers = self.readers.setdefault(value, {})

@@ -38,6 +38,7 @@ class StepPlan:
     samples: int  # of the mini-batch
     loss: Callable[..., torch.Tensor]  # of an output, and of targets where there are some
     has_targets: bool
+    own_loss: bool = False  # the loss is the one that the model returns
     is_of_calls: bool = False  # of the model, whose caller has the loss and begins the backward
 
     @functools.cached_property
@@ -146,6 +147,7 @@ class Stepper:
                     planned.start_of,
                     loss_on,
                     [name for name, _ in planned.plan.recomputed],
+                    own_loss=planned.own_loss,
                 )
                 kept = [each for each in self._programs if mine.graphs.has(each[0])]
                 self._programs = [*kept, (placed, known)]
