@@ -113,9 +113,13 @@ def _specs(inputs: Any, leaves: list[Any], class_weight: Any) -> Any:
 def _peeked(generator: Any) -> Any:
     """Return the first batches of a generator, as a generator."""
     first = list(itertools.islice(generator, _PEEKED))
+    if not first:
+        raise InputError("the generator gives no batch: make it anew, it may be used up")
+    count = "1 batch" if len(first) == 1 else f"{len(first)} batches"
+    taken = "was" if len(first) == 1 else "were"
     warnings.warn(
-        f"{len(first)} batches of the generator were taken to see what they are like, and fit will "
-        "not get them: make it anew for fit",
+        f"{count} of the generator {taken} taken to see what they are like, and fit will not get "
+        "them: make it anew for fit",
         stacklevel=5,
     )
     return (batch for batch in first)

@@ -320,6 +320,27 @@ def test_a_pydataset_and_a_generator() -> None:
         )
 
 
+def test_a_generator_that_is_used_up_is_refused() -> None:
+    with pytest.raises(baechi.InputError, match="the generator gives no batch"):
+        baechi.tensorflow.place(mlp(), (batch for batch in ()), **SCATTERED)
+    with pytest.warns(UserWarning, match="1 batch of the generator was taken"):
+        baechi.tensorflow.plan(mlp(), (Batches()[i] for i in range(1)), **SCATTERED)
+
+
+def test_a_function_of_ragged_sentences() -> None:
+    table = tf.Variable(RANDOM.normal(size=(9, 4)))
+
+    def total(words: Any) -> Any:
+        vectors = tf.ragged.map_flat_values(tf.gather, table, words)
+        return tf.reduce_sum(tf.reduce_mean(vectors, axis=1))
+
+    spec = tf.RaggedTensorSpec([None, None], tf.int64)
+    placed = baechi.tensorflow.place(total, spec, batch=8, **SCATTERED)
+    for sentences in ([[1], [2, 3, 4]], [[5, 6], [7], [8, 1, 2, 3]]):
+        words = tf.ragged.constant(sentences, dtype=tf.int64)
+        assert float(placed(words)) == float(total(words))
+
+
 def test_specs_say_what_fit_feeds() -> None:
     specs = (tf.TensorSpec((None, 6)), tf.TensorSpec((None,), tf.int64))
     trains_the_same(mlp, lambda: (rows(),), *specs, batch=8)

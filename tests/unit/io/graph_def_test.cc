@@ -228,6 +228,43 @@ std::string looped() {
          floats("z", "Add", {"y", "w"}, {4});
 }
 
+// The same with a count `i`, which alone decides when the loop ends: x turns on a cycle of its own,
+// which reads the count and has a branch in it.
+std::string counted() {
+  const auto both = [](std::string_view name, const std::vector<std::string>& inputs) {
+    return node(name, "Switch", inputs, attribute("T", type(1)) + output_shapes({{4}, {4}}));
+  };
+  return floats("x", "Placeholder", {}, {4}) + floats("zero", "Const", {}, {4}) +
+         floats("loop/enter", "Enter", {"zero"}, {4}) +
+         floats("loop/enter_1", "Enter", {"x"}, {4}) +
+         floats("loop/i", "Merge", {"loop/enter", "loop/next"}, {4}) +
+         floats("loop/x", "Merge", {"loop/enter_1", "loop/next_1"}, {4}) +
+         floats("loop/less", "Less", {"loop/i", "loop/i"}, {}) +
+         floats("loop/cond", "LoopCond", {"loop/less"}, {}) +
+         both("loop/switch", {"loop/i", "loop/cond"}) +
+         both("loop/switch_1", {"loop/x", "loop/cond"}) +
+         floats("loop/add", "Add", {"loop/switch:1", "loop/switch:1"}, {4}) +
+         floats("loop/next", "NextIteration", {"loop/add"}, {4}) +
+         floats("loop/scaled", "Square", {"loop/switch:1"}, {4}) +
+         floats("loop/mul", "Mul", {"loop/switch_1:1", "loop/scaled"}, {4}) +
+         floats("loop/large", "Greater", {"loop/mul", "loop/mul"}, {}) +
+         both("loop/branch", {"loop/mul", "loop/large"}) +
+         floats("loop/relu", "Relu", {"loop/branch:1"}, {4}) +
+         floats("loop/merge", "Merge", {"loop/branch", "loop/relu"}, {4}) +
+         floats("loop/next_1", "NextIteration", {"loop/merge"}, {4}) +
+         floats("loop/exit", "Exit", {"loop/switch_1"}, {4}) +
+         floats("y", "Relu", {"loop/exit"}, {4});
+}
+
+TEST_CASE("graph_def: what a loop carries beside its count is part of it") {
+  const OpGraph graph = read(counted());
+  std::vector<std::string_view> names;
+  for (const OpId op : graph.ops()) names.push_back(graph[op].name);
+  CHECK(names == std::vector<std::string_view>{"x", "zero", "loop/cond", "y"});
+  CHECK(graph.in_edges(*graph.find("loop/cond")).size() == 2);
+  CHECK(graph.size(output(graph, *graph.find("loop/cond"), 0)) == Bytes(16));
+}
+
 TEST_CASE("graph_def: a loop of Merge and Switch is one operator, and placed as one") {
   const std::string bytes = looped();
   const OpGraph graph = read(bytes);

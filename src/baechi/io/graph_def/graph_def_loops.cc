@@ -55,6 +55,17 @@ Nodes read_nodes(std::string_view bytes, const std::string& place) {
   return nodes;
 }
 
+// What a loop carries without asking for it in its condition is a cycle of its own. It turns when
+// the condition says so, and only together with the others: let the condition wait for it.
+void join_variables(Nodes& nodes) {
+  for (std::size_t node = 0; node < nodes.all.size(); ++node) {
+    const std::vector<std::size_t> inputs = nodes.inputs[node];  // the value, whether to go on
+    if (!nodes.all[node].op.ends_with("Switch") || inputs.size() < 2) continue;
+    if (nodes.all[inputs[0]].op.ends_with("Merge") && nodes.all[inputs[1]].op == "LoopCond")
+      nodes.inputs[inputs[1]].push_back(inputs[0]);
+  }
+}
+
 // Strongly connected components, after Tarjan, without recursion. Calls use(members) for each that
 // has several.
 template <class Use>
@@ -213,7 +224,8 @@ std::string while_node(std::string_view name, const Folded& loop) {
 GraphDefLoops loops_of_graph_def(std::string_view bytes, const std::string& place) {
   GraphDefLoops loops;
   if (bytes.find("NextIteration") == bytes.npos) return loops;
-  const Nodes nodes = read_nodes(bytes, place);
+  Nodes nodes = read_nodes(bytes, place);
+  join_variables(nodes);
   std::vector<std::string_view> loop(nodes.all.size());
   each_cycle(nodes.inputs, [&](const std::vector<std::size_t>& members) {
     const std::string_view name = name_of(nodes, members);
