@@ -146,7 +146,9 @@ def _best(
         raise failed
     took, replicas, planned = min(found, key=lambda each: each[:2])
     others = [f"{n}: {in_time(each)}" for each, n, _ in found if n != replicas]
-    why = f"; a step with other numbers: {', '.join(others)}" if others else "; no other fits"
+    why = "; no other number can be"
+    if others:
+        why = f"; a step with other numbers: {', '.join(others)}"
     return replicas, planned.plan.to_json(), planned.plan.micro_batch_graph.to_json(), why
 
 

@@ -272,11 +272,11 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
                             const PeriodOptions& options) {
   // Windows in periods, and what each may take. The first one tells whether there is a point in it:
   // far behind the base, neither more periods nor a search will make up for that.
-  struct Try {
+  struct Periods {
     std::size_t count;
     double part;
   };
-  constexpr Try kTries[] = {{2, 0.06}, {2, 0.34}, {3, 0.3}, {4, 0.3}};
+  constexpr Periods kTries[] = {{2, 0.06}, {2, 0.34}, {3, 0.3}, {4, 0.3}};
   constexpr double kHopeless = 1.1;
   const LayOut lay_out(costs, units);
   Simulator simulator(costs);
@@ -285,7 +285,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   Placement start = base.device;
   for (const Repetition& repetition : repetitions) {
     std::optional<Replayed> best, shortest;  // of those that fit, and of all
-    for (const Try& attempt : kTries) {
+    for (const Periods& attempt : kTries) {
       if (options.must_stop() || attempt.count * repetition.slots > kMostOps ||
           attempt.count >= repetition.whole.size() ||
           (shortest.has_value() && static_cast<double>(shortest->makespan.count()) > limit))
