@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import baechi._core
@@ -145,7 +146,10 @@ def bound() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name, member in vars(baechi._core).items():
         if isinstance(member, type) and member.__module__ == baechi._core.__name__:
             for own in vars(member):
-                if own == "__init__" or not own.startswith("__"):
+                if own == "__init__":  # which classes have that only the core makes, too
+                    if isinstance(vars(member)[own], FunctionType):
+                        yield f"baechi.{name}", member
+                elif not own.startswith("__"):
                     yield f"baechi.{name}.{own}", getattr(member, own)
         elif callable(member) and not isinstance(member, type):
             yield f"baechi.{name}", member
