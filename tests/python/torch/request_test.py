@@ -99,6 +99,9 @@ def test_a_device_map_says_what_the_model_is_to_be_called_with() -> None:
     model.dummy_inputs = {"input_ids": X}
     with pytest.raises(baechi.InputError, match="takes no 'input_ids' but x: give example_inputs"):
         baechi.torch.device_map(model, {0: "1GiB"})
+    model.forward = lambda x=None, **_: x.sum()
+    with pytest.raises(baechi.InputError, match=r"own dummy_inputs \(input_ids\): give example"):
+        baechi.torch.device_map(model, {0: "1GiB"})
 
 
 def test_optimizers_are_named_or_given() -> None:

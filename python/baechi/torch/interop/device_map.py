@@ -128,8 +128,16 @@ def device_map(
         whole.append(no_split_module_classes)
     else:
         whole += no_split_module_classes or []
-    with torch.no_grad():
-        captured = capture(model, inputs, training=False, units=Repeated(whole), abstract=True)
+    try:
+        with torch.no_grad():
+            captured = capture(model, inputs, training=False, units=Repeated(whole), abstract=True)
+    except InputError as error:
+        if example_inputs is not None:
+            raise
+        raise InputError(
+            f"{error}; it was called with its own dummy_inputs ({', '.join(inputs)}): give "
+            "example_inputs"
+        ) from error
     costs = estimate(captured, {"gpu": "rtx3090", "cpu": "cpu", _DISK: "cpu"})
     for cost in costs.ops.values():
         cost.forward[_DISK] *= _SLOWER
