@@ -322,7 +322,7 @@ def test_a_pydataset_and_a_generator() -> None:
 
 def test_a_generator_that_is_used_up_is_refused() -> None:
     with pytest.raises(baechi.InputError, match="the generator gives no batch"):
-        baechi.tensorflow.place(mlp(), (batch for batch in ()), **SCATTERED)
+        baechi.tensorflow.place(mlp(), (Batches()[i] for i in range(0)), **SCATTERED)
     with pytest.warns(UserWarning, match="1 batch of the generator was taken"):
         baechi.tensorflow.plan(mlp(), (Batches()[i] for i in range(1)), **SCATTERED)
 
