@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "baechi/base/random.h"
+#include "baechi/bounds/cut.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -174,6 +175,44 @@ TEST_CASE("memory runs: never above the exact optimum of what fits no device, an
   CHECK(solved > effort(1500));
   CHECK(best * 50 > solved);
   CHECK(met * 4 > best);
+}
+
+struct Cuts {  // the cut bound, with heads and tails that keep the distances in both cases
+  bounds::Ns with = 0, without = 0;  // distances in its rounds
+};
+
+Cuts cuts_of(const CostModel& costs) {
+  const auto relaxed = bounds::relax(costs);
+  if (!relaxed.has_value()) return {};
+  UnionFind forced = bounds::forced_together(*relaxed);
+  const bounds::Components together = bounds::number(*relaxed, forced);
+  const bounds::Lumps lumps = bounds::lumps(*relaxed, together.of, together.count);
+  if (!bounds::may_pack(*relaxed, lumps, bounds::kNever)) return {};
+  const std::vector<bounds::Distance> distances =
+      bounds::sections(*relaxed, together, bounds::balance(*relaxed, lumps));
+  const bounds::HeadsTails ends = bounds::star(*relaxed, together.of, distances);
+  const bounds::Ns known = bounds::longest(*relaxed, ends);
+  return {bounds::cut(*relaxed, ends, known, distances), bounds::cut(*relaxed, ends, known, {})};
+}
+
+TEST_CASE("cut: with the distances of sections it is never above the optimum, and higher for some") {
+  std::size_t solved = 0, higher = 0;
+  for (std::uint64_t seed = 0; seed < effort(4000); ++seed) {
+    CAPTURE(seed);
+    Series limits = limits_of(seed);
+    limits.max_bytes = 60;  // transfers that are worth avoiding
+    limits.max_permanent = 0;
+    const OpGraph graph = RandomSeries(seed, limits).build();
+    const Cluster cluster = cluster_of(seed, 1'000'000);
+    const auto optimum = testing::optimal_makespan(graph, cluster);
+    if (!optimum.has_value()) continue;
+    ++solved;
+    const Cuts cuts = cuts_of(CostModel(graph, cluster));
+    REQUIRE(cuts.with <= optimum->makespan.count());
+    higher += cuts.with > cuts.without ? 1 : 0;
+  }
+  CHECK(solved > effort(3000));
+  CHECK(higher > 0);
 }
 
 // Any placement that keeps groups and pins, in any order.

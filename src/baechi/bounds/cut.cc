@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "baechi/bounds/load.h"
 #include "baechi/bounds/one_machine.h"
@@ -13,11 +14,13 @@ namespace {
 
 class Hypothesis {
  public:
-  Hypothesis(const Relaxation& relaxed, const HeadsTails& ends, std::size_t rounds)
+  Hypothesis(const Relaxation& relaxed, const HeadsTails& ends, std::size_t rounds,
+             std::span<const Distance> distances)
       : base_(relaxed),
         pairs_(cut_pairs(relaxed, ends)),
         forced_(forced_together(relaxed)),
-        rounds_(rounds) {}
+        rounds_(rounds),
+        distances_(distances) {}
 
   // Whether no step is shorter than `limit`.
   bool refuted(Ns limit) const {
@@ -38,7 +41,7 @@ class Hypothesis {
       if (round + 1 == rounds_) return false;
 
       if (base_.num_types() > 1) relaxed = &narrow(narrowed, regions, components);
-      sharper = star(*relaxed, components.of);
+      sharper = star(*relaxed, components.of, distances_);
       if (longest(*relaxed, *sharper) >= limit ||
           one_device_each(*relaxed, *sharper, components.of, components.count) >= limit ||
           window(*relaxed, *sharper, balance(*relaxed, regions)) >= limit)
@@ -67,6 +70,7 @@ class Hypothesis {
   const std::vector<CutPair> pairs_;
   const UnionFind forced_;
   const std::size_t rounds_;
+  const std::span<const Distance> distances_;
 };
 
 // No plan that fits needs longer: until its end some operator or transfer is always under way.
@@ -90,7 +94,8 @@ Ns longest_step(const Relaxation& relaxed) {
 
 }  // namespace
 
-Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known) {
+Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known,
+       std::span<const Distance> distances) {
   if (relaxed.num_devices == 1) return known;
   // What one hypothesis costs, about, in operators and edges looked at; and what we would spend.
   constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kMostSteps = 40, kFewestSteps = 12;
@@ -98,7 +103,7 @@ Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known) {
                            relaxed.num_types() * relaxed.num_types();
   const std::size_t rounds = size * kManyRounds * 8 <= kBudget ? kManyRounds : 1;
   const std::size_t steps = std::clamp(kBudget / (size * rounds + 1), kFewestSteps, kMostSteps);
-  const Hypothesis hypothesis(relaxed, ends, rounds);
+  const Hypothesis hypothesis(relaxed, ends, rounds, distances);
 
   // Gallops up from the known bound while hypotheses fall, then bisects.
   const Ns longest = longest_step(relaxed);

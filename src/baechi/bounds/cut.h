@@ -3,6 +3,8 @@
 // v may be apart, so whole regions of the graph share a device; if they cannot, the step takes v.
 #pragma once
 
+#include <span>
+
 #include "baechi/bounds/components.h"
 #include "baechi/bounds/heads_tails.h"
 #include "baechi/bounds/relaxation.h"
@@ -10,8 +12,10 @@
 namespace baechi::bounds {
 
 // At least `known`, a valid bound already; `ends` come from star() with the components of
-// forced_together(). Searches by bisection, and on graphs of up to a few thousand operators lets
-// each hypothesis sharpen heads and tails, and so itself. kNever when it refutes every step.
-Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known);
+// forced_together(), and `distances` hold in every plan. Searches by bisection, and on graphs of up
+// to a few thousand operators lets each hypothesis sharpen heads and tails, and so itself. kNever
+// when it refutes every step.
+Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known,
+       std::span<const Distance> distances);
 
 }  // namespace baechi::bounds

@@ -69,7 +69,7 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
     add("memory runs", runs);
     strongest = Time(runs);
   }
-  const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count());
+  const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count(), distances);
   if (cut >= bounds::kNever) return {};
   if (cut > strongest.count()) add("cut", cut);
 

@@ -265,9 +265,7 @@ std::variant<DnnpPlacement, DoesNotFit> place_for(const CostModel& costs, DnnpOb
   const Ns segments = best.value;
   bool stopped = false;
   const auto stop = [&] {
-    stopped =
-        stopped || (options.cancel != nullptr && options.cancel->requested()) ||
-        (options.deadline.has_value() && std::chrono::steady_clock::now() >= *options.deadline);
+    stopped = stopped || (options.cancel != nullptr && options.cancel->requested());
     return stopped;
   };
   // Rounds of the same length whatever the budget, which only says where to stop: more of it is

@@ -3,7 +3,6 @@
 // programming, then local search under the objective itself. Beyond the paper.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <variant>
@@ -21,8 +20,7 @@ struct DnnpOptions {
   // not a clock. The segments alone take milliseconds. The bound may take as long again.
   double budget = 1.0;
   std::uint64_t seed = 1;
-  // Emergency brakes: stop early, with the best so far.
-  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  // An emergency brake: stop early, with the best so far.
   const CancelFlag* cancel = nullptr;
 };
 

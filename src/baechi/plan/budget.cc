@@ -2,6 +2,7 @@
 #include "baechi/plan/budget.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "baechi/plan/fit_search.h"
 
@@ -43,22 +44,20 @@ RefineOptions Budget::refinement(double share) const {
           .seed = request_.place.seed,
           .threads = request_.threads,
           .order = request_.place.order,
-          .deadline = deadline_,
+          .brake = brake_.has_value() ? &*brake_ : nullptr,
           .cancel = request_.place.cancel};
 }
 
 void Budget::start_clock() {
-  using Clock = std::chrono::steady_clock;
   constexpr double kPatience = 5, kLeastPatience = 20;
-  deadline_ =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                         std::max(kLeastPatience, request_.budget * kPatience)));
+  brake_.emplace(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::max(kLeastPatience, request_.budget * kPatience))));
 }
 
 bool Budget::is_over() {
   const CancelFlag* const cancel = request_.place.cancel;
-  const bool over =
-      std::chrono::steady_clock::now() >= deadline_ || (cancel != nullptr && cancel->requested());
+  const bool over = (brake_.has_value() && brake_->reached()) ||
+                    (cancel != nullptr && cancel->requested());
   note_stop(over);
   return over;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a request may spend. All that a method does takes its share from here, as an amount of work,
-// so that equal input gives an equal plan; the clock is an emergency brake. Beyond the paper.
+// so that equal input gives an equal plan; processor time is the emergency brake. Beyond the paper.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <optional>
 
+#include "baechi/base/processor_time.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/planner.h"
@@ -42,9 +43,10 @@ class Budget {
   RefineOptions refinement(double share) const;
   double seconds(double share) const;  // as PlanRequest's budget
 
-  // From now on a search is over after five times as long as it should take, and twenty seconds.
+  // From now on a search is over after five times the processor time that it should take, and
+  // twenty seconds of it.
   void start_clock();
-  bool is_over();  // by the clock or by the user; may be asked from all threads
+  bool is_over();  // by that or by the user; may be asked from all threads
 
   void note_stop(bool stopped = true) { stopped_early_ = stopped_early_ || stopped; }
   bool stopped_early() const { return stopped_early_; }
@@ -55,7 +57,7 @@ class Budget {
   const PlanRequest& request_;
   const LastResort& fallbacks_;
   const std::int64_t work_at_first_;  // of fall-backs
-  std::chrono::steady_clock::time_point deadline_;
+  std::optional<ProcessorTimeLimit> brake_;
   std::atomic<bool> stopped_early_{false};
 };
 

@@ -3,6 +3,7 @@
 // the plan's, moves on it, and the memory of the best one seen. Beyond the paper.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,12 +33,14 @@ class LocalSearch {
   LocalSearch(const LocalSearch&) = delete;
   LocalSearch& operator=(const LocalSearch&) = delete;
 
-  // Goes on for so much work, or until `stop` says so. A unit of work is about what replaying one
-  // block of operators takes (simulate/block_replay.h).
+  // Goes on for so much work, or until `stop` says so, which is asked once in a while. A unit of work
+  // is about what replaying one block of operators takes (simulate/block_replay.h).
   template <class Stop>
   void run(std::int64_t work, const Stop& stop) {
+    constexpr std::int64_t kWhile = 10'000;  // units, less than a millisecond
     const std::int64_t end = work_ + work;
-    while (work_ < end && !stop()) step();
+    while (work_ < end && !stop())
+      for (const std::int64_t next = std::min(end, work_ + kWhile); work_ < next;) step();
   }
 
   // Continues from `placed` instead; it is as it is executed and fits.

@@ -32,8 +32,8 @@ struct PlanRequest {
   OptimizeOptions optimize = {};  // for the paper's methods
   // How long `auto` and `refine` may search, and any method for a plan that fits when its own does
   // not, in seconds of one core of a current machine. It sets an amount of work, not a clock, so
-  // that equal input gives an equal plan; the clock only stops it after several times as long, and
-  // then a note in the plan says so.
+  // that equal input gives an equal plan; after several times as much processor time it is stopped,
+  // and then a note in the plan says so.
   double budget = 1.0;
   unsigned threads = 1;  // changes how long it takes, never the plan
   // Of the plans that the methods make, take the one whose longest step is the shortest when costs

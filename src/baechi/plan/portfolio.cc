@@ -189,7 +189,7 @@ class Portfolio {
       for (Attempt& attempt : result_.attempts) renumber(attempt);
     if (given_.busy != nullptr && searched_) search_as_given();
     if (budget_.stopped_early())
-      note("the search was stopped by the clock or by you: another run may find another plan");
+      note("the search ran out of processor time or was stopped by you: another run may find another plan");
     return std::move(result_);
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   std::atomic<bool> stopped{false};
   const auto stop = [&] {
     if ((options.cancel != nullptr && options.cancel->requested()) ||
-        (options.deadline.has_value() && std::chrono::steady_clock::now() >= *options.deadline))
+        (options.brake != nullptr && options.brake->reached()))
       stopped = true;
     return stopped.load();
   };

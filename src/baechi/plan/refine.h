@@ -3,11 +3,10 @@
 // the paper.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <optional>
 
 #include "baechi/base/cancel.h"
+#include "baechi/base/processor_time.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/repetition.h"
@@ -25,7 +24,7 @@ struct RefineOptions {
   unsigned threads = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;  // only a planned one is searched, too
   // Emergency brakes: stop early, with the best so far.
-  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  const ProcessorTimeLimit* brake = nullptr;
   const CancelFlag* cancel = nullptr;
   const Images* images = nullptr;  // of the graph, if it repeats
 };
@@ -34,7 +33,7 @@ struct Refined {
   PlacedGraph placed;  // as it is executed, as good as the start or better, and it fits
   Time makespan;
   std::int64_t evaluations = 0;
-  bool stopped_early = false;  // by the deadline or by `cancel`
+  bool stopped_early = false;  // by one of the brakes
 };
 
 // Requires a start that fits as it is executed. Never throws Cancelled: anytime means the best so far.
