@@ -13,7 +13,9 @@
 #include "apps/model_output.h"
 #include "apps/objective.h"
 #include "apps/planning.h"
+#include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/placement_file.h"
@@ -109,6 +111,19 @@ void refuse_for_models(const Options& options) {
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }
 
+std::string in_words(const SearchNews& news) {
+  std::string words = short_text(*news.step) + " by " + news.method;
+  if (news.bound.has_value()) words += ", no plan is below " + short_text(*news.bound);
+  return words;
+}
+
+StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, PlanRequest request,
+                 PlanTimes& times, const Options& options) {
+  Progress progress("placing " + options.sizes.graph.path);
+  request.watch = [&](const SearchNews& news) { progress.tell(in_words(news)); };
+  return make_step_plan(std::move(sizes), cluster, request, &times);
+}
+
 ExitCode place(const Options& options, const RunContext& context) {
   // A model that cannot be filled is refused before any planning.
   const std::optional<ModelFormat> format = model_format(options.output);
@@ -127,7 +142,7 @@ ExitCode place(const Options& options, const RunContext& context) {
   const PlanRequest request =
       request_of(options, context, CostModel(sizes.front(), cluster), expert);
   PlanTimes times;
-  const StepPlan made = make_step_plan(std::move(sizes), cluster, request, &times);
+  const StepPlan made = planned(std::move(sizes), cluster, request, times, options);
   const OpGraph& graph = made.step.graph;
   if (const auto* answer = std::get_if<Unplaceable>(&made.result))
     return show_unplaceable(*answer, times, graph, options, context);

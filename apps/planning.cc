@@ -34,7 +34,7 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
                     help = help_text(option, Entrance::kCommandLine);
   if (std::holds_alternative<const Placement**>(field)) return;
   if (bool* const* value = std::get_if<bool*>(&field)) {
-    set.add_flag("!" + names, **value, help);
+    set.add_flag((**value ? "!" : "") + names, **value, help);
     return;
   }
   const auto read = [&option, &request](const std::string& text) {

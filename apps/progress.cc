@@ -26,13 +26,15 @@ struct Progress::Ticker {
     while (!changed.wait_for(lock, stop, seconds(1), [] { return false; })) {
       if (stop.stop_requested()) break;
       const auto elapsed = duration_cast<seconds>(steady_clock::now() - begin).count();
-      std::fprintf(stderr, "\r%s (%lld s)", words.c_str(), static_cast<long long>(elapsed));
+      std::fprintf(stderr, "\r%s (%lld s)%s\033[K", words.c_str(), static_cast<long long>(elapsed),
+                   news.c_str());
       std::fflush(stderr);
       shown = true;
     }
     if (shown) std::fputs("\r\033[K", stderr);
   }
 
+  std::string news;  // guarded by the mutex
   std::mutex mutex;
   std::condition_variable_any changed;
   std::jthread thread;  // last: it uses the members above
@@ -42,5 +44,11 @@ Progress::Progress(const std::string& words) {
   if (isatty(STDERR_FILENO) != 0) ticker_ = std::make_unique<Ticker>(printable(words));
 }
 Progress::~Progress() = default;
+
+void Progress::tell(const std::string& news) {
+  if (ticker_ == nullptr) return;
+  const std::scoped_lock lock(ticker_->mutex);
+  ticker_->news = printable(": " + news);
+}
 
 }  // namespace baechi::cli

@@ -7,11 +7,13 @@
 
 namespace baechi::cli {
 
-// Shows "words (3 s)" while it lives, and takes the line away again.
+// Shows "words (3 s)", and news if there are any, while it lives, and takes the line away again.
 class Progress {
  public:
   explicit Progress(const std::string& words);
   ~Progress();
+
+  void tell(const std::string& news);  // shown behind the time from now on
 
  private:
   struct Ticker;

@@ -97,6 +97,8 @@ class PlaceOptions(StudyOptions, total=False):
             them, so that memory need not hold what they make: none: every operator runs once; auto:
             those with which the step is shortest, or fits at all; all: all that may, in regions
             whose first inputs are kept. By default none.
+        improvements: Keep in the plan when the search found which step, and by what. By default
+            false.
         bounds: Compute lower bounds, and so the gap. By default true.
         suggest: Search for what would fit, when nothing does. By default true.
 
@@ -108,5 +110,6 @@ class PlaceOptions(StudyOptions, total=False):
     expert: Mapping[str, str] | None
     robust: str | float | None
     recompute: str
+    improvements: bool
     bounds: bool
     suggest: bool

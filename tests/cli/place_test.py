@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -166,6 +167,45 @@ def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_log_of_improvements_ends_with_the_plan(run: Run, graph: Path, tmp_path: Path) -> None:
+    command = ["place", graph, "-c", "2x1GiB", "--budget", "20ms", "-o"]
+    paths = tmp_path / "plain.json", tmp_path / "logged.json"
+    assert run(*command, paths[0]).returncode == 0
+    assert run(*command, paths[1], "--improvements").returncode == 0
+    plain, logged = (json.loads(path.read_text()) for path in paths)
+    rows = logged.pop("improvements")
+    assert logged == plain
+    assert rows[-1]["step"] == logged["makespan"]
+    assert [row["after"] for row in rows] == sorted(row["after"] for row in rows)
+    assert {row["method"] for row in rows} & {"m-topo", "m-etf", "chain", "single"}
+    assert run("verify", graph, paths[1]).returncode == 0
+    plan = baechi.place_graph(
+        baechi.Graph.load(graph), "2x1GiB", budget="20ms", improvements=True, suggest=False
+    )
+    assert [(step, by) for _, step, by in plan.improvements] == [
+        (row["step"], row["method"]) for row in rows
+    ]
+    for more in (["--micro-batches", "2"], ["--recompute", "auto"]):
+        assert_refused(run(*command, paths[1], "--improvements", *more), "improvements: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_sees_the_best_step_and_the_bound(command: str, graph: Path) -> None:
+    import pty
+
+    leader, follower = pty.openpty()
+    arguments = [command, "place", graph, "-c", "2x1GiB", "--budget", "100s"]
+    shown = ""
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=follower) as process:
+        os.close(follower)
+        while "no plan is below" not in shown:
+            shown += os.read(leader, 4096).decode()
+        process.send_signal(signal.SIGINT)  # the best so far is the plan
+        assert process.wait(timeout=60) == 0
+    os.close(leader)
+    assert re.search(r"placing \S+ \(\d+ s\): \S+ \w+ by \w", shown)
+
+
 def test_an_expert_placement_is_followed(run: Run, graph: Path, tmp_path: Path) -> None:
     names = [entry["name"] for entry in json.loads(graph.read_text())["operators"]]
     devices = run("place", graph, "-c", CLUSTER, "-m", "m-topo", "--json").stdout
@@ -267,6 +307,11 @@ def change_memory_mode(document: dict[str, Any]) -> None:
     document["memory_mode"] = other[document["memory_mode"]]
 
 
+def claim_a_better_search(document: dict[str, Any]) -> None:
+    improvement = {"after": 5, "step": document["makespan"] - 1, "method": "refine"}
+    document["improvements"] = [improvement]
+
+
 def claim_a_shorter_step(document: dict[str, Any]) -> None:
     row = next(row for row in document["methods"] if row["method"] == document["method"])
     row["makespan"] -= 1
@@ -294,6 +339,7 @@ def name_another_operator_at_the_peak(document: dict[str, Any]) -> None:
         (add_one("devices", 0, "busy"), "is busy for "),
         (add_one("devices", 0, "sent"), "' sends "),
         (add_one("devices", 1, "received"), "' receives "),
+        (claim_a_better_search, "the last of its improvements claims a step of "),
         (claim_a_shorter_step, "the row of method 'm-etf' claims a step of "),
         (rename_graph, "the plan is for the graph 'another', not for 'layered'"),
         (change_memory_mode, "the plan is for a graph with memory mode "),

@@ -195,7 +195,8 @@ Cuts cuts_of(const CostModel& costs) {
   return {bounds::cut(*relaxed, ends, known, distances), bounds::cut(*relaxed, ends, known, {})};
 }
 
-TEST_CASE("cut: with the distances of sections it is never above the optimum, and higher for some") {
+TEST_CASE(
+    "cut: with the distances of sections it is never above the optimum, and higher for some") {
   std::size_t solved = 0, higher = 0;
   for (std::uint64_t seed = 0; seed < effort(4000); ++seed) {
     CAPTURE(seed);

@@ -84,8 +84,8 @@ std::string help_text(const PlannerOption& option, Entrance entrance) {
       help += "\n" + std::string(choice.name) + ": " + std::string(choice.summary);
     return help;
   }
-  if (std::holds_alternative<bool*>(field)) {
-    if (entrance == Entrance::kCommandLine) return "Do not " + help;
+  if (bool* const* on = std::get_if<bool*>(&field)) {
+    if (entrance == Entrance::kCommandLine && **on) return "Do not " + help;
     help.front() = static_cast<char>(help.front() - 'a' + 'A');
   }
   // A seed's range tells nobody anything.

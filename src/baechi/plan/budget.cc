@@ -56,8 +56,8 @@ void Budget::start_clock() {
 
 bool Budget::is_over() {
   const CancelFlag* const cancel = request_.place.cancel;
-  const bool over = (brake_.has_value() && brake_->reached()) ||
-                    (cancel != nullptr && cancel->requested());
+  const bool over =
+      (brake_.has_value() && brake_->reached()) || (cancel != nullptr && cancel->requested());
   note_stop(over);
   return over;
 }

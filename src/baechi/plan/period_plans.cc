@@ -196,6 +196,7 @@ std::optional<Placement> plan_window(const CostModel& costs, const PlanRequest& 
   of_window.method = "auto";
   of_window.budget = budget;
   of_window.place.expert = nullptr;
+  of_window.watch = nullptr;
   const Units units(costs);
   if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
   try {

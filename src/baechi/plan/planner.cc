@@ -13,6 +13,7 @@
 #include "baechi/plan/attempt.h"
 #include "baechi/plan/budget.h"
 #include "baechi/plan/canonical_costs.h"
+#include "baechi/plan/improvements.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
@@ -194,6 +195,7 @@ Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrde
   result.bounds.clear();
   result.methods.clear();
   result.passes.clear();
+  result.improvements.clear();
   return result;
 }
 
@@ -250,7 +252,11 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
                              .more_devices = {},
                              .methods = {}});
 
-  PortfolioResult portfolio = run_on_needed_devices(costs, units, request);
+  ImprovementLog log(request);
+  std::vector<NamedBound> bounds;
+  if (request.watch && request.bounds) bounds = lower_bounds(costs);
+  if (!bounds.empty()) log.add({.bound = bounds.front().value});
+  PortfolioResult portfolio = run_on_needed_devices(costs, units, log.watched());
   const std::vector<Attempt>& attempts = portfolio.attempts;
   BAECHI_ASSERT(!attempts.empty(), "every method makes an attempt");
   const Attempt* best = nullptr;
@@ -290,7 +296,9 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
     best = &attempts[choice.attempt];
     portfolio.notes.push_back(std::move(choice.note));
   }
-  Plan plan = plan_of(costs, *best->placed, best->method, request.bounds, request.place.order);
+  Plan plan = plan_of(costs, *best->placed, best->method, request.bounds && bounds.empty(),
+                      request.place.order);
+  if (!bounds.empty()) plan.bounds = std::move(bounds);
   if (request.bounds && portfolio.bound.has_value()) {
     plan.bounds.push_back(*portfolio.bound);
     std::ranges::sort(plan.bounds, [](const NamedBound& a, const NamedBound& b) {
@@ -301,6 +309,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
   plan.methods = std::move(methods);
   plan.passes.assign(portfolio.passes.begin(), portfolio.passes.end());
   plan.notes = std::move(portfolio.notes);
+  plan.improvements = log.take(plan);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -25,6 +26,12 @@ inline constexpr double kBudgetOfMany = 0.2;
 // (graph/recomputation.h).
 enum class Recompute : std::uint8_t { kNone, kAuto, kAll };
 
+struct SearchNews {  // the best so far
+  std::optional<Time> step = {};
+  std::string method = {};         // who found it
+  std::optional<Time> bound = {};  // of every plan
+};
+
 // What may be asked is in plan/planner_options.h.
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
@@ -45,6 +52,9 @@ struct PlanRequest {
   std::optional<std::int64_t> mini_batch = {};
   // Looked at by make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
+  bool improvements = false;  // keep in the plan when which step was found, and by whom
+  // Told of every better step, and bound, by the thread that calls make_plan().
+  std::function<void(const SearchNews&)> watch = {};
   bool bounds = true;   // also compute the lower bounds
   bool suggest = true;  // when nothing fits, search for what would
 };

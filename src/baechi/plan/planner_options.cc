@@ -154,6 +154,11 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.recompute, kRecomputeNames);
                   }},
+    PlannerOption{.name = "improvements",
+                  .help = "keep in the plan when the search found which step, and by what",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.improvements; },
+                  .command_line = "--improvements"},
     PlannerOption{.name = "bounds",
                   .help = "compute lower bounds, and so the gap",
                   .takers = kPlaceTakes,

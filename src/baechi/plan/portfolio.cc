@@ -10,6 +10,7 @@
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/canonical_costs.h"
+#include "baechi/plan/improvements.h"
 #include "baechi/plan/refine.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/search_on.h"
@@ -26,6 +27,9 @@ constexpr PortfolioEntry kMethods[] = {
 };
 
 constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
+
+constexpr const char* kStopped =
+    "the search ran out of processor time or was stopped by you: another run may find another plan";
 
 const PlacerEntry& prover() { return *std::ranges::find_if(all_placers(), &PlacerEntry::proves); }
 
@@ -171,6 +175,8 @@ class Portfolio {
     }
     exact.nanoseconds = nanoseconds_since(begin);
     keep(std::move(exact));
+    if (result_.bound.has_value() && request_.watch)
+      request_.watch({.bound = result_.bound->value});
     if (is_planned() || !found.placed.has_value()) return found.complete;
     if (asked)
       note(std::string(prover().name) +
@@ -188,8 +194,7 @@ class Portfolio {
     if (given_.canonical != nullptr)
       for (Attempt& attempt : result_.attempts) renumber(attempt);
     if (given_.busy != nullptr && searched_) search_as_given();
-    if (budget_.stopped_early())
-      note("the search ran out of processor time or was stopped by you: another run may find another plan");
+    if (budget_.stopped_early()) note(kStopped);
     return std::move(result_);
   }
 
@@ -218,7 +223,10 @@ class Portfolio {
     return attempt.placer != nullptr && attempt.placer->proves;
   }
 
-  void keep(Attempt attempt) { result_.attempts.push_back(std::move(attempt)); }
+  void keep(Attempt attempt) {
+    if (attempt.placed.has_value()) tell(request_, attempt.makespan, attempt.method);
+    result_.attempts.push_back(std::move(attempt));
+  }
 
   // In the numbering of the request, in which a plan may be another one (CanonicalCosts).
   void renumber(Attempt& attempt) {
@@ -367,7 +375,13 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   const bool lost = std::ranges::any_of(
       result.attempts, [](const Attempt& attempt) { return attempt.reason == kOtherNumbers; });
   if (!fits && lost) return run_all(costs, units, {costs, units}, request, *recipe);
-  if (fits) take_better(attempts_as_given(costs, units, request), result.attempts);
+  if (!fits) return result;
+  try {
+    take_better(attempts_as_given(costs, units, request), result.attempts);
+  } catch (const Cancelled&) {  // anytime: the plan that there is stays
+    if (std::ranges::find(result.notes, kStopped) == result.notes.end())
+      result.notes.emplace_back(kStopped);
+  }
   return result;
 }
 

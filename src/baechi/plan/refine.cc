@@ -64,6 +64,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(kStreams));
   for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {
     parallel_for(kStreams, options.threads, [&](std::size_t i) { streams[i]->run(share, stop); });
+    if (options.on_better) options.on_better(best()->best_makespan());
     const PlacedGraph leader = best()->best();
     const auto limit = static_cast<double>(best()->best_makespan().count()) * kLag;
     for (auto& stream : streams)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/processor_time.h"
@@ -27,6 +28,8 @@ struct RefineOptions {
   const ProcessorTimeLimit* brake = nullptr;
   const CancelFlag* cancel = nullptr;
   const Images* images = nullptr;  // of the graph, if it repeats
+  // Told now and then of the best step so far, by the thread that calls refine().
+  std::function<void(Time)> on_better = {};
 };
 
 struct Refined {

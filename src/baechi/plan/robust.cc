@@ -65,11 +65,8 @@ std::size_t most_robust_of_fastest(const CostModel& costs, const std::vector<Att
     placed.push_back(&*attempts[i].placed);
   }
   if (places.size() == 1) return places.front();
-  const std::vector<Time> worst = worst_steps(costs, placed,
-                                              {.fraction = kOffBy,
-                                               .seed = request.place.seed,
-                                               .threads = request.threads,
-                                               .cancel = request.place.cancel});
+  const std::vector<Time> worst = worst_steps(
+      costs, placed, {.fraction = kOffBy, .seed = request.place.seed, .threads = request.threads});
   const auto rank = [&](std::size_t i) {
     return std::pair(worst[i], attempts[places[i]].makespan);
   };

@@ -9,6 +9,7 @@
 #include "baechi/graph/repetition.h"
 #include "baechi/place/partition/partition.h"
 #include "baechi/plan/fit_walk.h"
+#include "baechi/plan/improvements.h"
 #include "baechi/plan/period_plans.h"
 #include "baechi/plan/refine.h"
 #include "baechi/plan/restarts.h"
@@ -34,9 +35,9 @@ class SearchOn {
     if (levels.size() > kMostLevels) levels.resize(kMostLevels);
     const double share = is_large() ? Share::kClustersOfLarge : Share::kClusters;
     for (const auto& labels : levels)
-      search_by(Units(problem_.costs, labels),
-                others_ * share / static_cast<double>(levels.size()));
-    search_by(problem_.units, others_ * Share::kOperators);
+      search_by(Units(problem_.costs, labels), others_ * share / static_cast<double>(levels.size()),
+                "refine: clusters");
+    search_by(problem_.units, others_ * Share::kOperators, "refine: operators");
     return std::move(seen_);
   }
 
@@ -52,7 +53,7 @@ class SearchOn {
         problem_.costs, problem_.units, repetitions, *best_.placed,
         {.budget = budget, .request = request_, .must_stop = [this] { return budget_.is_over(); }});
     others_ -= Share::kPeriods * found.spent / budget;
-    for (const PlacedGraph& placed : found.plans) offer_placement(problem_, placed, best_);
+    for (const PlacedGraph& placed : found.plans) offer(placed, "refine: periods");
   }
 
   // Moves are few and change little: one more cut is worth more.
@@ -69,12 +70,14 @@ class SearchOn {
                             .threads = request_.threads,
                             .must_stop = [this] { return budget_.is_over(); }};
     };
-    const auto offer_all = [&](const std::vector<PlacedGraph>& found) {
-      for (const PlacedGraph& placed : found) offer_placement(problem_, placed, best_);
+    const auto offer_all = [&](const std::vector<PlacedGraph>& found, const char* by) {
+      for (const PlacedGraph& placed : found) offer(placed, by);
     };
-    offer_all(further_partitions(problem_.costs, further(others_ * Share::kPartitions)));
+    offer_all(further_partitions(problem_.costs, further(others_ * Share::kPartitions)),
+              "refine: partitions");
     const double share = is_large() ? Share::kCutsOfLarge : Share::kCuts;
-    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * share)));
+    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * share)),
+              "refine: cuts");
   }
 
   // Small graphs: also from plans that have nothing in common with the best one.
@@ -92,18 +95,23 @@ class SearchOn {
                        .order = request_.place.order});
       if (!start.placed.has_value()) continue;
       seen_.push_back(refine(problem_.costs, problem_.units, *start.placed, effort).placed);
-      offer_placement(problem_, seen_.back(), best_);
+      offer(seen_.back(), "refine: elsewhere");
     }
   }
 
   // By moves of `units`, from the best plan.
-  void search_by(const Units& units, double share) {
+  void search_by(const Units& units, double share, const char* name) {
     RefineOptions effort = budget_.refinement(share);
+    effort.on_better = [&](Time step) { tell(request_, step, name); };
     if (images_.has_value()) effort.images = &*images_;
     const Refined found = refine(problem_.costs, units, *best_.placed, effort);
     budget_.note_stop(found.stopped_early);
-    offer_placement(problem_, found.placed, best_);
+    offer(found.placed, name);
     seen_.push_back(found.placed);
+  }
+
+  void offer(const PlacedGraph& placed, const char* by) {
+    if (offer_placement(problem_, placed, best_)) tell(request_, best_.makespan, by);
   }
 
   const Problem& problem_;

@@ -197,6 +197,7 @@ StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& re
 StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
                      const PlanRequest& asked, PlanTimes* times) {
   PlanRequest request = asked;
+  if (number > 1 || request.recompute != Recompute::kNone) request.watch = nullptr;
   if (number == 1) {
     if (places_in_stages(request.method)) request.method = "auto";
     if (request.recompute != Recompute::kNone)
@@ -204,6 +205,7 @@ StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster
     StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
     plan.result = make_plan(CostModel(plan.step.graph, cluster), request, times);
     auto* answer = std::get_if<Unplaceable>(&plan.result);
+    request.watch = nullptr;
     if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
       answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
     return plan;
@@ -250,6 +252,10 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw InputError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
+  if (request.improvements && (numbers.back() > 1 || request.recompute != Recompute::kNone))
+    throw InputError("improvements",
+                     "they are kept of plans of one micro-batch without second runs: leave out "
+                     "improvements, or micro-batches and recompute");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
     throw InputError("method",
                      in_quotes(request.method) +

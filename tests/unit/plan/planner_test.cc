@@ -60,6 +60,73 @@ TEST_CASE("planner: a plan for less memory keeps its times on devices that have 
                        InputError);
 }
 
+TEST_CASE("planner: improvements become shorter up to the plan's step, and change nothing else") {
+  std::size_t found = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 10, .max_ops = 80, .edge_chance = 0.1});
+    const Cluster cluster = random_cluster(seed, Bytes(100'000));
+    const CostModel costs(graph, cluster);
+    PlanRequest request = request_for("auto");
+    Plan plain = std::get<Plan>(make_plan(costs, request));
+    CHECK(plain.improvements.empty());
+    std::vector<SearchNews> told;
+    request.improvements = true;
+    request.watch = [&](const SearchNews& news) { told.push_back(news); };
+    const Plan plan = std::get<Plan>(make_plan(costs, request));
+    REQUIRE_FALSE(plan.improvements.empty());
+    CHECK(plan.improvements.back().step == plan.makespan());
+    // The last one may be that of the plan in the order of the file.
+    for (std::size_t i = 1; i < plan.improvements.size(); ++i) {
+      CHECK(plan.improvements[i].after >= plan.improvements[i - 1].after);
+      if (i + 1 < plan.improvements.size())
+        CHECK(plan.improvements[i].step < plan.improvements[i - 1].step);
+    }
+    found += plan.improvements.size();
+    plain.improvements = plan.improvements;
+    CHECK(plan == plain);
+
+    REQUIRE_FALSE(told.empty());
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      REQUIRE(told[i].step.has_value());
+      REQUIRE(told[i].bound.has_value());
+      CHECK(*told[i].bound <= plan.makespan());
+      if (i == 0) continue;
+      CHECK((*told[i].step < *told[i - 1].step || *told[i].bound > *told[i - 1].bound));
+    }
+  }
+  CHECK(found > 40);
+}
+
+TEST_CASE("planner: who stops the search gets the best plan so far, in every order") {
+  std::size_t stopped = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed)
+    for (const ExecutionOrderEntry& entry : execution_orders()) {
+      CAPTURE(seed);
+      CAPTURE(entry.name);
+      const OpGraph graph = random_dag(seed, {.min_ops = 30, .max_ops = 90, .edge_chance = 0.1});
+      const Cluster cluster = random_cluster(seed, Bytes(100'000));
+      const CostModel costs(graph, cluster);
+      CancelFlag cancel;
+      PlanRequest request = request_for("auto");
+      request.budget = 0.1;
+      request.place.order = entry.order;
+      request.place.cancel = &cancel;
+      std::optional<Time> seen;
+      request.watch = [&](const SearchNews& news) {
+        seen = news.step;
+        if (news.method.starts_with("refine")) cancel.request();
+      };
+      const Plan plan = std::get<Plan>(make_plan(costs, request));
+      if (!cancel.requested()) continue;
+      ++stopped;
+      CHECK(plan.notes.back().find("stopped by you") != std::string::npos);
+      CHECK(check_schedule(graph, cluster, plan.schedule, {.order = entry.order}).empty());
+      if (entry.order == ExecutionOrder::kProgram) CHECK(plan.makespan() <= *seen);
+    }
+  CHECK(stopped > 10);
+}
+
 // Paper Figure 1.
 TEST_CASE("planner: figure 1 takes 8 time units by m-sct, and 9 on devices of 4 memory units") {
   const OpGraph graph = figure_1();

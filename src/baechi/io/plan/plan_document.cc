@@ -65,12 +65,14 @@ enum : std::size_t {
   kOrder,
   kMicroBatches,
   kRuns,
-  kRecomputed
+  kRecomputed,
+  kImprovements
 };
-constexpr std::array<std::string_view, 21> kNames{
-    "format",   "version", "baechi",    "graph",     "cluster",       "memory_mode", "method",
-    "makespan", "devices", "operators", "transfers", "fallbacks",     "gap",         "bounds",
-    "methods",  "notes",   "passes",    "order",     "micro_batches", "runs",        "recomputed"};
+constexpr std::array<std::string_view, 22> kNames{
+    "format",        "version",  "baechi",     "graph",       "cluster",   "memory_mode",
+    "method",        "makespan", "devices",    "operators",   "transfers", "fallbacks",
+    "gap",           "bounds",   "methods",    "notes",       "passes",    "order",
+    "micro_batches", "runs",     "recomputed", "improvements"};
 constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
@@ -158,6 +160,9 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kMethods:
       plan_.methods = read_methods(json_, plan_.cluster.devices.size());
+      break;
+    case kImprovements:
+      plan_.improvements = read_improvements(json_);
       break;
     case kPasses:
       plan_.passes = read_passes(json_);

@@ -52,6 +52,7 @@ class PlanWriter {
     write_devices();
     write_passes();
     write_methods();
+    write_improvements();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
     write_recomputed();
     if (step_ != nullptr) {
@@ -158,6 +159,20 @@ class PlanWriter {
         for (const Bytes peak : outcome.peaks) json_.value(peak.count());
         json_.end_array();
       }
+      json_.end_object();
+    }
+    json_.end_array();
+  }
+
+  void write_improvements() {
+    if (plan_.improvements.empty()) return;
+    json_.key("improvements");
+    json_.begin_array();
+    for (const Improvement& improvement : plan_.improvements) {
+      json_.begin_object(Layout::kInline);
+      json_.field("after", improvement.after.count());
+      json_.field("step", improvement.step.count());
+      json_.field("method", improvement.method);
       json_.end_object();
     }
     json_.end_array();
