@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "baechi/base/assert.h"
 #include "baechi/graph/topological_order.h"
-#include "baechi/optimize/list_schedule.h"
 #include "baechi/optimize/plan_order.h"
 
 namespace baechi {
@@ -20,7 +20,6 @@ constexpr std::size_t kHistory = 48;
 constexpr double kRepeated = 0.2;         // of the moves, where there are images to repeat them on
 constexpr std::int64_t kMove = 4;         // units of work, beside the replay
 constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with memory
-constexpr std::int64_t kRankGap = std::int64_t{1} << 24;
 
 }  // namespace
 
@@ -125,75 +124,6 @@ void LocalSearch::step() {
   memory = makespan_;
 }
 
-bool LocalSearch::propose() {
-  changes_.clear();
-  if (critical_.empty()) return false;
-  if (step_ % 256 == 0 && order_ == ExecutionOrder::kPlanned) return reorder();
-  if (random_.chance(0.85)) return propose_for(critical_[random_.below(critical_.size())]);
-  const UnitId unit(random_.below(units_->size()));
-  // One draw per statement: compilers evaluate arguments in different orders.
-  const std::size_t size = std::size_t{1} << random_.below(6);
-  move_region(unit, other_device(unit), size);
-  return !changes_.empty();
-}
-
-bool LocalSearch::propose_for(const Blame& blame) {
-  const UnitId unit = units_->of(blame.op), cause = units_->of(blame.cause);
-  const DeviceId here = now_.device[blame.op], there = now_.device[blame.cause];
-  const std::size_t size = std::size_t{1} << random_.below(5);
-  switch (blame.reason) {
-    case Blame::Reason::kTransfer:  // bring the ends together, one way or the other
-      if (random_.chance(0.5))
-        move_region(unit, there, size);
-      else
-        move_region(cause, here, size);
-      break;
-    case Blame::Reason::kBusyDevice: {  // one of the two makes room, or waits
-      const std::uint64_t choice = random_.below(4);
-      if (choice == 0 && order_ == ExecutionOrder::kPlanned) return hoist(blame.op, blame.cause);
-      const UnitId mover = choice == 1 ? unit : cause;
-      move_region(mover, other_device(mover), choice == 3 ? size : 1);
-      break;
-    }
-    case Blame::Reason::kLocalInput: {  // a faster device, or an exchange
-      const DeviceId target = other_device(unit);
-      move_region(unit, target, size);
-      if (changes_.empty() || random_.chance(0.7)) break;
-      const std::optional<UnitId> back = any_unit_on(target);
-      if (back.has_value() && *back != unit && allowed(*back, here)) move(*back, here);
-      break;
-    }
-  }
-  return !changes_.empty();
-}
-
-std::optional<UnitId> LocalSearch::any_unit_on(DeviceId device) {
-  if (now_.order.has_value()) {
-    const std::vector<OpId>& row = (*now_.order)[device];
-    if (row.empty()) return std::nullopt;
-    return units_->of(row[random_.below(row.size())]);
-  }
-  constexpr int kDraws = 8;
-  for (int i = 0; i < kDraws; ++i) {
-    const UnitId unit(random_.below(units_->size()));
-    if (now_.device[(*units_)[unit].ops.front()] == device) return unit;
-  }
-  return std::nullopt;
-}
-
-bool LocalSearch::allowed(UnitId unit, DeviceId device) const {
-  const std::span<const DeviceId> devices = (*units_)[unit].devices;
-  return std::find(devices.begin(), devices.end(), device) != devices.end();
-}
-
-DeviceId LocalSearch::other_device(UnitId unit) {
-  const std::span<const DeviceId> devices = (*units_)[unit].devices;
-  const DeviceId here = now_.device[(*units_)[unit].ops.front()];
-  if (devices.size() < 2) return here;
-  const DeviceId other = devices[random_.below(devices.size() - 1)];
-  return other == here ? devices.back() : other;
-}
-
 void LocalSearch::move(UnitId unit, DeviceId device) {
   const std::span<const OpId> ops = (*units_)[unit].ops;
   const std::size_t first = changes_.size();
@@ -202,6 +132,25 @@ void LocalSearch::move(UnitId unit, DeviceId device) {
   moving_.clear();
   for (const Change& change : std::span(changes_).subspan(first)) moving_.push_back(change.op);
   relocate([&](OpId) { return device; });
+}
+
+void LocalSearch::move_all(std::vector<Trip>& trips) {
+  std::ranges::stable_sort(trips, {}, &Trip::unit);
+  std::vector<DeviceId> targets;
+  moving_.clear();
+  std::optional<UnitId> last;
+  for (const auto& [unit, device] : trips) {
+    if (unit == last || !allowed(unit, device)) continue;
+    last = unit;
+    for (const OpId op : (*units_)[unit].ops) {
+      if (now_.device[op] == device) continue;
+      changes_.push_back({op, now_.device[op], rank_[op]});
+      moving_.push_back(op);
+      targets.push_back(device);
+    }
+  }
+  std::size_t next = 0;
+  relocate([&](OpId) { return targets[next++]; });
 }
 
 // Takes what is in `moving_` elsewhere: one by one, or where that are many, row by row.
@@ -240,81 +189,6 @@ void LocalSearch::relocate(const Target& target) {
   for (const OpId op : moving_) is_moving_[op] = false;
 }
 
-// Moves the unit, and with it neighbours on its device: the ones that exchange the most bytes with
-// what moves already.
-void LocalSearch::move_region(UnitId seed, DeviceId device, std::size_t size) {
-  const OpGraph& graph = costs_->graph();
-  const DeviceId home = now_.device[(*units_)[seed].ops.front()];
-  if (home == device || !allowed(seed, device)) return;
-  UnitId last = seed;
-  move(seed, device);
-  for (std::size_t moved = 1; moved < size; ++moved) {
-    std::optional<std::pair<Bytes, OpId>> heaviest;
-    const auto consider = [&](OpId neighbour, const Edge& edge) {
-      if (now_.device[neighbour] != home || !edge.tensor.has_value()) return;
-      const std::pair candidate(graph.size(*edge.tensor), neighbour);
-      if ((!heaviest.has_value() || candidate > *heaviest) &&
-          allowed(units_->of(neighbour), device))
-        heaviest = candidate;
-    };
-    constexpr std::size_t kLooked = 16;  // operators of a large unit, edges of a wide operator
-    const auto ops = (*units_)[last].ops;
-    for (const OpId op : ops.first(std::min(kLooked, ops.size()))) {
-      const auto out = graph.out_edges(op), in = graph.in_edges(op);
-      for (const Edge& edge : out.first(std::min(kLooked, out.size()))) consider(edge.to, edge);
-      for (const Edge& edge : in.first(std::min(kLooked, in.size()))) consider(edge.from, edge);
-    }
-    if (!heaviest.has_value()) return;
-    last = units_->of(heaviest->second);
-    move(last, device);
-  }
-}
-
-// Does the move again on the images of what moved that are where it was: on all, those before or
-// those behind, in every period or in every other one.
-void LocalSearch::repeat_move() {
-  const std::vector<Change> moved = changes_;
-  const std::uint64_t where = random_.below(3);
-  const std::int64_t stride = random_.chance(0.25) ? 2 : 1;
-  for (const Change& change : moved) {
-    const DeviceId target = now_.device[change.op];
-    if (target == change.device) continue;
-    const std::int64_t first = where == 1 ? 0 : -images_->before(change.op) / stride * stride;
-    const std::int64_t last = where == 2 ? 0 : images_->behind(change.op);
-    for (std::int64_t shift = first; shift <= last; shift += stride) {
-      const std::optional<OpId> image = images_->image(change.op, shift);
-      if (!image.has_value() || now_.device[*image] != change.device) continue;
-      if (const UnitId unit = units_->of(*image); allowed(unit, target)) move(unit, target);
-    }
-  }
-}
-
-// Puts `op` before `before` in its device's order, if no dependency forbids it.
-bool LocalSearch::hoist(OpId op, OpId before) {
-  std::vector<OpId>& row = (*now_.order)[now_.device[op]];
-  const auto target = std::lower_bound(row.begin(), row.end(), before, by_rank());
-  Rank low = target == row.begin() ? 0 : rank_[*(target - 1)];
-  for (const Edge& edge : costs_->graph().in_edges(op)) low = std::max(low, rank_[edge.from]);
-  const Rank high = rank_[before];
-  if (high - low < 2 || rank_[op] <= high) return false;
-  changes_.push_back({op, now_.device[op], rank_[op]});
-  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
-  rank_[op] = low + (high - low) / 2;
-  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
-  blocks_->reorder(now_.device[op]);
-  return true;
-}
-
-// Every device anew by list scheduling.
-bool LocalSearch::reorder() {
-  const OpGraph& graph = costs_->graph();
-  const std::vector<OpId> sequence =
-      plan_order(graph, *list_schedule(*costs_, now_.device).placed.order);
-  for (const OpId op : graph.ops()) changes_.push_back({op, now_.device[op], rank_[op]});
-  number_ranks(sequence);
-  return true;
-}
-
 void LocalSearch::undo() {
   const auto has_rank = [&](const Change& change) { return rank_[change.op] == change.rank; };
   if (std::ranges::all_of(changes_, has_rank)) {
@@ -324,7 +198,7 @@ void LocalSearch::undo() {
     std::size_t next = 0;
     relocate([&](OpId) { return changes_[next++].device; });
   } else if (changes_.size() == 1) {
-    unhoist(changes_.front());
+    set_rank(changes_.front().op, changes_.front().rank);
   } else {
     for (const Change& change : changes_) rank_[change.op] = change.rank;
     std::vector<OpId> sequence(costs_->graph().topological_order().begin(),
@@ -337,12 +211,13 @@ void LocalSearch::undo() {
   changes_.clear();
 }
 
-void LocalSearch::unhoist(const Change& change) {
-  std::vector<OpId>& row = (*now_.order)[change.device];
-  row.erase(std::lower_bound(row.begin(), row.end(), change.op, by_rank()));
-  rank_[change.op] = change.rank;
-  row.insert(std::lower_bound(row.begin(), row.end(), change.op, by_rank()), change.op);
-  blocks_->reorder(change.device);
+// In its device's order, too.
+void LocalSearch::set_rank(OpId op, Rank rank) {
+  std::vector<OpId>& row = (*now_.order)[now_.device[op]];
+  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
+  rank_[op] = rank;
+  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
+  blocks_->reorder(now_.device[op]);
 }
 
 // Who ran there before it.

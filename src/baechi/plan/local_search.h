@@ -52,6 +52,11 @@ class LocalSearch {
 
  private:
   using Rank = std::int64_t;
+  static constexpr Rank kRankGap = Rank{1} << 24;
+  struct Trip {
+    UnitId unit;
+    DeviceId to;
+  };
   struct Change {  // of the last move, for undo()
     OpId op;
     DeviceId device;
@@ -67,8 +72,13 @@ class LocalSearch {
   bool propose();
   bool propose_for(const Blame& blame);
   void move(UnitId unit, DeviceId device);
+  // At once, where that is allowed; of several trips of a unit the first.
+  void move_all(std::vector<Trip>& trips);
   void move_region(UnitId seed, DeviceId device, std::size_t size);
+  bool move_run(OpId op);
+  bool exchange_spans(OpId op);
   bool hoist(OpId op, OpId before);
+  bool postpone(OpId op, OpId behind);
   bool reorder();
   void repeat_move();
   DeviceId other_device(UnitId unit);
@@ -81,7 +91,7 @@ class LocalSearch {
   void undo();
   template <class Target>
   void relocate(const Target& target);
-  void unhoist(const Change& change);
+  void set_rank(OpId op, Rank rank);
   void number_ranks(std::span<const OpId> sequence);
   IdVector<OpId, std::optional<OpId>> previous_on_device() const;
   void trace_critical_path();

@@ -15,9 +15,17 @@
 namespace baechi {
 namespace {
 
-// Fixed, so that the result does not depend on the number of threads.
-constexpr std::size_t kStreams = 4;
+// Neither depends on the number of threads, so that the result does not.
 constexpr std::int64_t kRounds = 12;
+constexpr std::int64_t kMostStreams = 4;
+
+// With few moves to make, one stream gets further than four: a move takes about as much work as
+// half of the operators, and what is looked at for it.
+std::size_t num_streams(std::int64_t work, const OpGraph& graph) {
+  constexpr std::int64_t kMovesOfOne = 120;
+  const std::int64_t moves = work / (static_cast<std::int64_t>(graph.num_ops()) * 5 / 8 + 8);
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(moves / kMovesOfOne, 1, kMostStreams));
+}
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
 
@@ -50,10 +58,10 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
     return stopped.load();
   };
 
-  std::vector<std::unique_ptr<LocalSearch>> streams(kStreams);
-  parallel_for(kStreams, options.threads, [&](std::size_t i) {
-    streams[i] = std::make_unique<LocalSearch>(costs, units, *first, options.seed * kStreams + i,
-                                               options.order, options.images);
+  std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(options.work, costs.graph()));
+  parallel_for(streams.size(), options.threads, [&](std::size_t i) {
+    streams[i] = std::make_unique<LocalSearch>(
+        costs, units, *first, options.seed * kMostStreams + i, options.order, options.images);
   });
   const auto best = [&] {
     return std::min_element(
@@ -61,9 +69,10 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
                [](const auto& a, const auto& b) { return a->best_makespan() < b->best_makespan(); })
         ->get();
   };
-  const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(kStreams));
+  const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(streams.size()));
   for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {
-    parallel_for(kStreams, options.threads, [&](std::size_t i) { streams[i]->run(share, stop); });
+    parallel_for(streams.size(), options.threads,
+                 [&](std::size_t i) { streams[i]->run(share, stop); });
     if (options.on_better) options.on_better(best()->best_makespan());
     const PlacedGraph leader = best()->best();
     const auto limit = static_cast<double>(best()->best_makespan().count()) * kLag;

@@ -73,10 +73,11 @@ class SearchOn {
     const auto offer_all = [&](const std::vector<PlacedGraph>& found, const char* by) {
       for (const PlacedGraph& placed : found) offer(placed, by);
     };
-    offer_all(further_partitions(problem_.costs, further(others_ * Share::kPartitions)),
+    const double partitions = is_large() ? Share::kPartitionsOfLarge : Share::kPartitions;
+    offer_all(further_partitions(problem_.costs, further(others_ * partitions)),
               "refine: partitions");
-    const double share = is_large() ? Share::kCutsOfLarge : Share::kCuts;
-    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * share)),
+    const double cuts = is_large() ? Share::kCutsOfLarge : Share::kCuts;
+    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * cuts)),
               "refine: cuts");
   }
 
