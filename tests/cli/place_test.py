@@ -194,7 +194,7 @@ def test_a_terminal_sees_the_best_step_and_the_bound(command: str, graph: Path) 
     import pty
 
     leader, follower = pty.openpty()
-    arguments = [command, "place", graph, "-c", "2x1GiB", "--budget", "100s"]
+    arguments = [command, "place", str(graph), "-c", "2x1GiB", "--budget", "100s"]
     shown = ""
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=follower) as process:
         os.close(follower)
