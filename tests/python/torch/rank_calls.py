@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -288,15 +286,7 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
 
 def run(world: int, folder: Path, rank: int) -> None:
     join(folder / f"rendezvous-{world}", rank, world)
-    for name, case in cases_of(world).items():
-        if sys.argv[2:] and name not in sys.argv[2:]:
-            continue
-        print(name, flush=True)
-        begin, used = time.monotonic(), time.process_time()
-        torch.save(case(), folder / f"{name} {rank}.pt")
-        took = time.monotonic() - begin, time.process_time() - used
-        print(f"    {took[0]:.1f} s, of them {took[1]:.1f} computing", flush=True)
-    distributed.destroy_process_group()
+    rank_cases.run_cases(cases_of(world).items(), folder, rank)
 
 
 def main(folder: Path) -> int:
@@ -307,28 +297,15 @@ def main(folder: Path) -> int:
         if not sys.argv[2:] or f"called {name} {seed}" in sys.argv[2:]:
             _graphs[name] = [export(*rank_cases.built(name))]
     _graphs["odd"] = [export(odd_model(), odd_batch()[0])]
-    running = []
-    for number in range(3):
-        child = os.fork()
-        if child == 0:
-            log = os.open(folder / f"log{number}", os.O_WRONLY | os.O_CREAT)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            try:
-                torch.set_num_threads(1)
-                importlib.import_module("baechi.torch.sim")
-                run(3, folder, number)
-                if number < 2:
-                    run(2, folder, number)
-                    join(folder / "rendezvous-missing", number, 2)
-                    missing(folder, number)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        running.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
-    return int(any(codes))
+
+    def work(number: int) -> None:
+        run(3, folder, number)
+        if number < 2:
+            run(2, folder, number)
+            join(folder / "rendezvous-missing", number, 2)
+            missing(folder, number)
+
+    return int(any(rank_cases.in_processes(3, folder, work)))
 
 
 if __name__ == "__main__":

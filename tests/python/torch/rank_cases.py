@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -847,12 +847,9 @@ def limit_waiting(placed: Any) -> None:
         distributed.distributed_c10d._set_pg_timeout(HUNG / 2, group)
 
 
-def run(world: int, folder: Path, number: int) -> None:
-    """Run the cases for so many ranks; `number`: of this process among all."""
-    rank, group = number % world, number // world
-    join(folder / f"rendezvous-{world}-{group}", rank, world)
-    cases = list(cases_of(world, folder).items())
-    for name, case in cases[group :: 4 // world]:  # each pair has half of them
+def run_cases(cases: Iterable[tuple[str, Callable[[], Any]]], folder: Path, rank: int) -> None:
+    """Run the cases that are asked for, leave what each finds, and leave the group."""
+    for name, case in cases:
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         print(name, flush=True)
@@ -861,6 +858,35 @@ def run(world: int, folder: Path, number: int) -> None:
         took = time.monotonic() - begin, time.process_time() - used
         print(f"    {took[0]:.1f} s, of them {took[1]:.1f} computing", flush=True)
     distributed.destroy_process_group()
+
+
+def in_processes(count: int, folder: Path, work: Callable[[int], None]) -> list[int]:
+    """Part into processes that each do the work of their number; return their exit codes."""
+    running = []
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            log = os.open(folder / f"log{number}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            try:
+                torch.set_num_threads(1)  # renews the pool of threads before autograd's race for it
+                importlib.import_module("baechi.torch.sim")  # before a backward, behind the fork
+                work(number)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        running.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
+
+
+def run(world: int, folder: Path, number: int) -> None:
+    """Run the cases for so many ranks; `number`: of this process among all."""
+    rank, group = number % world, number // world
+    join(folder / f"rendezvous-{world}-{group}", rank, world)
+    cases = list(cases_of(world, folder).items())
+    run_cases(cases[group :: 4 // world], folder, rank)  # each pair has half of them
 
 
 def main(folder: Path) -> int:
@@ -876,36 +902,24 @@ def main(folder: Path) -> int:
     _graphs["layers"] = [export(Layers(), layers_batch()[:64])]
     why = make_hosts()
     (folder / "no hosts").write_text(why)
-    running = []
-    for number in range(4):
-        child = os.fork()
-        if child == 0:
-            log = os.open(folder / f"log{number}", os.O_WRONLY | os.O_CREAT)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            try:
-                torch.set_num_threads(1)  # renews the pool of threads before autograd's race for it
-                importlib.import_module("baechi.torch.sim")  # before a backward, behind the fork
-                run(4, folder, number)
-                run(2, folder, number)
-                if number >= 2 and not why:
-                    on_two_hosts(folder, number - 2)
-                if number >= 2:
-                    join(folder / "rendezvous-hung", number - 2, 2)
-                    hung(folder, number - 2)
-                if number >= 2 and not why:
-                    distributed.destroy_process_group()
-                    join(folder / "rendezvous-cut", number - 2, 2, CUT)
-                    cut(folder, number - 2)
-                if number < 2:
-                    join(folder / "rendezvous-last", number, 2)
-                    lost(folder, number)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        running.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in running]
+
+    def work(number: int) -> None:
+        run(4, folder, number)
+        run(2, folder, number)
+        if number >= 2 and not why:
+            on_two_hosts(folder, number - 2)
+        if number >= 2:
+            join(folder / "rendezvous-hung", number - 2, 2)
+            hung(folder, number - 2)
+        if number >= 2 and not why:
+            distributed.destroy_process_group()
+            join(folder / "rendezvous-cut", number - 2, 2, CUT)
+            cut(folder, number - 2)
+        if number < 2:
+            join(folder / "rendezvous-last", number, 2)
+            lost(folder, number)
+
+    codes = in_processes(4, folder, work)
     remove_hosts()
     return int(codes != [0, -signal.SIGKILL, 0, 0])
 
