@@ -49,15 +49,6 @@ _REACHED = [
         always=False,
     )
 ]
-_TRANSPOSED = [
-    Known(
-        "",
-        "PEAK",
-        "gradients of a tensor and of its transposed view that come from two other devices are "
-        "foreseen too small",
-        always=False,
-    )
-]
 _REAL_PARTS = [
     Known(
         "",
@@ -97,5 +88,4 @@ KNOWN: dict[str, list[Known]] = {
     "longformer": _NO_GRADIENT,
     "rounded": _NO_GRADIENT,
     "equilibrium": _REACHED,
-    "places": _TRANSPOSED,
 } | dict.fromkeys(_WITH_CACHE.split(), _CACHE)

@@ -64,6 +64,33 @@ def test_predicted_peaks(name: str, count: int) -> None:
     placed.restore()
 
 
+class KeysTwice(nn.Module):
+    """Reads keys as they are and by attributes, which are views that no operator returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        key = torch.tanh(self.key(x))
+        found = (self.query(x) @ key.mT).softmax(-1) @ key @ self.weight.T
+        y: torch.Tensor = self.last(found * key)
+        return y
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+@pytest.mark.parametrize(("build", "size"), [(KeysTwice, (4, 12, WIDTH)), (Conjugated, (16, 32))])
+def test_sums_of_gradients_are_where_the_tensor_was_made(build: Any, size: Any, seed: int) -> None:
+    """Of a tensor and its view that two other devices read, one of them conjugated by a bit."""
+    torch.manual_seed(3)
+    inputs = torch.randn(size)
+    how: dict[str, Any] = {"method": "random", "seed": seed, "mode": "streams", "tier": 1}
+    placed = placed_on(3, build(), inputs, optimizer="adam", **how)
+    check(placed, inputs, "adam")
+    placed.restore()
+
+
 def test_a_weight_keeps_the_gradient_that_came_before_a_sum_of_conjugated_ones() -> None:
     inputs = torch.randn(16, 32)
     placed = placed_on(1, Conjugated(), inputs, optimizer="adam", method="single")

@@ -229,16 +229,18 @@ class StepMemory:
         )
 
     def _sent_behind(self) -> dict[tuple[int, int], int]:
-        """Return the operator behind which an output of a node first goes to another device."""
+        """Return when an output of a node first goes to another device, as nodes are ordered."""
         result: dict[tuple[int, int], int] = {}
         for number, ops in self._takers.items():
             seen = self._captured.seen[number]
-            if seen.node is None or seen.maker is None:
+            if seen.node is None:
                 continue
-            near = None, self._device[seen.maker]
+            maker = self._captured.nodes[seen.node[0]].op if seen.maker is None else seen.maker
+            near = None, None if maker is None else self._device[maker]
             away = [op for op in ops if self._device[op] not in near]
-            if away and (sender := seen.sender(away[0])) is not None:
-                result[seen.node] = sender
+            if away:  # a view by attribute, which no operator returned, is sent when it is read
+                sender = seen.sender(away[0])
+                result[seen.node] = 2 * away[0] - 1 if sender is None else 2 * sender
         return result
 
     def _released(self, tensor: int, savers: Iterable[int]) -> int | None:

@@ -40,6 +40,7 @@ class _Held:
 
     storage: _Storage
     addable: bool
+    lazy: bool = False  # as of a `Gradient`
 
 
 class Gradients:
@@ -56,7 +57,7 @@ class Gradients:
     ) -> None:
         self._captured = captured
         self._added_to_held = added_to_held  # a weight has a gradient, which its new one joins
-        self._sent_behind = sent_behind  # the operator, by what went to other devices
+        self._sent_behind = sent_behind  # as nodes are ordered, by what went to other devices
         self._device_of_node = device_of_node
         self._hold = hold
         self._end = len(captured.trace) * TICKS
@@ -204,7 +205,8 @@ class Gradients:
         buffers: Any = self._buffers if here else self._departing
         key = gradient.place if here else (*gradient.place, device)
         if storage is not None:
-            self._add(buffers, key, _Held(storage, gradient.addable), gradient.bytes)
+            held = _Held(storage, gradient.addable, gradient.lazy)
+            self._add(buffers, key, held, gradient.bytes)
 
     def _send(self, device: str | None, gradient: Gradient, backward: int) -> None:
         """Copy what goes to another device once it is complete."""
@@ -225,7 +227,7 @@ class Gradients:
         leaves.storage.holders += gradient.held
         self._let_go(leaves.storage, backward)
         into = self._arrived if meets else self._buffers
-        self._add(into, gradient.place, _Held(copy, True), size)
+        self._add(into, gradient.place, _Held(copy, True, leaves.lazy), size)
 
     def _let_go(self, storage: _Storage, backward: int) -> None:
         """Hold what was sent only if others do, and nothing of before that none does any more."""
@@ -241,8 +243,8 @@ class Gradients:
     def _collect(self, index: int, node: AutogradNode) -> None:
         """Add what came over to the buffers, as far as the engine does so before a node."""
         for place in list(self._arrived):
-            sender = self._sent_behind.get(place, self._captured.nodes[place[0]].op)
-            early = sender is None or (node.op is not None and node.op <= sender)
+            sent = self._sent_behind.get(place, self._captured.nodes[place[0]].order)
+            early = sent is None or (node.order is not None and node.order <= sent)
             if self._abroad[place] == 0 and (early or place[0] == index):
                 held = self._arrived.pop(place)
                 self._add(self._buffers, place, held, held.storage.bytes)
@@ -252,12 +254,16 @@ class Gradients:
         if old is None:
             buffers[key] = new
             return
+        begins, device = self._next(), new.storage.device
         if old.storage.holders == 1 and old.addable:
-            self._drop(new.storage, self._next())
+            at = self._next()
+            self._hold(device, rounded(size) * new.lazy, begins, at)
+            self._drop(new.storage, at)
             return
-        total = _Storage(new.storage.device, rounded(size), self._next(), 1)
+        total = _Storage(device, rounded(size), self._next(), 1)
         buffers[key] = _Held(total, True)
         at = self._next()
+        self._hold(device, rounded(size) * (old.lazy + new.lazy), begins, at)
         self._drop(old.storage, at)
         self._drop(new.storage, at)
 

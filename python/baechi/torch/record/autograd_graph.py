@@ -27,6 +27,7 @@ class Gradient:
     tensor: int | None = None  # its storage; None when there is no gradient
     bytes: int = 0  # of its values, rounded as an allocator does
     addable: bool = True  # the engine may add to it in place when nothing else holds its storage
+    lazy: bool = False  # conjugated or negated by a bit: an addition writes it out first
     held: bool = False  # once sent, until the backward ends: it refers to its storage several times
 
     @property
@@ -46,6 +47,14 @@ class AutogradNode:
     at: int = -1  # events of the trace before its end; -1 until it has run
     received: dict[int, int] = field(default_factory=dict)  # storage by slot
     gives: list[Gradient] = field(default_factory=list)
+    behind: int | None = None  # of a view by attribute, which counts to its base: who ran last
+
+    @property
+    def order(self) -> int | None:
+        """When it was made: twice its operator, or behind the one that ran last."""
+        if self.behind is not None:
+            return 2 * self.behind + 1
+        return None if self.op is None else 2 * self.op
 
 
 class NodeRecorder:
@@ -53,13 +62,15 @@ class NodeRecorder:
 
     def __init__(
         self,
-        op_of: Callable[[int], int | None],
+        op_of: Callable[[Any], int | None],
+        behind: Callable[[Any], int | None],
         weight_of: Callable[[torch.Tensor], str | None],
         place_of: Callable[[torch.Tensor], int | None],
         now: Callable[[], int],
         begins: Callable[[Any], None],
     ) -> None:
-        self._op_of = op_of  # by sequence number
+        self._op_of = op_of  # of a node
+        self._behind = behind  # as in AutogradNode
         self._weight_of = weight_of
         self._place_of = place_of  # a tensor's storage
         self._now = now
@@ -125,13 +136,14 @@ class NodeRecorder:
     def _add(self, index: int, node: Any, edges: list[tuple[int, int] | None], inner: bool) -> None:
         variable = getattr(node, "variable", None)
         weight = None if variable is None else self._weight_of(variable)
-        op = self._op_of(_private_autograd.sequence_number(node)) if variable is None else None
+        op = self._op_of(node) if variable is None else None
         while len(self._found) <= index:
             self._found.append(AutogradNode(None))
             self._edges.append([])
         leaf = self._place_of(variable) if inner and variable is not None else None
         leaf = None if weight is not None else leaf
-        self._found[index] = AutogradNode(op, weight, leaf, self._backwards)
+        behind = self._behind(node) if variable is None else None
+        self._found[index] = AutogradNode(op, weight, leaf, self._backwards, behind=behind)
         self._edges[index] = edges
 
         def done(given: Any, received: Any, index: int = index) -> None:
@@ -165,7 +177,8 @@ class NodeRecorder:
                 continue
             size = tensor.numel() * tensor.element_size()
             place, addable = self._place_of(tensor), _is_addable(tensor)
-            node.gives.append(Gradient(*edge, place, size, addable, _is_view_by_value(tensor)))
+            lazy, held = tensor.is_conj() or tensor.is_neg(), _is_view_by_value(tensor)
+            node.gives.append(Gradient(*edge, place, size, addable, lazy, held))
         self.nodes.append(node)
 
 

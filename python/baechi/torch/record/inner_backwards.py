@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base import _private_autograd
 from baechi.torch.base.nested import dense_in, tensors_in
 from baechi.torch.record.autograd_graph import told_before
 from baechi.torch.record.operator_runs import OperatorRuns
@@ -64,10 +63,7 @@ class InnerBackwards:
 
     def _base_of(self, node: Any) -> int | None:
         """Return the operator of the forward that an autograd node, or what made it, is of."""
-        number = _private_autograd.sequence_number(node)
-        if number >= _private_autograd.next_sequence_number():
-            return None  # the accumulation of a leaf
-        index = self._runs.of_number(number)
+        index = self._runs.nodes.maker(node)
         inner = None if index is None else self._runs.ops[index].inner
         return index if inner is None else inner
 
@@ -96,7 +92,7 @@ class InnerBackwards:
             key = f"{grad.key}>{ops[base].key}"
             number = self._keys[key] = self._keys.get(key, 0) + 1
             key = key if number == 1 else f"{key}#{number}"
-            self._runs.add(Op(key, grad.kind, None, grad.scope, inner=base))
+            ops.append(Op(key, grad.kind, None, grad.scope, inner=base))
             self._continue_as(len(ops) - 1)
         return len(ops) - 1
 
@@ -108,5 +104,5 @@ class InnerBackwards:
             for gradient in self._handed:
                 gradient.until = self._runs.ops[now].end
             self._handed.clear()
-            self._runs.now = index
+            self._runs.go_on(index)
             self._runs.measure()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from baechi.torch.base import _private_autograd
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.record.operator_runs import MadeNodes
 from baechi.torch.record.recorded_step import Again, KernelRun, Op, TensorObject, rounded
 
 
@@ -36,7 +35,7 @@ class RunAgain:
         self._by_key: dict[str, int] = {}
         self._trace: Sequence[KernelRun | int] = ()
         self._seen: dict[int, tuple[Any, TensorObject]] = {}  # by id of the tensor: reference
-        self._numbers: list[int] = []  # of the first autograd node of each run
+        self.nodes = MadeNodes()
 
     @contextlib.contextmanager
     def computing(self, ops: Sequence[Op], trace: Sequence[KernelRun | int]) -> Iterator[None]:
@@ -61,7 +60,7 @@ class RunAgain:
         run = Again(index, len(self._trace), takes=self._see((args, kwargs)))
         run.planned = self.handing
         self.runs.append(run)
-        self._numbers.append(_private_autograd.next_sequence_number())
+        self.nodes.by(index)
         self.op = index
         try:
             out = call(*args, **kwargs)
@@ -70,13 +69,7 @@ class RunAgain:
         finally:
             run.end = len(self._trace)
             self.op = None
-
-    def of_number(self, number: int) -> int | None:
-        """Return the operator that made an autograd node when it ran again."""
-        if number >= _private_autograd.next_sequence_number():
-            return None  # the accumulation of a leaf
-        run = bisect_right(self._numbers, number) - 1
-        return self.runs[run].op if run >= 0 else None
+            self.nodes.by(None)
 
     def _see(self, value: Any) -> list[TensorObject]:
         return [

@@ -61,6 +61,11 @@ _RUNS_OTHERS = frozenset(
 )
 
 
+def _writes_out(func: Any, args: Any) -> bool:
+    """Whether a kernel is a copy of numbers that are conjugated or negated by a bit."""
+    return func is torch.ops.aten.clone.default and bool(args[0].is_conj() or args[0].is_neg())
+
+
 def _placed_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return with_near_arguments(name, with_host_arguments(name, args, torch.Tensor.cpu))
 
@@ -109,7 +114,8 @@ class Recorder(Interceptor):
         self._runs = OperatorRuns(self._storages, self.trace)
         self.ops = self._runs.ops
         self.autograd = NodeRecorder(
-            self._op_of_number,
+            self._op_of_node,
+            self._runs.nodes.before,
             self._weight_name,
             self._known_storage,
             lambda: len(self.trace),
@@ -373,7 +379,7 @@ class Recorder(Interceptor):
 
     def _backward_op(self) -> int | None:
         node = _private_autograd.current_autograd_node()
-        return None if node is None else self._op_of_number(_private_autograd.sequence_number(node))
+        return None if node is None else self._op_of_node(node)
 
     def _weight_name(self, tensor: torch.Tensor) -> str | None:
         return self._weight_of.get(_private.storage_address(tensor))
@@ -381,10 +387,12 @@ class Recorder(Interceptor):
     def _known_storage(self, tensor: torch.Tensor) -> int | None:
         return self._storages.known(tensor)
 
-    def _op_of_number(self, number: int) -> int | None:
+    def _op_of_node(self, node: Any) -> int | None:
+        number = _private_autograd.sequence_number(node)
         if number >= self._end_number:
-            return self.again.of_number(number)
-        return self._checkpoints.get(number, self._runs.of_number(number))
+            return self.again.nodes.maker(node)
+        known = self._checkpoints.get(number)
+        return self._runs.nodes.maker(node) if known is None else known
 
     def number_end(self) -> None:
         """Take note of where the autograd nodes of the forward end."""
@@ -412,8 +420,9 @@ class Recorder(Interceptor):
         if not backward:
             op.random = op.random or torch.Tag.nondeterministic_seeded in func.tags
             self._read(op, args, kwargs)
-        sums = backward and func is torch.ops.aten.add.Tensor and self.autograd.between
-        if sums and self.again.op is None:
+        adds = func is torch.ops.aten.add.Tensor
+        sums = backward and self.autograd.between and (adds or _writes_out(func, args))
+        if sums and adds and self.again.op is None:
             self._storages.added_in_place(args)
         first_made = len(self.tensors)
         outs = list(dense_in(out))
