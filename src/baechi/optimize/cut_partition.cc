@@ -2,7 +2,6 @@
 #include "baechi/optimize/cut_partition.h"
 
 #include <algorithm>
-#include <deque>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,12 +15,7 @@
 namespace baechi {
 namespace {
 
-struct Levels {
-  std::deque<CutGraph> graphs;  // the finest first
-  std::vector<IdVector<CutUnitId, CutUnitId>> coarse_of;
-};
-
-Levels coarsen_all(CutGraph&& finest, const Cluster& cluster) {
+CutLevels coarsen_all(CutGraph&& finest, const Cluster& cluster) {
   // Units that are a sixth of a device's share, or of its memory, leave the cut its freedom.
   constexpr std::int64_t kUnitsPerShare = 6;
   const std::size_t num_devices = cluster.num_devices();
@@ -29,7 +23,7 @@ Levels coarsen_all(CutGraph&& finest, const Cluster& cluster) {
       finest.total_work() / (kUnitsPerShare * static_cast<std::int64_t>(num_devices)),
       cluster.largest_capacity().count() / kUnitsPerShare};
   const std::size_t enough = 20 + 10 * num_devices;
-  Levels levels;
+  CutLevels levels;
   levels.graphs.push_back(std::move(finest));
   while (levels.graphs.back().units.size() > enough) {
     IdVector<CutUnitId, CutUnitId> coarse_of;
@@ -41,9 +35,8 @@ Levels coarsen_all(CutGraph&& finest, const Cluster& cluster) {
   return levels;
 }
 
-// Every device's share of the work, by how fast it runs what it can run, and so much more.
-DeviceCaps device_caps(const CostModel& costs, std::int64_t total_work, double slack,
-                       double memory_share) {
+// How fast each device runs what it can run, of the sum over all devices.
+IdVector<DeviceId, double> relative_speeds(const CostModel& costs) {
   const IdVector<OpId, Time> work = mean_work(costs);
   IdVector<DeviceId, double> speed(costs.cluster().num_devices());
   double all = 0.0;
@@ -56,12 +49,19 @@ DeviceCaps device_caps(const CostModel& costs, std::int64_t total_work, double s
       }
     all += speed[device] = mean / here;
   }
+  for (double& part : speed) part /= all;
+  return speed;
+}
+
+// Every device's share of the work, and so much more.
+DeviceCaps device_caps(const Cluster& cluster, const IdVector<DeviceId, double>& speed,
+                       std::int64_t total_work, double slack, double memory_share) {
   DeviceCaps caps(speed.size());
   for (const DeviceId device : speed.keys()) {
-    const auto capacity = static_cast<double>(costs.cluster()[device].capacity.count());
-    caps[device] = {static_cast<std::int64_t>(static_cast<double>(total_work) * speed[device] /
-                                              all * (1.0 + slack)),
-                    static_cast<std::int64_t>(capacity * memory_share)};
+    const auto capacity = static_cast<double>(cluster[device].capacity.count());
+    caps[device] = {
+        static_cast<std::int64_t>(static_cast<double>(total_work) * speed[device] * (1.0 + slack)),
+        static_cast<std::int64_t>(capacity * memory_share)};
   }
   return caps;
 }
@@ -145,7 +145,8 @@ CutPart best_start(const CutGraph& graph, const DeviceCaps& caps, std::size_t tr
   return std::move(std::min_element(starts.begin(), starts.end())->part);
 }
 
-CutPart cut(const Levels& levels, const DeviceCaps& caps, std::size_t tries, Random& random) {
+CutPart part_of(const CutLevels& levels, const DeviceCaps& caps, std::size_t tries,
+                Random& random) {
   constexpr std::size_t kClimbable = 200;  // units
   CutPart part = best_start(levels.graphs.back(), caps, tries, random);
   for (std::size_t level = levels.coarse_of.size(); level-- > 0;) {
@@ -193,35 +194,61 @@ DeviceCut fastest_that_fits(const CostModel& costs, const std::vector<Placement>
   return *std::move(nearest);
 }
 
+std::int64_t ops_and_edges(const OpGraph& graph) {
+  return static_cast<std::int64_t>(graph.num_ops() + graph.num_edges());
+}
+
 }  // namespace
 
-std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
-                                       const CutOptions& options) {
+DeviceCuts::DeviceCuts(const CostModel& costs, const OpLabels& group) : costs_(costs) {
   const std::size_t num_devices = costs.cluster().num_devices();
-  if (num_devices < 2 || num_devices > kMaxCutDevices) return std::nullopt;
+  if (num_devices < 2 || num_devices > kMaxCutDevices) return;
   CutGraphOf finest = cut_graph(costs, group);
   if (std::any_of(finest.graph.units.begin(), finest.graph.units.end(),
                   [](const CutUnit& unit) { return unit.devices == 0; }))
-    return std::nullopt;
-  const std::int64_t total_work = finest.graph.total_work();
-  const Levels levels = coarsen_all(std::move(finest.graph), costs.cluster());
+    return;
+  unit_ = std::move(finest.unit);
+  speed_ = relative_speeds(costs);
+  total_work_ = finest.graph.total_work();
+  levels_ = coarsen_all(std::move(finest.graph), costs.cluster());
+}
+
+std::optional<DeviceCut> DeviceCuts::cut(const CutOptions& options) const {
+  if (levels_.graphs.empty()) return std::nullopt;
   Random random(options.seed);
   std::optional<DeviceCut> nearest;
+  std::int64_t work = 0;
   for (const double memory_share : options.memory_shares) {
     std::vector<Placement> placements;
     for (const double slack : options.slacks) {
-      const DeviceCaps caps = device_caps(costs, total_work, slack, memory_share);
-      const CutPart part = cut(levels, caps, options.tries, random);
-      Placement placement(costs.graph().num_ops(), DeviceId(0));
-      for (const OpId op : costs.graph().ops()) placement[op] = part[finest.unit[op]];
+      const DeviceCaps caps =
+          device_caps(costs_.cluster(), speed_, total_work_, slack, memory_share);
+      const CutPart part = part_of(levels_, caps, options.tries, random);
+      Placement placement(costs_.graph().num_ops(), DeviceId(0));
+      for (const OpId op : costs_.graph().ops()) placement[op] = part[unit_[op]];
       if (std::find(placements.begin(), placements.end(), placement) == placements.end())
         placements.push_back(std::move(placement));
     }
-    DeviceCut best = fastest_that_fits(costs, placements);
+    DeviceCut best = fastest_that_fits(costs_, placements);
     if (!nearest.has_value() || best.over < nearest->over) nearest = std::move(best);
+    work += work_of_one();
     if (nearest->over == Bytes(0)) break;
   }
+  nearest->work = work;
   return nearest;
+}
+
+// Replays and list schedules, and what grows with the coarsest graph and each of its units' choice.
+std::int64_t DeviceCuts::work_of_one() const {
+  const auto num_devices = static_cast<std::int64_t>(costs_.cluster().num_devices());
+  return 1'000 + ops_and_edges(costs_.graph()) * 21 / 20 + 110 * num_devices * num_devices;
+}
+
+std::int64_t DeviceCuts::work_of_levels() const { return ops_and_edges(costs_.graph()) / 2; }
+
+std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
+                                       const CutOptions& options) {
+  return DeviceCuts(costs, group).cut(options);
 }
 
 }  // namespace baechi

@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/contraction.h"
+#include "baechi/optimize/cut_graph.h"
 #include "baechi/optimize/list_schedule.h"
 
 namespace baechi {
@@ -27,14 +29,41 @@ struct CutOptions {
 
 struct DeviceCut {
   ListSchedule schedule;
-  Bytes over;  // that the devices hold more than they have, in sum; zero: it fits
+  Bytes over;             // that the devices hold more than they have, in sum; zero: it fits
+  std::int64_t work = 0;  // that it took, in simulated operators
 };
 
-// A device for every operator, the same for operators of one label, and the order of the best
-// list schedule. Multilevel: pairs of units that many or large tensors join are united until few
-// are left; these are cut, and the cut is improved level by level on the way back. When none of the
-// cuts fits, by simulation, the one that is the least over. Absent on clusters of one device or of
-// more than kMaxCutDevices.
+struct CutLevels {
+  std::deque<CutGraph> graphs;  // the finest first
+  std::vector<IdVector<CutUnitId, CutUnitId>> coarse_of;
+};
+
+// Any number of cuts of one graph, whose coarser graphs they share. Multilevel: pairs of units that
+// many or large tensors join are united until few are left; these are cut, and the cut is improved
+// level by level on the way back.
+class DeviceCuts {
+ public:
+  // Operators of one label stay together. The costs must outlive it.
+  DeviceCuts(const CostModel& costs, const OpLabels& group);
+
+  // A device for every operator, and the order of the best list schedule. When none of the cuts
+  // fits, by simulation, the one that is the least over. Absent on clusters of one device or of more
+  // than kMaxCutDevices. May be asked from all threads.
+  std::optional<DeviceCut> cut(const CutOptions& options = {}) const;
+
+  // In simulated operators: that one cut takes at least, and making the coarser graphs.
+  std::int64_t work_of_one() const;
+  std::int64_t work_of_levels() const;
+
+ private:
+  const CostModel& costs_;
+  IdVector<OpId, CutUnitId> unit_;
+  IdVector<DeviceId, double> speed_;
+  std::int64_t total_work_ = 0;
+  CutLevels levels_;  // none: there is no cut
+};
+
+// One of them.
 std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
                                        const CutOptions& options = {});
 

@@ -17,32 +17,42 @@ namespace {
 
 struct Restarted {
   std::optional<PlacedGraph> placed;
-  std::int64_t work;  // that it took
+  std::int64_t work = 0;  // that it took
 };
 
-// The first run, which must fit into the work by a guess, tells what each of the others will take.
+// The first run tells what each of the others will take.
 template <class Run>  // from a seed to a Restarted
-std::vector<PlacedGraph> restart(const RestartOptions& options, std::int64_t guess,
-                                 const Run& run) {
-  constexpr std::int64_t kMost = 32;  // runs
-  if (options.work < guess || options.must_stop()) return {};
+Restarts restart(const RestartOptions& options, std::int64_t work, const Run& run) {
+  constexpr std::int64_t kMost = 64;  // runs
   const std::uint64_t seed = options.place.seed + 1;
-  Restarted first = run(seed);
-  const auto runs = static_cast<std::size_t>(
-      std::clamp<std::int64_t>(options.work / std::max<std::int64_t>(first.work, 1), 1, kMost));
-  std::vector<std::optional<PlacedGraph>> found(runs);
-  found.front() = std::move(first.placed);
+  std::vector<Restarted> found{run(seed)};
+  const std::int64_t each = std::max<std::int64_t>(found.front().work, 1);
+  const auto runs =
+      static_cast<std::size_t>(std::clamp<std::int64_t>((work + each / 2) / each, 1, kMost));
+  found.resize(runs);
   parallel_for(runs - 1, options.threads, [&](std::size_t i) {
-    if (!options.must_stop()) found[i + 1] = run(seed + 1 + i).placed;
+    if (!options.must_stop()) found[i + 1] = run(seed + 1 + i);
   });
-  std::vector<PlacedGraph> result;
-  for (std::optional<PlacedGraph>& placed : found)
-    if (placed.has_value()) result.push_back(*std::move(placed));
+  Restarts result;
+  for (Restarted& one : found) {
+    result.work += one.work;
+    if (one.placed.has_value()) result.plans.push_back(*std::move(one.placed));
+  }
   return result;
 }
 
 std::int64_t work_over(const OpGraph& graph) {
   return static_cast<std::int64_t>(1'000 + graph.num_ops() + graph.num_edges());
+}
+
+// Grows with the square of the devices that partition() tries, as far as neighbours are on many.
+std::int64_t guess_of_partition(const CostModel& costs) {
+  constexpr std::size_t kFew = 8;
+  const std::size_t most = costs.cluster().num_devices();
+  std::size_t looks = 0;
+  for (std::size_t used = 2; used <= most; used = used < kFew ? used + 1 : used * 2)
+    looks += used * std::min(used, kFew);
+  return work_over(costs.graph()) * static_cast<std::int64_t>(looks) / 4;
 }
 
 }  // namespace
@@ -55,11 +65,9 @@ std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
   return search.repair(placed);
 }
 
-std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options) {
-  constexpr std::size_t kFew = 16;  // devices; partition() tries more and more of those beyond
-  const auto times = static_cast<std::int64_t>(std::max(costs.cluster().num_devices(), kFew));
-  const std::int64_t guess = 18 * work_over(costs.graph()) * times / std::int64_t{kFew};
-  return restart(options, guess, [&](std::uint64_t seed) -> Restarted {
+Restarts further_partitions(const CostModel& costs, const RestartOptions& options) {
+  if (options.work < guess_of_partition(costs) || options.must_stop()) return {};
+  return restart(options, options.work, [&](std::uint64_t seed) -> Restarted {
     PlaceOptions place = options.place;
     place.seed = seed;
     place.cancel = nullptr;
@@ -70,22 +78,20 @@ std::vector<PlacedGraph> further_partitions(const CostModel& costs, const Restar
   });
 }
 
-std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units,
-                                      const RestartOptions& options) {
-  const OpGraph& graph = costs.graph();
-  // Beside what grows with the graph, every device adds to the search on the coarsest one.
-  const std::int64_t least = 2 * work_over(graph);
-  const auto coarsest = static_cast<std::int64_t>(30 * costs.cluster().num_devices() *
-                                                  std::min<std::size_t>(graph.num_ops(), 200));
-  const OpLabels groups = group_labels(graph);
+Restarts further_cuts(const CostModel& costs, const Units& units, const RestartOptions& options) {
+  if (options.work < work_over(costs.graph()) || options.must_stop()) return {};
+  const DeviceCuts cuts(costs, group_labels(costs.graph()));
+  const std::int64_t work = options.work - cuts.work_of_levels();
   // The first one is worth more than its share.
-  return restart(options, least + coarsest / 4, [&](std::uint64_t seed) -> Restarted {
-    std::optional<DeviceCut> cut = cut_partition(costs, groups, {.seed = seed});
-    const std::int64_t work = least + coarsest;
-    if (!cut.has_value()) return {std::nullopt, work};
-    if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), work};
-    return {repaired(costs, units, cut->schedule.placed, options.place.order), work};
+  if (work < cuts.work_of_one() / 2) return {{}, cuts.work_of_levels()};
+  Restarts found = restart(options, work, [&](std::uint64_t seed) -> Restarted {
+    std::optional<DeviceCut> cut = cuts.cut({.seed = seed});
+    if (!cut.has_value()) return {};
+    if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), cut->work};
+    return {repaired(costs, units, cut->schedule.placed, options.place.order), cut->work};
   });
+  found.work += cuts.work_of_levels();
+  return found;
 }
 
 }  // namespace baechi

@@ -23,10 +23,14 @@ struct RestartOptions {
   std::function<bool()> must_stop;  // asked from all threads
 };
 
-// None where one alone would take more than the work. Some of the plans may not fit.
-std::vector<PlacedGraph> further_partitions(const CostModel& costs, const RestartOptions& options);
-std::vector<PlacedGraph> further_cuts(const CostModel& costs, const Units& units,
-                                      const RestartOptions& options);
+struct Restarts {
+  std::vector<PlacedGraph> plans;  // some may not fit
+  std::int64_t work = 0;           // that they took
+};
+
+// None where one alone would take more than the work.
+Restarts further_partitions(const CostModel& costs, const RestartOptions& options);
+Restarts further_cuts(const CostModel& costs, const Units& units, const RestartOptions& options);
 
 // What hardly runs over is a few moves away from a plan that fits, and usually much faster than what
 // is made by memory alone.

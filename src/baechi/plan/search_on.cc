@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/search_on.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -35,9 +36,9 @@ class SearchOn {
     if (levels.size() > kMostLevels) levels.resize(kMostLevels);
     const double share = is_large() ? Share::kClustersOfLarge : Share::kClusters;
     for (const auto& labels : levels)
-      search_by(Units(problem_.costs, labels), others_ * share / static_cast<double>(levels.size()),
+      search_by(Units(problem_.costs, labels), share / static_cast<double>(levels.size()),
                 "refine: clusters");
-    search_by(problem_.units, others_ * Share::kOperators, "refine: operators");
+    search_by(problem_.units, Share::kOperators, "refine: operators");
     return std::move(seen_);
   }
 
@@ -64,21 +65,27 @@ class SearchOn {
 
   // From partitions and cuts of other seeds.
   void restart() {
-    const auto further = [&](double share) {
-      return RestartOptions{.work = budget_.replays(share),
-                            .place = request_.place,
-                            .threads = request_.threads,
-                            .must_stop = [this] { return budget_.is_over(); }};
+    const auto further = [&](double part, const auto& restarts, const char* by) {
+      const double share = share_of(part);
+      const Restarts found =
+          restarts(RestartOptions{.work = budget_.replays(share),
+                                  .place = request_.place,
+                                  .threads = request_.threads,
+                                  .must_stop = [this] { return budget_.is_over(); }});
+      for (const PlacedGraph& placed : found.plans) offer(placed, by);
+      const auto all = static_cast<double>(std::max<std::int64_t>(budget_.replays(1), 1));
+      spend(part, static_cast<double>(found.work) / all);
     };
-    const auto offer_all = [&](const std::vector<PlacedGraph>& found, const char* by) {
-      for (const PlacedGraph& placed : found) offer(placed, by);
-    };
-    const double partitions = is_large() ? Share::kPartitionsOfLarge : Share::kPartitions;
-    offer_all(further_partitions(problem_.costs, further(others_ * partitions)),
-              "refine: partitions");
-    const double cuts = is_large() ? Share::kCutsOfLarge : Share::kCuts;
-    offer_all(further_cuts(problem_.costs, problem_.units, further(others_ * cuts)),
-              "refine: cuts");
+    further(
+        is_large() ? Share::kPartitionsOfLarge : Share::kPartitions,
+        [&](const RestartOptions& options) { return further_partitions(problem_.costs, options); },
+        "refine: partitions");
+    further(
+        is_large() ? Share::kCutsOfLarge : Share::kCuts,
+        [&](const RestartOptions& options) {
+          return further_cuts(problem_.costs, problem_.units, options);
+        },
+        "refine: cuts");
   }
 
   // Small graphs: also from plans that have nothing in common with the best one.
@@ -101,7 +108,8 @@ class SearchOn {
   }
 
   // By moves of `units`, from the best plan.
-  void search_by(const Units& units, double share, const char* name) {
+  void search_by(const Units& units, double part, const char* name) {
+    const double share = share_of(part);
     RefineOptions effort = budget_.refinement(share);
     effort.on_better = [&](Time step) { tell(request_, step, name); };
     if (images_.has_value()) effort.images = &*images_;
@@ -109,6 +117,14 @@ class SearchOn {
     budget_.note_stop(found.stopped_early);
     offer(found.placed, name);
     seen_.push_back(found.placed);
+    spend(part, share);
+  }
+
+  // What one search leaves is the later ones'.
+  double share_of(double part) const { return others_ * part / parts_left_; }
+  void spend(double part, double share) {
+    parts_left_ = std::max(parts_left_ - part, 1e-9);
+    others_ = std::max(others_ - share, 0.0);
   }
 
   void offer(const PlacedGraph& placed, const char* by) {
@@ -120,7 +136,8 @@ class SearchOn {
   Budget& budget_;
   Attempt& best_;
   std::optional<Images> images_;  // where something repeats
-  double others_ = 1;  // of the shares that these searches have: where nothing repeats, all
+  double others_ = 1;             // of the budget: what is left for those that follow the periods,
+  double parts_left_ = 1;         // and the sum of their parts
   std::vector<PlacedGraph> seen_;
 };
 

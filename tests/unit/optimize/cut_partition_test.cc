@@ -162,8 +162,11 @@ TEST_CASE("cut: it says how far what it returns is over, keeps groups and runs w
     CHECK(trace.schedule.makespan == cut->schedule.makespan);
     CHECK(total_excess(trace, cluster) == cut->over);
     ++(cut->over == Bytes(0) ? fits : over);
-    const std::optional<DeviceCut> again = cut_partition(costs, group_labels(graph));
-    CHECK(again->schedule.placed.device == placed.device);
+    const DeviceCuts cuts(costs, group_labels(graph));
+    for (const std::uint64_t other : {std::uint64_t{2}, std::uint64_t{1}})
+      CHECK(cuts.cut({.seed = other})->schedule.placed.device ==
+            cut_partition(costs, group_labels(graph), {.seed = other})->schedule.placed.device);
+    CHECK(cuts.cut()->schedule.placed.device == placed.device);
   }
   CHECK(fits > 50);
   CHECK(over > 20);

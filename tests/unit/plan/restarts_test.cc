@@ -19,13 +19,18 @@ TEST_CASE("restarts: none is made that takes many times the work, however many d
                                            .bandwidth = Bandwidth(1'000'000'000)}));
     const CostModel costs(graph, cluster);
     const RestartOptions options{.work = work, .place = place, .must_stop = [] { return false; }};
-    return std::pair(further_partitions(costs, options).size(),
-                     further_cuts(costs, Units(costs), options).size());
+    const Restarts partitions = further_partitions(costs, options);
+    const Restarts cuts = further_cuts(costs, Units(costs), options);
+    CHECK(partitions.work <= work * 3 / 2);
+    CHECK(cuts.work <= work * 3 / 2);
+    return std::pair(partitions.plans.size(), cuts.plans.size());
   };
-  CHECK(restarts(8, 100'000) == std::pair<std::size_t, std::size_t>(1, 1));
+  CHECK(restarts(8, 100'000).first == 1);
+  CHECK(restarts(8, 100'000).second > 4);
   CHECK(restarts(64, 90'000) == std::pair<std::size_t, std::size_t>(0, 0));
   CHECK(restarts(64, 1'000'000).first > 0);
   CHECK(restarts(64, 1'000'000).second > 0);
+  CHECK(restarts(1, 1'000'000).second == 0);
 }
 
 }  // namespace
