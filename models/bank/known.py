@@ -25,14 +25,6 @@ _FORCES = [
     Known("", "PEAK", "sums of slopes count where the last one was made", always=False),
     Known("", "FAILS", "as its peaks are, it may run out of memory", "out of memory", always=False),
 ]
-_HELD = [
-    Known(
-        "",
-        "PEAK",
-        "temporaries of masked and quantised writes, and of counts, are not foreseen",
-        always=False,
-    )
-]
 _NO_GRADIENT = [
     Known(
         "",
@@ -76,8 +68,6 @@ KNOWN: dict[str, list[Known]] = {
     "hamiltonian": _FORCES,
     "heat-equation": _FORCES,
     "wgan-gp": _FORCES,
-    "vq-vae": _HELD,
-    "moco": _HELD,
     "checkpointed": [
         Known("", "PEAK", "when a reentrant checkpoint lets go is foreseen too late", always=False),
         Known(

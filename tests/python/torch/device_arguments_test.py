@@ -86,3 +86,24 @@ class Adapted(nn.Module):
 def test_a_module_that_is_given_modules() -> None:
     torch.manual_seed(3)
     trains_the_same(Adapted().double(), torch.randn(4, 8).double(), seeds=(1, 2), ran=2)
+
+
+class NearOthers(nn.Module):
+    """Takes tensors to where others are, which is where they are: they are the same tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, other = self.first(x), self.second(x)
+        first.to(other).add_(1)
+        first.to(device=other.device).mul_(2)
+        first.to(other.device, non_blocking=True)[:, :8].tanh_()
+        bits = (other > 0).to(first)
+        y: torch.Tensor = self.last(first * bits + other.to(first.device, torch.float64))
+        return y
+
+
+def test_a_tensor_that_is_taken_to_where_it_is_stays_the_same() -> None:
+    trains_the_same(NearOthers().double(), torch.randn(4, 16, dtype=torch.float64))

@@ -192,6 +192,38 @@ def changed_arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterat
         yield from tensors_in(value)
 
 
+def without_device(
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_ours: Callable[[torch.Tensor | torch.device], bool],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a function; those of `x.to(y)` and `x.to(y.device)` name no device.
+
+    Without a placement `x` is where `y` is, and what is returned is `x` unless its type changes.
+
+    Args:
+        name: Of the function.
+        args: Of its call.
+        kwargs: Of its call.
+        is_ours: Whether a tensor, or a device, is one of those that take part of the model.
+
+    """
+    if name != "to" or not args or not is_ours(args[0]):
+        return args, kwargs
+    given, rest = args[1] if len(args) > 1 else None, args[2:]
+    if isinstance(given, torch.Tensor) and is_ours(given):
+        return (args[0], given.dtype, *rest), kwargs
+    asked = asked_device(name, args, kwargs)
+    if asked is None or not is_ours(torch.device(asked)):
+        return args, kwargs
+    named = {key: value for key, value in kwargs.items() if key != "device"}
+    rest = args[1:] if given is not None and "device" in kwargs else rest
+    if not rest and "dtype" not in named:
+        rest = (args[0].dtype,)
+    return (args[0], *rest), named
+
+
 def converts(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a function only makes numbers of another type: `x.to(dtype)`, if it does not yet."""
     if name != "to" or not args or not isinstance(args[0], torch.Tensor):

@@ -29,6 +29,7 @@ from baechi.torch.base.function_rules import (
     changed_arguments,
     with_host_arguments,
     with_near_arguments,
+    without_device,
 )
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.plain_values import is_plain
@@ -204,6 +205,11 @@ class Recorder(Interceptor):
         op = Op(scope.function_key(index, name), name, None, scope.path)
         op.told = kwargs.get("device") is not None
         args = _placed_arguments(name, args)
+        if name == "to":
+            near = args[0].device  # and a device that is named stays, as the host may be meant
+            args, kwargs = without_device(
+                name, args, kwargs, lambda t: getattr(t, "device", None) == near
+            )
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
                 stack.enter_context(_private_autograd.without_saved_hooks(self.pack))

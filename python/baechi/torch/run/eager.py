@@ -34,6 +34,7 @@ from baechi.torch.base.function_rules import (
     is_host,
     on_host_by_intent,
     with_host_arguments,
+    without_device,
 )
 from baechi.torch.base.nested import Lent, held_by, map_tensors, tensors_in
 from baechi.torch.base.second_runs import Operation, SecondRuns
@@ -228,6 +229,7 @@ class EagerRunner(Interceptor):
             known = scope.planned[index] = (name, key, self._device_of.get(key))
             if key not in self._recorded:
                 self._new(key)
+        args, kwargs = without_device(name, args, kwargs, self._sent.is_ours)
         name = CONVERSION if converts(name, args, kwargs) else name
         args = with_host_arguments(name, args, self._copied_to_host)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))

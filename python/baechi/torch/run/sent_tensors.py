@@ -81,6 +81,13 @@ class SentTensors:
                 return device
         return self._exclusive.get(tensor.device)
 
+    def is_ours(self, what: torch.Tensor | torch.device) -> bool:
+        """Whether a tensor, or an accelerator, is one of the placed model's."""
+        if isinstance(what, torch.Tensor):
+            return self.owner(what) is not None
+        where = torch.device(what.type, what.index or 0) if what.type != "cpu" else None
+        return any(device.torch_device == where for device in self.devices)
+
     def mark(self, value: Any, device: LogicalDevice | None) -> None:
         """Take note that `device` has the tensors in `value`, where others share its memory."""
         if device is not None and device.shared:
