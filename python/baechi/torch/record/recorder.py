@@ -34,7 +34,8 @@ from baechi.torch.base.function_rules import (
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.plain_values import is_plain
 from baechi.torch.base.repeats import sent_bytes
-from baechi.torch.base.second_runs import Operation, SecondRuns
+from baechi.torch.base.runs_again import Operation
+from baechi.torch.base.second_runs import SecondRuns
 from baechi.torch.record import refusals
 from baechi.torch.record.autograd_graph import NodeRecorder
 from baechi.torch.record.inner_backwards import InnerBackwards

@@ -37,7 +37,8 @@ from baechi.torch.base.function_rules import (
     without_device,
 )
 from baechi.torch.base.nested import Lent, held_by, map_tensors, tensors_in
-from baechi.torch.base.second_runs import Operation, SecondRuns
+from baechi.torch.base.runs_again import Operation
+from baechi.torch.base.second_runs import SecondRuns
 from baechi.torch.record.interception import Interceptor, as_compiled
 from baechi.torch.record.recorded_step import Capture, repeated_ops
 from baechi.torch.record.scopes import Scope

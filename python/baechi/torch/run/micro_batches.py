@@ -19,7 +19,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.second_runs import Operation, run_first
+from baechi.torch.base.runs_again import Operation
+from baechi.torch.base.second_runs import run_first
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.late_gradients import Product, product_in
 from baechi.torch.run.placed_runs import StepRuns

@@ -11,7 +11,7 @@ import torch
 
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.second_runs import check_version
+from baechi.torch.base.runs_again import check_version
 from baechi.torch.run.sent_tensors import SentTensors
 
 
