@@ -29,14 +29,7 @@ from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
-from baechi.torch.trace.graph import Node
-from baechi.torch.trace.segments import (
-    Segment,
-    divisible,
-    inseparable,
-    repeatable,
-    segments_of,
-)
+from baechi.torch.trace.segments import divisible, inseparable, repeatable
 
 _MOST = 32  # micro-batches that are tried where their number is to be found
 
@@ -150,13 +143,14 @@ class PlannedStep(Planned):
             adding=True,
         )
         # Gradients are added to in every micro-batch, so they are there while others run.
-        segments = self._segments()
+        self._trace()
+        segments = [] if self._memory.graph is None else self._segments(self.captured)
         loss = [op.key for op in planned_ops(self.captured) if op.key.startswith(LOSS)]
         options: Any = {
             "together": [loss, *inseparable(segments)] if segments else [],
             "in_two": divisible(segments),
             "held_gradients": True,
-            "repeated": repeatable(segments) if asked.repeats else (),
+            "repeated": repeatable(segments),
         }
         graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
         search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
@@ -174,19 +168,6 @@ class PlannedStep(Planned):
             if recompute == "none":
                 raise
             return place_graph(graph, self.cluster, **search, recompute=recompute)
-
-    def _segments(self) -> list[Segment]:
-        """Return what the executor runs as one; nothing where it has no graph."""
-        self._trace()
-        if self.early is None or self.early.exported is None:
-            return []
-        known = {op.key: None for op in planned_ops(self.captured)}
-
-        def operator_of(node: Node) -> str | None:
-            return node.owner if node.owner in known else None
-
-        graph = self.early.exported.graph
-        return segments_of(graph, [0] * len(graph.nodes), operator_of)
 
     def _given_plan(self, plan: Plan) -> Plan:
         made_with = "example inputs, the units and the micro_batches"

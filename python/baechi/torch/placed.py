@@ -342,6 +342,10 @@ class Placed:
             said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
             if self.choice.ways:
                 said.below.append(str(self.choice))
+        if self.plan is not None and self.plan.recomputed:
+            many = len(self.plan.recomputed)
+            what = "1 operator runs" if many == 1 else f"{many} operators run"
+            said.below.append(f"{what} again in the backward")
         if self.gradients == "held":
             said.below.append("with room for gradients that are held while a forward runs")
         return said

@@ -17,7 +17,7 @@ from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.choosing_replicas import predicted_step, with_chosen_replicas
 from baechi.torch.cost.profiler import Costs
-from baechi.torch.memory.fit import first_runs
+from baechi.torch.memory.fit import first_runs, own_again
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.over_ranks import PlacedOverRanks
 from baechi.torch.placed import Placed
@@ -81,8 +81,7 @@ def assign(
         unasked: The mode was chosen for the user: later graphs must not take long to trace.
         here: The only device that this process has; None: it has all.
         kind: What is returned.
-        again: The operators that run again in the backward, by key; only the model's own code
-            runs them so, in tier 1.
+        again: The operators that run again in the backward, by key.
 
     """
     model = _private_compile.uncompiled(model)
@@ -96,17 +95,17 @@ def assign(
             raise InputError(f"operator {name!r} is on an unknown device {device!r}")
     chosen = {key: index[device] for key, device in device_of.items() if key in keys}
     logical = logical_devices(names, list(devices.values()), here)
-    if again and tier != 1:
-        raise InputError("operators run again in tier 1 only: give tier=1")
     if tier == 1:
         return Placed(model, Assigner(model, captured, chosen, logical, mode, again=again), plan)
     gain = gain_of(captured, device_of, plan)
     asked = tier == 2 or (mode == ORDER and not unasked) or operators is not None
     if not (asked or exported or early is not None or gain.is_worth_it):
-        return Placed(model, Assigner(model, captured, chosen, logical, mode), plan, str(gain))
+        alone = Assigner(model, captured, chosen, logical, mode, again=again)
+        return Placed(model, alone, plan, str(gain))
     starts = {} if plan is None else dict(zip(plan.graph.names, plan.starts, strict=True))
-    wanted = Tier2(tier == 2, gain, asked, list(exported), starts, operators, units, early)
-    return kind(model, Assigner(model, captured, chosen, logical, mode, wanted), plan)
+    wanted = Tier2(tier == 2, gain, asked, list(exported), starts, operators, units, early, again)
+    own = own_again(captured, operators, again)
+    return kind(model, Assigner(model, captured, chosen, logical, mode, wanted, again=own), plan)
 
 
 @told
@@ -231,8 +230,7 @@ def place(
             safetensors file or folder, or a checkpoint's folder. By default those that it was
             built with inside `deferred_weights`.
         recompute: Whether operators may run again in the backward, so that what they make need not
-            be held: "auto" where nothing fits without, "all" in whole regions, "none" never. Tier 1
-            runs such a plan, and so do steps of micro-batches; not over ranks.
+            be held: "auto" where nothing fits without, "all" in whole regions, "none" never.
         verbose: Whether to say on stderr what takes over a second, and to print the result; None
             does so on a terminal.
         options: More for `baechi.place_graph`.

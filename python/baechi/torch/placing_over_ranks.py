@@ -54,11 +54,6 @@ def processes_for(asked: Request, ranks: Any, replicas: Any = 1) -> Processes | 
             f"ranks each has one; start {len(cluster) * replicas} processes, or name "
             f"{count // replicas} devices; {_ALONE}"
         )
-    if asked.recompute == "all" or (asked.plan is not None and asked.plan.recomputed):
-        raise InputError(
-            "operators run a second time in one process only: over ranks leave out "
-            f"recompute='all', or give a plan made with recompute='none'; {_ALONE}"
-        )
     given, own = asked.devices, own_rank() % (count // replicas)
     if given is not None and len(given) != count // replicas:
         raise InputError(unlike_cluster(given, count // replicas))
@@ -124,7 +119,7 @@ def planned_over_ranks(
 ) -> tuple[StepRequest, PlannedStep, Making | None]:
     """Return what rank 0 planned, on every rank, and what makes the weights there."""
     count = processes.count
-    asked = replace(asked, devices=[processes.device] * count, recompute="none", repeats=False)
+    asked = replace(asked, devices=[processes.device] * count)
     with processes.agreeing("place this model") as facts:
         step = StepRequest(asked, micro_batches, loss, targets)
         facts.update(_facts(asked, targets))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,11 @@ from baechi.torch.run.graph_gain import gain_of, host_of
 from baechi.torch.run.graphs import MODES, TIERS
 from baechi.torch.run.ways import AUTO, Choice, Comparison, first_choice, waited_for
 from baechi.torch.trace.exported import Exported
+from baechi.torch.trace.graph import Node, NotExportedError
 from baechi.torch.trace.operators import kept_together
 from baechi.torch.trace.placement import operators_of
 from baechi.torch.trace.schedule import ORDER
+from baechi.torch.trace.segments import Segment, inseparable, repeatable, segments_of
 from baechi.torch.trace.surroundings import ExampleGraph, graph_of_example
 from baechi.torch.weights.making import check_can_be_made
 
@@ -55,8 +58,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("module", "operator")
 RECOMPUTE = ("none", "auto", "all")
-AGAIN = "operators run again in the backward, which only the model's own code does"
-INTERNAL = ("search", "to_run", "exported", "in_steps", "repeats")  # no arguments of `place`
+AGAIN = "nothing was compared, since operators run again in the backward"
+INTERNAL = ("search", "to_run", "exported", "in_steps")  # no arguments of `place`
 
 
 def check_how(mode: str, tier: str | int, modes: Sequence[str] = MODES) -> None:
@@ -117,7 +120,6 @@ class Request:
     to_run: bool = True  # else the devices need not be there, nor the model's values
     exported: Sequence[Exported] = ()  # graphs that are there already
     in_steps: bool = False  # of micro-batches
-    repeats: bool = True  # who runs it can run operators again
 
     def __post_init__(self) -> None:
         check_model(self.model)
@@ -152,31 +154,16 @@ def check_recompute(asked: Request) -> None:
     """Raise InputError where operators are to run again in a way that does not run them so."""
     if asked.recompute not in RECOMPUTE:
         raise InputError(f"recompute is one of {', '.join(RECOMPUTE)}, not {asked.recompute!r}")
-    given = asked.plan is not None and bool(plan_given(asked.plan).recomputed)
-    if asked.in_steps or (not given and asked.recompute != "all"):
+    if asked.in_steps or asked.plan is None or not plan_given(asked.plan).recomputed:
         return  # a step runs them again as the plan says
-    what = (
-        "the plan has operators run again" if given else "recompute='all' has operators run again"
-    )
-    why = why_none_again(asked)
-    if why:
-        raise InputError(f"{what}, but {why}")
-    if asked.plan is not None and asked.plan.order != "program":
+    if asked.plan.order == "program":
+        return
+    if asked.plan.order != "planned" or asked.tier == 1 or asked.mode not in (AUTO, ORDER):
         raise InputError(
-            f"{what} in an order of its own; placed models run them in that of the program, for "
-            "which baechi.torch.plan makes plans (order='program' for baechi.place_graph)"
+            f"the plan has operators run again in an order of its own, which mode={ORDER!r} runs; "
+            "the other modes keep to that of the program, for which baechi.torch.plan makes plans "
+            "(order='program' for baechi.place_graph)"
         )
-
-
-def why_none_again(asked: Request) -> str:
-    """Say why no operator can run again in the way that was asked for; empty: they can."""
-    if asked.tier == 2 or asked.exported:
-        return "only tier 1 runs operators again: leave out tier, or give tier=1"
-    if asked.mode == ORDER:
-        return f"only tier 1 runs operators again, and mode {ORDER!r} needs tier 2"
-    if asked.level == "operator":
-        return "only tier 1 runs operators again, and level='operator' needs tier 2"
-    return ""
 
 
 class Planned:
@@ -218,7 +205,8 @@ class Planned:
         self.too_large = ""
         self.choice = first_choice(asked.mode, asked.tier, asked.plan)
         given = asked.tier != 1 and bool(asked.exported)
-        if asked.mode == AUTO and asked.tier != 2 and not given:
+        may_wait = asked.plan is None or not asked.plan.recomputed  # else it is of that order only
+        if asked.mode == AUTO and asked.tier != 2 and not given and may_wait:
             self.choice = waited_for(self.choice, host_of(self.captured, {}))
         if asked.tier == 2 or self.choice.mode == ORDER or asked.level == "operator" or given:
             self._trace()
@@ -250,38 +238,40 @@ class Planned:
 
     def _given_plan(self, plan: Plan) -> Plan:
         asked, memory = self._asked, self._memory
-        if plan.recomputed:
-            return self._given_again(plan)
+        step = self.captured
         if any(op.key not in plan.device_of for op in planned_ops(self.captured)):
             if self.early is None:
                 self._trace()  # it may be a plan of the calls of a graph
             index = {name: i for i, name in enumerate(self.physical_of)}
             if operators_of(self.captured, plan.device_of, self.exported, index)[0] is None:
                 check_is_of(self.captured, plan.device_of)
+            elif plan.recomputed:
+                step = self._record(units=self.exported[0])
+        if plan.recomputed:
+            check_again(step, again_in(plan))
+            self.again = frozenset(again_in(plan))
         if self.choice.mode == ORDER and memory.graph is None and asked.mode == AUTO:
+            if plan.recomputed:
+                raise InputError(f"the plan is of an order that needs a graph: {self._no_graph()}")
             self.choice = Choice("streams", self._no_graph())
         replayed = self._order == "program" != plan.order
         if replayed:
             plan = plan.with_order("program")
-        self.peaks, self.gradients = given_for_gradients(plan, memory, asked.gradients)
+        with self._in_a_graph():
+            found = given_for_gradients(plan, memory, asked.gradients)
+        self.peaks, self.gradients = found
         if self.early is None and asked.tier != 1:
             self._trace_if_worth_it(plan)
         return self._with_run_peaks(plan) if replayed else plan
 
-    def _given_again(self, plan: Plan) -> Plan:
-        """Take a plan in which operators run again: the model's own code runs it."""
-        check_is_of(self.captured, plan.device_of)
-        check_again(self.captured, again_in(plan))
-        self._runs_again(plan)
-        self.peaks, self.gradients = given_for_gradients(plan, self._memory, self._asked.gradients)
-        return plan
-
-    def _runs_again(self, plan: Plan) -> None:
-        self.again = frozenset(again_in(plan))
-        self._memory.tiers, self._memory.graph = (1,), None
-        self.exported, self.early, self.too_large = [], None, AGAIN
-        mode = "streams" if self._asked.mode == AUTO else self._asked.mode
-        self.choice = Choice(mode, AGAIN)
+    @contextlib.contextmanager
+    def _in_a_graph(self) -> Iterator[None]:
+        """Raise InputError where a graph cannot run operators again that are to."""
+        try:
+            yield
+        except NotExportedError as reason:
+            name = type(self._asked.model).__name__
+            raise InputError(f"{name} cannot run in tier 2 as it is planned: {reason}") from reason
 
     def _with_run_peaks(self, plan: Plan) -> Plan:
         most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
@@ -289,7 +279,8 @@ class Planned:
 
     def _find_plan(self) -> Plan:
         asked, memory = self._asked, self._memory
-        step, together, units = self.captured, [], asked.units
+        together: list[list[str]] = []
+        step, units = self.captured, asked.units
         if asked.level == "operator" and memory.graph is not None:
             units = memory.graph.exported
             step = memory.graph.captured = self._record(units=units)
@@ -310,14 +301,17 @@ class Planned:
             units=units,
         )
 
-        def graph(held: bool) -> Graph:
+        may = memory.captured.training and asked.recompute != "none"
+        segments = self._segments(step) if may and memory.graph is not None else None
+
+        def graph(held: bool, again: bool = False) -> Graph:
             options: Any = {"together": together, "held_gradients": held}
-            if why_none_again(asked):
-                options["repeated"] = ()  # nor is it said what that would bring
+            if segments is not None:
+                options["repeated"] = repeatable(segments)
+                options["together"] = together + (inseparable(segments) if again else [])
             return graph_of(step, costs, optimizer=asked.optimizer, **options).graph
 
         search = {**asked.search, "order": self._order}
-        may = memory.captured.training and not why_none_again(asked) and asked.recompute != "none"
         if may and asked.recompute == "all":
             return self._find_plan_again(graph)
         first = {**search, "suggest": False} if may else search
@@ -336,15 +330,32 @@ class Planned:
             self._trace_if_worth_it(plan)
         return self._with_run_peaks(plan)
 
-    def _find_plan_again(self, graph: Callable[[bool], Graph]) -> Plan:
+    def _segments(self, step: Capture) -> list[Segment]:
+        """Return what the calls of the graph are by the operators that are planned."""
+        assert self._memory.graph is not None
+        graph = self._memory.graph.exported.graph
+        known = {op.key for op in planned_ops(step)}
+        single = step is not self.captured  # calls are planned
+
+        def operator_of(node: Node) -> str | None:
+            key = node.key if single else node.owner
+            return key if key in known else None
+
+        return segments_of(graph, [0] * len(graph.nodes), operator_of)
+
+    def _find_plan_again(self, graph: Callable[[bool, bool], Graph]) -> Plan:
         """Return a plan in which operators run again in the backward."""
         asked, memory = self._asked, self._memory
-        memory.tiers, memory.graph = (1,), None
-        search = {**asked.search, "order": "program", "recompute": asked.recompute}
-        plan, self.peaks, self.gradients = planned_for_gradients(
-            graph, self.cluster, memory, asked.gradients, search
-        )
-        self._runs_again(plan)
+        search = {**asked.search, "order": self._order, "recompute": asked.recompute}
+        with self._in_a_graph():
+            plan, self.peaks, self.gradients = planned_for_gradients(
+                lambda held: graph(held, True), self.cluster, memory, asked.gradients, search
+            )
+        self.again = frozenset(again_in(plan))
+        if asked.mode == AUTO:
+            self.choice = Choice(self.choice.mode, AGAIN)
+        if asked.to_run and self.early is None and asked.tier != 1:
+            self._trace_if_worth_it(plan)
         return self._with_run_peaks(plan)
 
     def _shortest(self, plan: Plan, graph: Callable[[bool], Graph]) -> Plan:
@@ -409,8 +420,12 @@ class Planned:
         """Let a graph that nobody asked for run only if it has room."""
         if self._memory.graph is None:
             return
-        both = peaks_by_tier(self._memory, plan)
-        self.too_large = _too_large(both[2], self.cluster)
+        try:
+            both = peaks_by_tier(self._memory, plan)
+        except NotExportedError as reason:
+            self.too_large = f"in its graph {reason}"
+        else:
+            self.too_large = _too_large(both[2], self.cluster)
         if self.too_large:
             self.exported = []
         else:

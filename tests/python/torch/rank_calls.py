@@ -45,9 +45,11 @@ def training(model: nn.Module, inputs: Any) -> Callable[[], torch.Tensor]:
     return step
 
 
-def train_called(name: str, seed: int) -> Any:
+def train_called(name: str, seed: int, recompute: str = "none") -> Any:
     model, inputs = rank_cases.built(name)
-    placed = at_random(model, inputs, None, seed, exported=_graphs[name], loss=None)
+    options = {"exported": _graphs[name], "recompute": recompute}
+    placed = at_random(model, inputs, None, seed, loss=None, **options)
+    assert bool(placed.plan.recomputed) == (recompute == "all")
     losses = rank_cases.trained(model, training(model, inputs))
     assert placed.transfers > 0
     return losses, own_weights(placed)

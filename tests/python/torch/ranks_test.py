@@ -67,6 +67,17 @@ def test_losses_and_weights_are_those_of_one_process(
     same(folder, f"{name} {micro_batches} {seed}", world, model, losses)
 
 
+@pytest.mark.parametrize("world", [2, 4])
+def test_operators_that_run_again_are_those_of_one_process(folder: Path, world: int) -> None:
+    """What other ranks read of them in the backward is sent once more."""
+    name, micro_batches, seed = rank_cases.AGAIN_CASES[world]
+    model, inputs = rank_cases.built(name)
+    losses = rank_cases.trained(
+        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss)
+    )
+    same(folder, f"{name} {micro_batches} {seed} again", world, model, losses)
+
+
 def odd_step(
     model: Any, x: torch.Tensor, targets: torch.Tensor, micro_batches: int
 ) -> torch.Tensor:

@@ -8,8 +8,9 @@ held for it; they must be what they were.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from torch import nn
 from baechi.torch.base import _private
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.plain_values import mapped
+from baechi.torch.base.run_modes import autocast_of, in_modes, modes_of
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Output(Made):
         super().__init__(run)
         self.copies: weakref.WeakValueDictionary[Any, Sent] = weakref.WeakValueDictionary()
 
+    def bring(self) -> None:
+        """Have it there for a run that reads it: it is, where it was made."""
+
     def at(self, device: Any) -> Output | Sent:
         """Return the same tensor as it is sent to a device."""
         if device is self.device:
@@ -153,7 +158,18 @@ class Sent:
             self._coming = None
 
 
-Source = Output | Sent
+class Source(Protocol):
+    """What will make a tensor again, or bring it from where it is made."""
+
+    run: Any  # that makes it
+    device: Any
+    value: torch.Tensor | None
+
+    def fetch(self) -> None:
+        """Have it made, if it is not there."""
+
+    def bring(self) -> None:
+        """Have it there for a run that reads it."""
 
 
 class View:
@@ -207,8 +223,7 @@ class Slot:
     def tensor(self) -> torch.Tensor:
         """Return it, with no history."""
         if self.source is not None:
-            if isinstance(self.source, Sent):
-                self.source.bring()
+            self.source.bring()
             value = self.source.value
             assert value is not None
         else:
@@ -239,7 +254,6 @@ class Run:
         "_args",
         "_autocast",
         "_call",
-        "_done",
         "_grads",
         "_kwargs",
         "_module",
@@ -247,6 +261,7 @@ class Run:
         "_slots",
         "_weights",
         "device",
+        "done",
         "key",
         "outputs",
         "runner",
@@ -279,27 +294,25 @@ class Run:
         weights = operation.read_weights()
         self._weights = [(weight, _private.version_of(weight)) for weight in weights]
         self._own = len(weights) - len(operation.weights)  # of the module
-        self._module = None if module is None else (module, _modes(module))
+        self._module = None if module is None else (module, modes_of(module))
         self._grads = torch.is_grad_enabled()
-        self._autocast = _autocast_of(t.device.type for t in tensors_in((args, kwargs)))
+        self._autocast = autocast_of(t.device.type for t in tensors_in((args, kwargs)))
         self.outputs: weakref.WeakValueDictionary[int, Output] = weakref.WeakValueDictionary()
         self.saved: list[Any] = []  # in the order in which it saves: who wants it, or nobody
-        self._done = False
+        self.done = False
 
     def go(self) -> None:
         """Run again, behind the runs that it reads from; once."""
         waiting = [self]
         while waiting:
             run = waiting[-1]
-            missing = (
-                [] if run._done else [s.source.run for s in run._slots if s.source is not None]
-            )
-            missing = [other for other in missing if not other._done]
+            missing = [] if run.done else [s.source.run for s in run._slots if s.source is not None]
+            missing = [other for other in missing if not other.done]
             if missing:
                 waiting.extend(reversed(missing))
                 continue
             waiting.pop()
-            if not run._done:
+            if not run.done:
                 run._go()
 
     def _go(self) -> None:
@@ -320,23 +333,28 @@ class Run:
 
         args, kwargs = mapped(tensor_of, self._args), mapped(tensor_of, self._kwargs)
         with contextlib.ExitStack() as stack:
-            if self._autocast != _autocast_of(kind for kind, *_ in self._autocast):
+            if self._autocast != autocast_of(kind for kind, *_ in self._autocast):
                 for kind, enabled, dtype, cache in self._autocast:
                     stack.enter_context(torch.autocast(kind, dtype, enabled, cache))
             stack.enter_context(torch.set_grad_enabled(self._grads))
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, _never))
             if self._module is not None:
-                stack.enter_context(_in_modes(modules, self._module[1]))
+                stack.enter_context(in_modes(modules, self._module[1]))
             out = self.runner.compute_again(self.key, self._call, args, kwargs, self.device)
         self._fill(list(tensors_in(out)), found)
         self._args = self._kwargs = None
         self._slots = []
-        self._done = True
+        self.done = True
 
     def output(self, position: int) -> Output:
         """Return one of the tensors that it returns, as it will be made again."""
         output = self.outputs[position] = Output(self)
         return output
+
+    def outputs_of(self, made: Sequence[Any]) -> list[Output | None]:
+        """Return what will make again what it returned; None of what is no tensor."""
+        tensors = itertools.count()
+        return [self.output(next(tensors)) if isinstance(m, torch.Tensor) else None for m in made]
 
     def send_again(self) -> None:
         """Send what it made again to those elsewhere who will read it."""
@@ -374,28 +392,3 @@ class Run:
 
 def _never(_: Any) -> Any:
     raise RuntimeError("the values of a second run have no history")
-
-
-def _modes(module: nn.Module) -> list[bool]:
-    return [part.training for part in module.modules()]
-
-
-@contextlib.contextmanager
-def _in_modes(modules: list[nn.Module], modes: list[bool]) -> Iterator[None]:
-    """Have modules train or not as they did."""
-    changed = [m for m, training in zip(modules, modes, strict=True) if m.training != training]
-    for module in changed:
-        module.training = not module.training
-    try:
-        yield
-    finally:
-        for module in changed:
-            module.training = not module.training
-
-
-def _autocast_of(kinds: Iterator[str]) -> list[tuple[str, bool, torch.dtype, bool]]:
-    cache = torch.is_autocast_cache_enabled()
-    return [
-        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), cache)
-        for kind in sorted({*kinds, "cpu"} - {"meta"})
-    ]

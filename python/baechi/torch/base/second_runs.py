@@ -115,6 +115,12 @@ def run_first(
     return out, run
 
 
+def may_hook(runner: Runner) -> bool:
+    """Whether no one else decides what autograd keeps."""
+    enabled, top = saved_hooks()
+    return enabled and (top is None or top[0] == runner.hooks)
+
+
 def _unpacked(runner: Runner, packed: Any) -> torch.Tensor:
     if not isinstance(packed, (Saved, View)):
         return runner.give(packed)
@@ -150,7 +156,7 @@ class SecondRuns:
         again = operation.repeats and operation.key in self._keys
         again = again and is_plain(args) and is_plain(kwargs)
         again = again and not any(tensor.is_inference() for tensor in taken)
-        if not (again or sources) or not self._may_hook():
+        if not (again or sources) or not may_hook(self._runner):
             return self._runner.compute(operation.call, args, kwargs, device)
         out, run = run_first(self._runner, operation, args, kwargs, device, sources, again=again)
         if run is not None:
@@ -181,7 +187,3 @@ class SecondRuns:
                     del made[key]
 
             made[key] = weakref.ref(tensor, gone), output, run.device
-
-    def _may_hook(self) -> bool:
-        enabled, top = saved_hooks()
-        return enabled and (top is None or top[0] == self._runner.hooks)

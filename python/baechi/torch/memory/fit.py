@@ -15,6 +15,7 @@ from torch import nn
 from baechi._core import Cluster, Graph, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage, warn
+from baechi.torch.cost.graph_generator import repeatable_ops
 from baechi.torch.memory.eager import Peak, StepContext, peaks_of
 from baechi.torch.memory.graph import graph_peaks
 from baechi.torch.memory.unforeseen import Unforeseen, unforeseen
@@ -28,7 +29,7 @@ from baechi.torch.trace.placement import (
     operators_of,
     weights_in,
 )
-from baechi.torch.trace.schedule import ORDER, Run, Schedule
+from baechi.torch.trace.schedule import ORDER, Schedule
 from baechi.torch.weights.homes import homes_by_name
 
 _ATTEMPTS = 8
@@ -52,12 +53,12 @@ class Memory:
 
     def of_plan(self, plan: Plan) -> dict[int, Peaks]:
         """Return the peaks by tier under a plan."""
-        again = again_in(plan)
-        if again:
-            return {1: self._of_tier_1(self._captured_again(again), first_runs(plan))}
-        return self.peaks(plan.device_of, dict(zip(plan.graph.names, plan.starts, strict=True)))
+        starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+        return self.peaks(first_runs(plan), starts, again_in(plan))
 
     def _captured_again(self, again: Collection[str]) -> Capture:
+        if not again:
+            return self.captured
         assert self.record_again is not None
         ops = self.captured.ops
         keys = frozenset(ops[index].key for index in repeated_ops(self.captured, again))
@@ -71,13 +72,20 @@ class Memory:
         return unforeseen(self.captured)
 
     def peaks(
-        self, device_of: Mapping[str, str], starts: Mapping[str, int] | None = None
+        self,
+        device_of: Mapping[str, str],
+        starts: Mapping[str, int] | None = None,
+        again: Collection[str] = (),
     ) -> dict[int, Peaks]:
         """Return the peaks by tier; those of tier 1 stand for a graph that there is not.
 
         Args:
             device_of: The device of every operator.
             starts: When the plan has each begin.
+            again: Those that run again in the backward.
+
+        Raises:
+            NotExportedError: One of those cannot in the graph.
 
         """
         index = {name: i for i, name in enumerate(self.devices)}
@@ -85,9 +93,10 @@ class Memory:
         operators, device_of = operators_of(self.captured, device_of, graphs, index)
         found: dict[int, Peaks] = {}
         if 1 in self.tiers or self.graph is None:
-            found[1] = self._of_tier_1(self.captured, device_of)
+            own = own_again(self.captured, operators, again)
+            found[1] = self._of_tier_1(self._captured_again(own), device_of)
         if 2 in self.tiers and self.graph is not None:
-            found[2] = self._of_graph(self.graph, operators, device_of, starts or {})
+            found[2] = self._of_graph(self.graph, operators, device_of, starts or {}, again)
         return found
 
     def _of_tier_1(self, captured: Capture, device_of: Mapping[str, str]) -> Peaks:
@@ -101,6 +110,7 @@ class Memory:
         operators: Operators | None,
         device_of: Mapping[str, str],
         starts: Mapping[str, int],
+        again: Collection[str],
     ) -> Peaks:
         index = {name: i for i, name in enumerate(self.devices)}
         keys = {op.key for op in self.captured.ops}
@@ -110,6 +120,7 @@ class Memory:
             push=graph.mode != "plain",
             starts=starts if graph.mode == ORDER else None,
             physical=graph.physical,
+            again=again,
         )
         weights = homes_by_name(self.captured, device_of)
         ids = ids_by_name(self.model)
@@ -132,9 +143,8 @@ class GraphStep:
 
     def recorded(self, schedule: Schedule) -> Capture:
         """Return the recorded step in the order of a schedule."""
-        if self.mode == ORDER:
-            order = [step.node for step in schedule.steps if isinstance(step, Run)]
-            return self.record(InOrder(self.exported, order))
+        if self.mode == ORDER or schedule.blocks.segments:
+            return self.record(InOrder(self.exported, schedule.order, schedule.blocks))
         if self.captured is None:
             self.captured = self.record(self.exported)
         return self.captured
@@ -286,6 +296,22 @@ def first_runs(plan: Plan) -> dict[str, str]:
     if not plan.recomputed:
         return plan.device_of
     return {name: plan.device_of[name] for name in plan.micro_batch_graph.names}
+
+
+def own_again(
+    captured: Capture, operators: Operators | None, again: Collection[str]
+) -> Collection[str]:
+    """Return the module calls and functions that run again where the operators of a plan do.
+
+    Where single calls were planned, it is those all of whose calls run again.
+    """
+    if operators is None or not again:
+        return again
+    known = [n for n in operators.graph.graph.nodes if n.key in operators.device_of]
+    once = {node.owner for node in known if node.key not in again}
+    may = {captured.ops[index].key for index in repeatable_ops(captured)}
+    twice = {node.owner for node in known if node.key in again}
+    return {key for key in may if key in twice - once}
 
 
 def _in_bytes(by_tier: Mapping[int, Peaks]) -> dict[int, dict[str, int]]:

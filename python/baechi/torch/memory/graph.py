@@ -13,7 +13,7 @@ from baechi.torch.memory.eager import Peak, StepContext, StepMemory
 from baechi.torch.memory.gradients import TICKS
 from baechi.torch.record.recorded_step import Capture, rounded
 from baechi.torch.trace.graph import ExportedGraph
-from baechi.torch.trace.schedule import Return, Run, Schedule, Settle, Wait, is_everywhere
+from baechi.torch.trace.schedule import Return, Run, RunBlock, Schedule, Settle, Wait, is_everywhere
 
 # Ticks behind the last kernel of a call, in the order in which its program goes on.
 _DROPPED, _SENT, _LET_GO = 1, 2, 3
@@ -30,17 +30,25 @@ class _VariableTimes:
         self.copy_ends: dict[_Copy, int] = {}
         now = 0
         for step in schedule.steps:
-            if isinstance(step, Run):
-                node, here = graph.nodes[step.node], schedule.devices[step.node]
-                if step.node in ends:
-                    now = max((ends[step.node] - 1) * TICKS, 0)
-                for read in node.reads:
-                    version = schedule.copies.get((step.node, read))
-                    if version is None or here is None:
-                        self.ends[read] = now + _DROPPED
-                    else:
-                        self.copy_ends[read, here, version] = now + _DROPPED
-                self.ends[step.node] = now + _DROPPED
+            if isinstance(step, (Run, RunBlock)):
+                nodes = step.segment.nodes if isinstance(step, RunBlock) else (step.node,)
+                came = step.segment.reads if isinstance(step, RunBlock) else ()
+                last = {r: n for n in nodes for r in graph.nodes[n].reads}
+                last |= dict.fromkeys(came, nodes[-1])  # it holds its arguments to its end
+                for index in nodes:
+                    here = schedule.devices[index]
+                    if index in ends:
+                        now = max((ends[index] - 1) * TICKS, 0)
+                    self.ends[index] = now + _DROPPED
+                    for read in (r for r, n in last.items() if n == index):
+                        reader = next(n for n in nodes if read in graph.nodes[n].reads)
+                        version = schedule.copies.get((reader, read))
+                        if version is None or here is None:
+                            self.ends[read] = now + _DROPPED
+                        else:
+                            self.copy_ends[read, here, version] = now + _DROPPED
+                if isinstance(step, RunBlock):
+                    self.ends.update(dict.fromkeys(step.segment.makes, now + _DROPPED))
                 continue
             copy = (step.value, step.target, step.version)
             if not isinstance(step, (Wait, Settle, Return)):

@@ -67,25 +67,54 @@ class Recomputed:
             self._hold(self._devices[op], size, start, max(end * TICKS, start + 1))
         self._hold_copies(forward)
         if planned:
-            self._hold_sent()
+            self._hold_sent(self._handed_on())
 
-    def _hold_sent(self) -> None:
-        """Hold what second runs made and others read, of which each device gets one copy."""
+    def _handed_on(self) -> dict[int, Again]:
+        """Return the planned runs that return what they were given, by tensor.
+
+        A conversion to the type that a tensor has already is one.
+        """
+        found: dict[int, Again] = {}
+        for run in self._captured.again:
+            taken = {one.tensor for one in run.takes if run.planned}
+            for one in run.makes:
+                if one.tensor in taken and one.tensor not in self._made:
+                    found.setdefault(one.tensor, run)
+        return found
+
+    def _hold_sent(self, handed: Mapping[int, Again]) -> None:
+        """Hold what second runs made and others read, of which each device gets one copy.
+
+        What a run only handed on is held where it is, too, behind the end of what held it for that.
+        """
         spans: dict[tuple[int, str | None], tuple[int, int]] = {}
 
-        def needed(tensor: int, device: str | None, start: int, end: int) -> None:
-            if tensor in self._made and device != self._devices[self._made[tensor][1]]:
-                begin, until = spans.get((tensor, device), (start, end))
-                spans[tensor, device] = min(begin, start), max(until, end)
+        def needed(tensor: int, op: int, start: int, end: int) -> None:
+            device, made, given = self._devices[op], self._made.get(tensor), handed.get(tensor)
+            if made is not None:
+                if device == self._devices[made[1]]:
+                    return
+            elif given is None or op == given.op or tensor in self._captured.ops[op].saved:
+                return  # it was not let go of
+            elif device == self._devices[given.op]:
+                start = max(start, self._released(tensor, device))
+            begin, until = spans.get((tensor, device), (start, end))
+            spans[tensor, device] = min(begin, start), max(until, end)
 
         for run in self._captured.again:
             for one in run.takes:
-                needed(one.tensor, self._devices[run.op], run.begin, _until(one, self._end))
+                needed(one.tensor, run.op, run.begin, _until(one, self._end))
         for (tensor, op), at in self._first_reads.items():
-            needed(tensor, self._devices[op], at, self._kept(tensor, [op]))
+            needed(tensor, op, at, self._kept(tensor, [op]))
         for (tensor, device), (start, end) in spans.items():
             size = self._captured.tensors[tensor].bytes
             self._hold(device, size, start * TICKS, max(end * TICKS, start * TICKS + 1))
+
+    def _released(self, tensor: int, device: str | None) -> int:
+        """Return when what saved a tensor on a device has let go of it."""
+        ops = zip(self._captured.ops, self._devices, strict=True)
+        savers = [op for op, where in ops if where == device and tensor in op.saved]
+        return max((op.released.get(tensor, self._end) for op in savers), default=0)
 
     def _hold_copies(self, forward: Mapping[int, tuple[str | None, int]]) -> None:
         sent: dict[tuple[int, str | None], list[tuple[Again, TensorObject]]] = {}

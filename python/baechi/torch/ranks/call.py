@@ -26,7 +26,7 @@ from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
 
-_BACKWARD = (Phase.BACKWARD, Phase.BY_WEIGHTS)
+_BACKWARD = (Phase.AGAIN, Phase.BACKWARD, Phase.BY_WEIGHTS)
 
 
 def _no_loss(*_: Any) -> torch.Tensor:
@@ -66,6 +66,7 @@ class _CallRehearsal(Rehearsal):
                 message = message_of(value, False, (0, output, home, home), key)
                 self.found.outputs[output] = message
         self.found.trains = set(self._trains)
+        self.found.again = self._second.sent_again()
 
     def backward(self, wanted: Sequence[int]) -> None:
         """Run a backward that begins with the gradients of some outputs."""

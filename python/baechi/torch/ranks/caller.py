@@ -157,7 +157,8 @@ class RankCaller:
             known = next((program for graph, program in self._programs if graph is placed), None)
             if known is None:
                 start_of = self._planned.start_of
-                known = StepProgram(placed, mine, 1, start_of, None, outputs_stay=True)
+                again = [name for name, _ in self._planned.plan.recomputed]
+                known = StepProgram(placed, mine, 1, start_of, None, again, outputs_stay=True)
                 kept = [each for each in self._programs if graphs.has(each[0])]
                 self._programs = [*kept, (placed, known)]
         except NotExportedError as reason:

@@ -17,12 +17,16 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.runs_again import Output, Run
 from baechi.torch.ranks.messages import Message, message_of
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.micro_batches import Loss, Step
+from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.segment_program import function_of
 from baechi.torch.run.step_order import Part
 from baechi.torch.run.step_program import StepProgram
+from baechi.torch.run.step_second_runs import SecondRunsInStep
+from baechi.torch.trace.segments import Segment
 
 
 @dataclass
@@ -36,6 +40,8 @@ class Foreseen:
     gradients: set[str] = field(default_factory=set)  # the weights that get one
     of_loss: set[str] = field(default_factory=set)  # those that the loss itself reads
     outputs: dict[int, Message] = field(default_factory=dict)  # of a call, to all, by node
+    # Values that are sent once more, when they were made again: micro-batch, node, target.
+    again: set[tuple[int, int, int]] = field(default_factory=set)
 
     def text(self) -> str:
         """Return all that ranks must agree on."""
@@ -43,7 +49,13 @@ class Foreseen:
         lines += [f"output: {message}" for message in self.outputs.values()]
         weights = sorted(self.gradients), sorted(self.of_loss)
         return "\n".join(
-            [*lines, repr(sorted(self.numbers.items())), repr(self.loss), repr(weights)]
+            [
+                *lines,
+                repr(sorted(self.numbers.items())),
+                repr(self.loss),
+                repr(weights),
+                repr(sorted(self.again)),
+            ]
         )
 
 
@@ -85,6 +97,45 @@ def _arrived(tensor: torch.Tensor) -> Arrival:
     return Arrival(tensor.detach(), None, None, None)
 
 
+class _DryRuns(StepRuns):
+    """Second runs of a step that computes nothing: whatever is made is everywhere."""
+
+    def sent(self, tensor: torch.Tensor, device: Any) -> Callable[[], torch.Tensor]:  # noqa: ARG002
+        """Return what returns it."""
+        return lambda: tensor
+
+
+class _DrySecondRuns(SecondRunsInStep):
+    """Tells of what is made again and read elsewhere."""
+
+    def __init__(self, *given: Any, note: Callable[[int, int, int, torch.Tensor], None]) -> None:
+        super().__init__(*given)
+        self._note = note
+
+    def sent_again(self) -> set[tuple[int, int, int]]:
+        """Return the values that are made again and wanted elsewhere: with who wants them."""
+        return {
+            (m, index, target)
+            for (number, m), run in self._waiting.items()
+            for index, _, target in self._wanted(self._program.segments[number], run)
+        }
+
+    def _wanted(self, segment: Segment, run: Run) -> list[tuple[int, Output, int]]:
+        outputs = enumerate(self._tensors[segment.index])
+        return [
+            (index, output, target)
+            for position, index in outputs
+            if (output := run.outputs.get(position)) is not None
+            for target in sorted(device.index for device in output.copies)
+        ]
+
+    def _send(self, segment: Segment, m: int, run: Run) -> None:
+        for index, output, target in self._wanted(segment, run):
+            assert output.value is not None
+            self._note(m, index, target, output.value)
+        super()._send(segment, m, run)
+
+
 @dataclass
 class Dry:
     """A step that can be run with shapes only, inside a mode that computes no more than these."""
@@ -113,6 +164,10 @@ class Rehearsal(Step):
         self._with_gradient: set[int] = set()  # weights, by id
         self._of_loss: set[int] = set()
         self._part: Part | None = None
+        runs = _DryRuns(dry.host)
+        self._second: _DrySecondRuns = _DrySecondRuns(
+            dry.program, self._weights, runs, note=self._note_again
+        )
 
     def run(self) -> torch.Tensor:
         """Run it; take note of the loss, and of what wants gradients."""
@@ -135,12 +190,25 @@ class Rehearsal(Step):
         super()._made(m, index, value)
 
     def _note(
-        self, is_gradient: bool, m: int, index: int, tensor: Any, way: tuple[int, int]
+        self,
+        is_gradient: bool,
+        m: int,
+        index: int,
+        tensor: Any,
+        way: tuple[int, int],
+        *,
+        again: bool = False,
     ) -> None:
         assert self._part is not None
         key = self._program.graph.nodes[index].key
-        message = message_of(tensor, is_gradient, (m, index, *way), key)
+        message = message_of(tensor, is_gradient, (m, index, *way), key)._replace(again=again)
         self.found.messages.setdefault(self._part, []).append(message)
+
+    def _note_again(self, m: int, index: int, target: int, tensor: torch.Tensor) -> None:
+        home = self._program.homes[index]
+        assert home is not None
+        self._note(False, m, index, tensor, (home, target), again=True)
+        self.found.again.add((m, index, target))
 
     def _send(self, m: int, index: int, value: Any, home: int, target: int) -> Any:
         self._note(False, m, index, value, (home, target))

@@ -24,6 +24,7 @@ class Message(NamedTuple):
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    again: bool = False  # a value that was made a second time, for the backward
 
     @property
     def elements(self) -> int:
@@ -32,7 +33,7 @@ class Message(NamedTuple):
 
     def said(self, graph: ExportedGraph) -> str:
         """Name it for an error."""
-        of = "the gradient of " if self.is_gradient else ""
+        of = "the gradient of " if self.is_gradient else "the second run of " * self.again
         return f"{of}{graph.nodes[self.value].key} of micro-batch {self.micro_batch}"
 
     def buffer(self, device: torch.device) -> torch.Tensor:

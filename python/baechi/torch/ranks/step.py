@@ -20,8 +20,10 @@ from baechi.torch.ranks.averaging import Averaging
 from baechi.torch.ranks.foreseen import Foreseen
 from baechi.torch.ranks.messages import Message
 from baechi.torch.ranks.processes import Failure, RankError
+from baechi.torch.ranks.second_runs import SecondRunsHere
 from baechi.torch.ranks.transport import Arriving, Transport
 from baechi.torch.run.micro_batches import Loss, Step, accumulate
+from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
@@ -46,6 +48,9 @@ class RankStep(Step):
         self._transport = transport
         self._averaging = averaging
         self._me = transport.device.index
+        self._second: SecondRunsHere = SecondRunsHere(
+            program, self._weights, StepRuns(sent), foreseen, transport.device, self._send_again
+        )
         self._trains = set(foreseen.trains)
         self._to_begin: deque[Message] = deque()  # of the part that runs, before it runs
         self._to_send: deque[Message] = deque()  # by the part itself
@@ -160,7 +165,10 @@ class RankStep(Step):
     def _ask_for(self, message: Message) -> None:
         arriving = self._transport.receive(message)
         m, index = message.micro_batch, message.value
-        if not message.is_gradient:
+        if message.again:
+            self._second.came(m, index, arriving)
+        elif not message.is_gradient:
+            self._second.expect(m, index)
             self._values[m, index, self._me] = arriving
             self._left[m, index, self._me] = self._program.readers[index][self._me]
         elif index in self._weights:
@@ -178,12 +186,20 @@ class RankStep(Step):
     def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:  # noqa: ARG002
         self._send_next(total, (True, m, index, home), changes=False)
 
+    def _send_again(self, tensor: torch.Tensor, m: int, index: int, target: int) -> None:
+        self._send_next(tensor, (False, m, index, target), changes=False, again=True)
+
     def _send_next(
-        self, tensor: torch.Tensor, what: tuple[bool, int, int, int], *, changes: bool
+        self,
+        tensor: torch.Tensor,
+        what: tuple[bool, int, int, int],
+        *,
+        changes: bool,
+        again: bool = False,
     ) -> None:
         """Send what is next in the list: whoever receives it takes it for that."""
         message = self._to_send[0] if self._to_send else None
-        if message is None or (*message[:3], message.target) != what:
+        if message is None or (*message[:3], message.target, message.again) != (*what, again):
             name = self._program.graph.nodes[what[2]].key
             raise RuntimeError(f"{name} has something for rank {what[3]} that was not foreseen")
         try:

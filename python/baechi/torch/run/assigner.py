@@ -26,6 +26,7 @@ from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.communication import MODES
 from baechi.torch.run.eager import EagerRunner
 from baechi.torch.run.graphs import Graphs, PlacedGraph, Tier2
+from baechi.torch.run.placed_runs import PlacedRuns, on_device
 from baechi.torch.run.sent_tensors import TAG, SentTensors
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import NotExportedError
@@ -96,8 +97,10 @@ class Assigner:
             push=self.mode == "streams",
             starts=tier2.starts if self.full_mode == ORDER else None,
             physical=self.places,
+            again=tier2.again if self.captured.training else (),
         )
-        return Graphs(self.model, tier2, placement, self.sent, self._set_aside)
+        runs = PlacedRuns(self.sent, self.run_again, on_device)
+        return Graphs(self.model, tier2, placement, self.sent, self._set_aside, runs)
 
     @property
     def places(self) -> list[torch.device]:

@@ -8,7 +8,7 @@ nobody waits for a graph that takes longer than a moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,17 @@ import torch
 from torch import nn
 
 from baechi.progress import warn
+from baechi.torch.run.blocks import block_of
 from baechi.torch.run.communication import MODES as PLAIN_MODES
 from baechi.torch.run.graph_gain import GraphGain
+from baechi.torch.run.placed_runs import PlacedRuns
 from baechi.torch.run.program import Machine, compiled
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.trace.schedule import ORDER
+from baechi.torch.trace.segments import Segment
 from baechi.torch.trace.surroundings import Attributes, ExampleGraph, check_surroundings
 
 TIERS = ("auto", 1, 2)
@@ -45,6 +48,7 @@ class Tier2:
     operators: Operators | None = None
     units: Any = "leaf"
     early: ExampleGraph | None = None  # made before the first call
+    again: Collection[str] = ()  # planned operators that run again in the backward
 
 
 @dataclass
@@ -75,12 +79,14 @@ class Graphs:
         placement: GraphPlacement,
         tensors: SentTensors,
         aside: Callable[[], AbstractContextManager[None]],
+        runs: PlacedRuns,
     ) -> None:
         self.tier2 = tier2
         self._model = model
         self._placement = placement
         self._tensors = tensors
         self._aside = aside  # in which the model runs as if it were not placed
+        self._runs = runs  # of operators that run again in the backward
         self._known: dict[Any, list[PlacedGraph]] = {}
         self._refused: dict[Any, str] = {}
         if tier2.early is not None:
@@ -211,8 +217,14 @@ class Graphs:
         index = {d.name: d.index for d in devices}
         ids = ids_by_name(self._model)
         where = {i: index[self._weight_devices[name]] for name, i in ids.items()}
-        schedule = self._placement.scheduled(graph, weights_in(self._model, graph, where))
+        weights = weights_in(self._model, graph, where)
+        schedule = self._placement.scheduled(graph, weights, trains=exported.modes[0])
         tensors = self._tensors
-        machine = Machine(self._model, devices, tensors.links, tensors.brought, self._watch)
+
+        def block(segment: Segment) -> Callable[..., Any]:
+            return block_of(graph, segment, schedule.blocks, self._model, devices, self._runs)
+
+        bring, watch = tensors.brought, self._watch
+        machine = Machine(self._model, devices, tensors.links, bring, watch, block)
         homes = [schedule.devices[o] for o in graph.outputs]
         return PlacedGraph(exported, compiled(graph, schedule, machine), homes, schedule.devices)

@@ -19,14 +19,13 @@ from torch.autograd.graph import get_gradient_edge
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.runs_again import Operation
-from baechi.torch.base.second_runs import run_first
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.late_gradients import Product, product_in
 from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
+from baechi.torch.run.step_second_runs import SecondRunsInStep
 from baechi.torch.trace.segments import Segment
 from baechi.torch.weights.homes import has_hooks_of_others, weight_of
 
@@ -93,10 +92,7 @@ class Step:
         self._trains: set[tuple[int, int]] = set()  # micro-batch, value: it wants a gradient
         self._begun: dict[tuple[int, int], _Begun] = {}  # segment, micro-batch
         self._late: dict[tuple[int, int], tuple[Product, torch.Tensor]] = {}  # with its gradient
-        self._runs = StepRuns(sent)
-        self._second: dict[tuple[int, int], Any] = {}  # segment, micro-batch: its run, to be again
-        self._sources: dict[tuple[int, int], Any] = {}  # what will make a value again
-        self._forward_reads: dict[tuple[int, int], int] = {}  # of such a value, that are to come
+        self._second = SecondRunsInStep(program, self._weights, StepRuns(sent))
         self._total: torch.Tensor | None = None
         self._share: torch.Tensor | None = None
 
@@ -130,7 +126,7 @@ class Step:
         if part.phase is Phase.FORWARD:
             self._forward(segments[part.segment], part.micro_batch)
         elif part.phase is Phase.AGAIN:
-            self._again(segments[part.segment], part.micro_batch)
+            self._second.again(segments[part.segment], part.micro_batch)
         elif part.phase is Phase.BACKWARD:
             self._backward(segments[part.segment], part.micro_batch)
         elif part.phase is Phase.BY_WEIGHTS:
@@ -160,7 +156,7 @@ class Step:
                 begun.starts.append((read, get_gradient_edge(value)))
                 key = m, read, segment.device
                 self._awaited[key] = self._awaited.get(key, 0) + 1
-            source = self._source(m, read)
+            source = self._second.source(m, read)
             if source is not None and isinstance(value, torch.Tensor):
                 sources[id(value)] = source.at(device)
             taken.append(value)
@@ -178,48 +174,14 @@ class Step:
             self._end(segment, m, begun, [None] * len(begun.starts))
 
     def _run_first(self, segment: Segment, m: int, taken: list[Any], sources: Any) -> Any:
-        """Run a segment; of what will be made again, nothing is kept for the backward pass."""
+        """Run a segment for the first time."""
         program, device = self._program, self._device(segment.device)
         call = program.functions[segment.index]
         again = segment.index in program.repeated and self._with_gradients
         if device is None or not (again or sources):
             with torch.set_grad_enabled(self._with_gradients), _on(device):
                 return call(*taken)
-        name = next(iter(segment.operators), program.graph.nodes[segment.nodes[0]].key)
-        weights = tuple(self._weights[index] for index in segment.weights)
-        operation = Operation(name, call, None, weights=weights)
-        with torch.enable_grad():
-            made, run = run_first(
-                self._runs, operation, tuple(taken), {}, device, sources, again=again
-            )
-        if run is None:
-            return made
-        self._second[segment.index, m] = run
-        position = 0
-        for index, value in zip(segment.makes, made, strict=True):
-            readers = sum(program.readers.get(index, {}).values())
-            if isinstance(value, torch.Tensor):
-                if readers:
-                    self._sources[m, index] = run.output(position)
-                    self._forward_reads[m, index] = readers
-                position += 1
-        return made
-
-    def _source(self, m: int, index: int) -> Any:
-        """Return what will make a value again; its last reader in the forward pass lets it go."""
-        source = self._sources.get((m, index))
-        if source is not None:
-            self._forward_reads[m, index] -= 1
-            if not self._forward_reads[m, index]:
-                del self._sources[m, index], self._forward_reads[m, index]
-        return source
-
-    def _again(self, segment: Segment, m: int) -> None:
-        """Run a segment a second time, and send what others will read of it."""
-        run = self._second.pop((segment.index, m))
-        if run.is_wanted():
-            run.go()
-            run.send_again()
+        return self._second.first(segment, m, call, taken, sources, device)
 
     def _made(self, m: int, index: int, value: Any) -> None:
         """Keep a value for its readers, and send it to those elsewhere."""

@@ -87,7 +87,7 @@ class StepRuns(PlacedRuns):
     """The same in a step of micro-batches, which orders the streams and asks for runs itself."""
 
     def __init__(self, sent: SentTensors) -> None:
-        super().__init__(sent, _at_once, _on_device)
+        super().__init__(sent, _at_once, on_device)
 
     def sent(self, tensor: torch.Tensor, device: LogicalDevice) -> Callable[[], torch.Tensor]:
         """Send what a second run made, behind it; its reader waits."""
@@ -100,6 +100,7 @@ def _at_once(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return run(*args, **kwargs)
 
 
-def _on_device(call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice) -> Any:
+def on_device(call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice) -> Any:
+    """Run a call under the stream of its device."""
     with device.computing():
         return call(*args, **kwargs)

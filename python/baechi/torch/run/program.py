@@ -24,14 +24,16 @@ from baechi.torch.trace.schedule import (
     Bring,
     Return,
     Run,
+    RunBlock,
     Schedule,
     Send,
     Wait,
     is_everywhere,
 )
+from baechi.torch.trace.segments import Segment
 from baechi.torch.weights.homes import table_of
 
-_VARIABLE = re.compile(r"\b[va]\d+(?:_\d+)*\b")
+_VARIABLE = re.compile(r"\b[vas]\d+(?:_\d+)*\b")
 _ANY = object()  # a line that may run under any stream: it names its own
 _LITERALS = (type(None), bool, int, str)
 
@@ -45,6 +47,7 @@ class Machine:
     links: Links
     bring: Callable[[torch.Tensor, LogicalDevice], torch.Tensor]  # from outside
     watch: Callable[[str, Any], None] | None = None  # told of every operator's result
+    block: Callable[[Segment], Callable[..., Any]] | None = None  # returns what runs one
 
 
 class _Several:
@@ -207,6 +210,8 @@ class _Writer:
         devices = self._machine.devices
         if isinstance(step, Run):
             return self._run(self._graph.nodes[step.node])
+        if isinstance(step, RunBlock):
+            return [self._run_block(step.segment)]
         value, copy = self._value(step.value), f"v{step.value}_{step.target}_{step.version + 1}"
         target = self._source.name(devices[step.target], "to")
         if isinstance(step, Bring):
@@ -234,6 +239,22 @@ class _Writer:
         """Return what a call runs in."""
         on = self._source.name(where or torch.device("cpu"), "device") if node.contexts else ""
         return tuple(f"{self._source.name(c, 'context')}({on})" for c in node.contexts)
+
+    def _run_block(self, segment: Segment) -> _Line:
+        """Call a block; behind what it makes it returns what will make that again."""
+        assert self._machine.block is not None
+        schedule, nodes = self._schedule, self._graph.nodes
+        again = schedule.blocks.made_again
+        reader = {read: n for n in reversed(segment.nodes) for read in nodes[n].reads}
+        taken = [self._local(reader[read])(read) for read in segment.reads]
+        sources = [f"s{read}" if read in again else "None" for read in segment.reads]
+        made = [self._value(m) for m in segment.makes]
+        if segment.index in schedule.blocks.repeated:
+            made += [f"s{m}" for m in segment.makes]
+        block = self._source.name(self._machine.block(segment), "block")
+        given = "".join(f"{s}, " for s in sources)
+        line = f"({''.join(f'{m}, ' for m in made)}) = {block}({', '.join([f'({given})', *taken])})"
+        return _Line(_ANY, line)
 
     def _run(self, node: Node) -> list[_Line]:
         name = self._value(node.index)

@@ -4,12 +4,86 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from baechi.torch.trace.blocks import Blocks
 from baechi.torch.trace.graph import ExportedGraph, Node, Ref, refs_in
+from baechi.torch.trace.segments import Segment
+
+Call = Callable[[Node, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+# Runs a block: what it is, what computes it from its arguments, and these.
+RunBlock = Callable[[Segment, Callable[..., tuple[Any, ...]], list[Any]], Sequence[Any]]
+
+
+class _Interpreter:
+    """Runs nodes one by one."""
+
+    def __init__(
+        self,
+        graph: ExportedGraph,
+        weights: Mapping[str, torch.Tensor],
+        device: torch.device,
+        call: Call,
+        made: Callable[[Node, Any], None] | None,
+    ) -> None:
+        self._graph = graph
+        self._weights = weights
+        self._device = device
+        self._call = call
+        self._made = made
+
+    def value(self, node: Node, values: Mapping[int, Any], inputs: Sequence[Any]) -> Any:
+        """Return the value of a node."""
+        if node.kind == "weight":
+            value = self._weights[node.target]
+        elif node.kind == "constant":
+            value = node.target.to(self._device)
+        elif node.kind == "input":
+            value = inputs[node.target]
+        else:
+            args = self._real(node.args, values)
+            kwargs = {k: self._real(v, values) for k, v in node.kwargs.items()}
+            kwargs.pop("pin_memory", None)
+            plain = node.is_host or node.part_of is not None
+            with contextlib.ExitStack() as stack:
+                for context in node.contexts:
+                    stack.enter_context(context(self._device))
+                run = node.target if plain else functools.partial(self._call, node, node.target)
+                value = run(*args, **kwargs) if plain else run(args, kwargs)
+        if self._made is not None:
+            self._made(node, value)
+        return value
+
+    def _real(self, value: Any, values: Mapping[int, Any]) -> Any:
+        if isinstance(value, Ref):
+            return values[value.node]
+        if isinstance(value, torch.device):
+            return self._device
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._real(v, values) for v in value)
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return slice(*(self._real(part, values) for part in parts))
+        return value
+
+    def inside(self, segment: Segment, *taken: Any) -> tuple[Any, ...]:
+        """Run a block from what it reads to what it makes."""
+        values = dict(zip(segment.reads, taken, strict=True))
+        nodes = [self._graph.nodes[n] for n in segment.nodes]
+        last = {read: node.index for node in nodes for read in node.reads}
+        for node in nodes:
+            for read in node.reads:
+                if read not in values:  # a weight or a constant
+                    values[read] = self.value(self._graph.nodes[read], values, ())
+            values[node.index] = self.value(node, values, ())
+            for read in node.reads:
+                if last[read] == node.index and read not in segment.makes:
+                    values.pop(read, None)
+        return tuple(values[m] for m in segment.makes)
 
 
 def interpreted(
@@ -17,10 +91,12 @@ def interpreted(
     weights: Mapping[str, torch.Tensor],
     device: torch.device,
     inputs: list[torch.Tensor],
-    call: Callable[[Node, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
+    call: Call,
     *,
     order: Sequence[int] | None = None,
     made: Callable[[Node, Any], None] | None = None,
+    blocks: Blocks | None = None,
+    block: RunBlock | None = None,
 ) -> list[torch.Tensor]:
     """Run the graph on one device.
 
@@ -32,47 +108,33 @@ def interpreted(
         call: Runs a call.
         order: Of the nodes; by default that of the program.
         made: Is told of the value of every node.
+        blocks: Calls that run as one, and are side by side in that order.
+        block: Runs one of these.
 
     """
+    blocks = blocks or Blocks()
     values: dict[int, Any] = {}
     left = {n: len(users) for n, users in graph.users.items()}
-
-    def real(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return values[value.node]
-        if isinstance(value, torch.device):
-            return device
-        if isinstance(value, (list, tuple)):
-            return type(value)(real(v) for v in value)
-        if isinstance(value, slice):
-            return slice(real(value.start), real(value.stop), real(value.step))
-        return value
-
+    interpreter = _Interpreter(graph, weights, device, call, made)
+    over: set[int] = set()  # nodes of blocks that ran
     for index in range(len(graph.nodes)) if order is None else order:
-        node = graph.nodes[index]
-        if node.kind == "weight":
-            values[node.index] = weights[node.target]
-        elif node.kind == "constant":
-            values[node.index] = node.target.to(device)
-        elif node.kind == "input":
-            values[node.index] = inputs[node.target]
+        node, segment = graph.nodes[index], blocks.segments.get(index)
+        if index in over:
+            continue
+        if segment is None:
+            values[index] = interpreter.value(node, values, inputs)
+            nodes: Sequence[int] = (index,)
         else:
-            args, kwargs = real(node.args), {k: real(v) for k, v in node.kwargs.items()}
-            kwargs.pop("pin_memory", None)
-            plain = node.is_host or node.part_of is not None
-            with contextlib.ExitStack() as stack:
-                for context in node.contexts:
-                    stack.enter_context(context(device))
-                values[node.index] = (
-                    node.target(*args, **kwargs) if plain else call(node, node.target, args, kwargs)
-                )
-            del args, kwargs
-        if made is not None:
-            made(node, values[node.index])
-        for read in set(refs_in((node.args, node.kwargs))):
-            left[read] -= 1
-            if left[read] == 0 and read not in graph.outputs:
-                del values[read]
-    outputs = [values[o] for o in graph.outputs]
-    values.clear()  # `real` refers to itself, and would keep them until they are collected
-    return outputs
+            assert block is not None
+            run = functools.partial(interpreter.inside, segment)
+            found = block(segment, run, [values[read] for read in segment.reads])
+            values.update(zip(segment.makes, found, strict=True))
+            nodes = segment.nodes
+            over.update(nodes)
+            del found
+        for n in nodes:
+            for read in set(refs_in((graph.nodes[n].args, graph.nodes[n].kwargs))):
+                left[read] -= 1
+                if left[read] == 0 and read not in graph.outputs:
+                    values.pop(read, None)
+    return [values[o] for o in graph.outputs]

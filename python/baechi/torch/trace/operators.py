@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,12 +18,17 @@ from torch import nn
 from baechi._core import InputError
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
+from baechi.torch.base.runs_again import Operation
+from baechi.torch.base.second_runs import run_first
 from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.recomputed import RecordedRuns
 from baechi.torch.record.recorded_step import Capture, Op, rounded
 from baechi.torch.record.recorder import Recorder, recorder_of
+from baechi.torch.trace.blocks import Blocks
 from baechi.torch.trace.exported import Exported, structure_of
 from baechi.torch.trace.graph import Node, NotExportedError
 from baechi.torch.trace.interpreted import interpreted
+from baechi.torch.trace.segments import Segment
 from baechi.torch.weights.homes import weight_of
 
 
@@ -67,11 +72,18 @@ class OperatorRecorder(Recorder):
     """Records a step of a model with the calls of its graph as operators."""
 
     def __init__(
-        self, model: nn.Module, exported: Exported, order: Sequence[int] | None = None
+        self,
+        model: nn.Module,
+        exported: Exported,
+        order: Sequence[int] | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         super().__init__(model, lambda _path, _module: False)
         self._exported = exported
         self._order = order
+        self._blocks = blocks or Blocks()
+        self._second = _RunsOfBlocks(self)
+        self._sources: dict[int, Any] = {}  # what will make values again
 
     def run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the graph in the place of the model's code."""
@@ -79,13 +91,43 @@ class OperatorRecorder(Recorder):
         self.entered(self.root, args, kwargs)
         self._state.paused = True  # every call is an operator already
         try:
-            how = {"order": self._order, "made": self._value}
+            how: dict[str, Any] = {"order": self._order, "made": self._value}
+            how |= {"blocks": self._blocks, "block": self._run_block}
             return run_graph(self.model, self._exported, args, kwargs, self._call, **how)
         finally:
             self._state.paused = False
+            self._sources.clear()
+
+    def _run_block(
+        self, segment: Segment, inside: Callable[..., Any], taken: list[Any]
+    ) -> Sequence[Any]:
+        """Run calls as one, and again in the backward where that is planned."""
+        again, second = segment.index in self._blocks.repeated, self._second
+        sources = [self._sources.get(read) for read in segment.reads]
+        known = {id(v): s for v, s in zip(taken, sources, strict=True) if s is not None}
+        first = len(self.ops)
+        operation = Operation(self._exported.graph.nodes[segment.nodes[0]].key, inside, None)
+        made: Sequence[Any]
+        made, run = run_first(second, operation, tuple(taken), {}, None, known, again=again)
+        second.note_held(self.ops[first:])
+        if run is not None:
+            self._sources.update(zip(segment.makes, run.outputs_of(made), strict=True))
+        return made
+
+    def note_kept(self, tensor: torch.Tensor, kept: torch.Tensor, ops: Sequence[Op]) -> None:
+        """Note that operators keep a tensor that they read, for their second run."""
+        if self._weight_name(tensor) is not None or not ops:
+            return
+        number = self.tensor_of(tensor, None)
+        op = next((op for op in ops if number in op.reads), ops[0])
+        if number not in op.saved:
+            op.saved.append(number)
+        self._watched(op, number, kept)
 
     def _value(self, node: Node, value: Any) -> None:
         """Note which storages a node's value is made of."""
+        if self.again.handing:
+            return  # it is known of the first run
         parts = self.values[node.index] = []
         for tensor in tensors_in(value):
             known = None if self._weight_name(tensor) else self.tensor_of(tensor, None)
@@ -94,16 +136,50 @@ class OperatorRecorder(Recorder):
     def _call(
         self, node: Node, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
+        if self.again.handing:
+            return self.again.run(node.key, target, args, kwargs)
         with self._running(Op(node.key, kind_of(node), None), args, kwargs):
             return self._finish(target(*args, **kwargs), args, kwargs)
 
 
+class _RunsOfBlocks(RecordedRuns):
+    """Records second runs of blocks; the calls in them are the operators."""
+
+    def __init__(self, recorder: OperatorRecorder) -> None:
+        super().__init__(recorder)
+        self._recorder = recorder
+        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.hold = self._held_for_later
+
+    def compute_again(
+        self,
+        key: str,  # noqa: ARG002
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        _: Any,
+    ) -> Any:
+        """Run the calls of a block again."""
+        return call(*args, **kwargs)
+
+    def _held_for_later(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._held.append((tensor, tensor.data))
+        return self._held[-1][1]
+
+    def note_held(self, ops: Sequence[Op]) -> None:
+        """Note what a block holds for its second run; `ops`: its calls."""
+        for tensor, kept in self._held:
+            self._recorder.note_kept(tensor, kept, ops)
+        self._held.clear()
+
+
 @dataclass(frozen=True)
 class InOrder:
-    """A graph whose calls are recorded in another order than that of the program."""
+    """A graph whose calls are recorded in another order, or run again in the backward."""
 
     exported: Exported
     order: Sequence[int]  # of the nodes
+    blocks: Blocks = field(default_factory=Blocks)  # that run as one
 
 
 @recorder_of.register
@@ -113,7 +189,7 @@ def _recorder_of_graph(units: Exported, model: nn.Module) -> Recorder:
 
 @recorder_of.register
 def _recorder_in_order(units: InOrder, model: nn.Module) -> Recorder:
-    return OperatorRecorder(model, units.exported, units.order)
+    return OperatorRecorder(model, units.exported, units.order, units.blocks)
 
 
 class OperatorWatcher(Interceptor):

@@ -7,13 +7,14 @@ the model, of another mode or of other arguments, follows it by what its calls a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from baechi.torch.record.recorded_step import Capture
+from baechi.torch.trace.blocks import blocks_in
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import ExportedGraph, Node
 from baechi.torch.trace.operators import module_devices
@@ -30,11 +31,12 @@ class Operators:
 
     def by_call(self) -> dict[tuple[str | None, str, int], int]:
         """Return the devices by what also names an operator in a graph of another mode."""
-        return {
-            name: self.device_of[node.key]
-            for name, node in named_calls(self.graph.graph.nodes)
-            if node.key in self.device_of
-        }
+        return {name: self.device_of[key] for name, key in self.keys_by_call().items()}
+
+    def keys_by_call(self) -> dict[tuple[str | None, str, int], str]:
+        """Return the keys of the operators by the same."""
+        nodes = self.graph.graph.nodes
+        return {name: n.key for name, n in named_calls(nodes) if n.key in self.device_of}
 
 
 def named_calls(nodes: list[Node]) -> list[tuple[tuple[str | None, str, int], Node]]:
@@ -59,14 +61,55 @@ class GraphPlacement:
     push: bool = True  # a tensor leaves as soon as it is made, unless from or to the CPU
     starts: Mapping[str, int] | None = None  # planned, by key; None: the order of the program
     physical: Sequence[Any] = ()  # of the devices; for random generators
+    again: Collection[str] = ()  # planned operators that run again in the backward
 
     def __post_init__(self) -> None:
         self._by_call = {} if self.operators is None else self.operators.by_call()
+        self._keys = {} if self.operators is None else self.operators.keys_by_call()
 
-    def scheduled(self, graph: ExportedGraph, weights: Mapping[str, int]) -> Schedule:
-        """Return the steps of a graph; `weights`: the device of each that it names."""
+    def scheduled(
+        self, graph: ExportedGraph, weights: Mapping[str, int], *, trains: bool = True
+    ) -> Schedule:
+        """Return the steps of a graph.
+
+        Args:
+            graph: The nodes.
+            weights: The device of each that it names.
+            trains: There is a backward behind it, where operators may run again.
+
+        Raises:
+            NotExportedError: One of those cannot in this graph.
+
+        """
         devices = devices_of(graph, weights, self._planned(graph))
-        return scheduled(graph, devices, self._order(graph, devices), early=self._early(devices))
+        order, blocks = self._order(graph, devices), None
+        if self.again and trains:
+            blocks, order = blocks_in(
+                graph,
+                devices,
+                self._operator_in(graph),
+                self.again,
+                order,
+                self._generator_on(devices),
+            )
+        return scheduled(graph, devices, order, early=self._early(devices), blocks=blocks)
+
+    def _operator_in(self, graph: ExportedGraph) -> Callable[[Node], str | None]:
+        """Return what says which planned operator a call is a part of."""
+        if self.operators is None:
+            known = self.device_of.keys()
+            return lambda node: node.owner if node.owner in known else None
+        names = {node.index: name for name, node in named_calls(graph.nodes)}
+        return lambda node: self._keys.get(names[node.index])
+
+    def _generator_on(self, devices: list[int | None]) -> Callable[[Node], Any]:
+        """Return what says whose random numbers a call draws."""
+
+        def generator(node: Node) -> Any:
+            where = devices[node.index]
+            return None if where is None or not self.physical else self.physical[where]
+
+        return generator
 
     def _early(self, devices: list[int | None]) -> set[int]:
         """Return the devices that send and receive early: a copy from or to the CPU holds it up."""
@@ -95,11 +138,7 @@ class GraphPlacement:
         def start_of(node: Node) -> int | None:
             return starts.get(node.key, starts.get(node.owner or ""))
 
-        def generator(node: Node) -> Any:
-            where = devices[node.index]
-            return None if where is None else self.physical[where]
-
-        return planned_order(graph, start_of, generator)
+        return planned_order(graph, start_of, self._generator_on(devices))
 
 
 def weights_in(

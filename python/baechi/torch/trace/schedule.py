@@ -10,11 +10,13 @@ of that is known before the step runs.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from baechi.torch.trace.blocks import Blocks
 from baechi.torch.trace.graph import ExportedGraph, Node
+from baechi.torch.trace.segments import Segment
 
 ORDER = "streams+order"  # the mode in which calls keep to the order of the plan
 
@@ -24,6 +26,13 @@ class Run:
     """A call."""
 
     node: int
+
+
+@dataclass(frozen=True)
+class RunBlock:
+    """Calls that run as one: again in the backward, or on what does."""
+
+    segment: Segment
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,20 @@ class Bring:
 class Schedule:
     """The steps of a graph in order, the device of every node, and where each read comes from."""
 
-    steps: list[Run | Send | Wait | Settle | Return | Bring]
+    steps: list[Run | RunBlock | Send | Wait | Settle | Return | Bring]
     devices: list[int | None]  # None: a number, or where the model's arguments are
     copies: dict[tuple[int, int], int]  # (reader, value) -> the version that it reads
+    blocks: Blocks = field(default_factory=Blocks)
+
+    @property
+    def order(self) -> list[int]:
+        """The nodes in the order in which they run."""
+        nodes = (s.segment.nodes if isinstance(s, RunBlock) else (s.node,) for s in self._runs)
+        return [node for some in nodes for node in some]
+
+    @property
+    def _runs(self) -> Iterator[Run | RunBlock]:
+        return (step for step in self.steps if isinstance(step, (Run, RunBlock)))
 
 
 class _Together:
@@ -247,6 +267,7 @@ def scheduled(
     order: Iterable[int],
     *,
     early: Collection[int] = (),
+    blocks: Blocks | None = None,
 ) -> Schedule:
     """Return the steps with the transfers between them.
 
@@ -256,8 +277,10 @@ def scheduled(
         order: The nodes in the order in which they run.
         early: The devices between which values are sent as soon as they are made; between others
             right before the first reader.
+        blocks: Calls that run as one, and are side by side in that order.
 
     """
+    blocks = blocks or Blocks()
     calls = list(order)
     at = {n: i for i, n in enumerate(calls)}
     changes: dict[int, list[int]] = {}
@@ -297,9 +320,16 @@ def scheduled(
             if change is not None and change != position:  # it has waited for its own copy
                 before.setdefault(change, []).insert(0, Settle(read, here, version))
     steps: list[Any] = []
-    for position, n in enumerate(calls):
-        steps += [*before.get(position, ()), Run(n), *behind.get(position, ())]
-    return Schedule(steps, devices, copies)
+    position = 0
+    while position < len(calls):
+        segment = blocks.segments.get(calls[position])
+        end = position + (1 if segment is None else len(segment.nodes))
+        span = range(position, end)
+        steps += [step for p in span for step in before.get(p, ())]
+        steps.append(Run(calls[position]) if segment is None else RunBlock(segment))
+        steps += [step for p in span for step in behind.get(p, ())]
+        position = end
+    return Schedule(steps, devices, copies, blocks)
 
 
 def is_everywhere(graph: ExportedGraph, value: Node) -> bool:

@@ -56,6 +56,8 @@ def segments_of(
     graph: ExportedGraph,
     devices: list[int | None],
     operator_of: Callable[[Node], str | None],
+    *,
+    whole: bool = True,
 ) -> list[Segment]:
     """Return the segments in an order in which they can run.
 
@@ -63,6 +65,7 @@ def segments_of(
         graph: The nodes.
         devices: The device of every node.
         operator_of: The planned operator that a call is a part of.
+        whole: Each runs as one; else it only says what belongs together.
 
     Raises:
         NotExportedError: What must run as one is on several devices.
@@ -76,14 +79,24 @@ def segments_of(
     members: dict[int, list[Node]] = {}
     for node in calls:
         members.setdefault(sets.of(node.index), []).append(node)
-    for nodes in members.values():
-        places = {devices[n.index] for n in nodes if not n.is_host}
-        if len(places) > 1:
-            raise NotExportedError(
-                f"{nodes[0].key} and {nodes[-1].key} are on several devices and must run as one: "
-                "they change the same values in place, or wait for each other"
-            )
-    return [_segment(i, members[root], graph, devices, operator_of) for i, root in enumerate(order)]
+    found = [
+        _segment(i, members[root], graph, devices, operator_of) for i, root in enumerate(order)
+    ]
+    for segment in found if whole else ():
+        check_is_whole(graph, segment, devices)
+    return found
+
+
+def check_is_whole(graph: ExportedGraph, segment: Segment, devices: list[int | None]) -> None:
+    """Raise NotExportedError where what must run as one cannot: it is on several devices."""
+    nodes = [graph.nodes[n] for n in segment.nodes]
+    if len({devices[n.index] for n in nodes if not n.is_host}) > 1:
+        raise NotExportedError(
+            f"{nodes[0].key} and {nodes[-1].key} are on several devices and must run as one: they "
+            "change the same values in place, or wait for each other"
+        )
+    if not _changed_weights(graph, nodes).isdisjoint(_storages(graph, segment.reads)):
+        raise NotExportedError(f"{nodes[0].key} changes a weight on another device")
 
 
 def inseparable(segments: Iterable[Segment]) -> list[list[str]]:
@@ -252,8 +265,6 @@ def _segment(
             elif known.kind != "constant" and read not in inside:
                 reads[read] = None
     changed = _changed_weights(graph, nodes)
-    if any(not changed.isdisjoint(graph.nodes[read].storages) for read in reads):
-        raise NotExportedError(f"{nodes[0].key} changes a weight on another device")
     outputs = set(graph.outputs)
     makes = [
         n.index
