@@ -45,11 +45,9 @@ def training(model: nn.Module, inputs: Any) -> Callable[[], torch.Tensor]:
     return step
 
 
-def train_called(name: str, seed: int, recompute: str = "none") -> Any:
+def train_called(name: str, seed: int) -> Any:
     model, inputs = rank_cases.built(name)
-    options = {"exported": _graphs[name], "recompute": recompute}
-    placed = at_random(model, inputs, None, seed, loss=None, **options)
-    assert bool(placed.plan.recomputed) == (recompute == "all")
+    placed = at_random(model, inputs, None, seed, exported=_graphs[name], loss=None)
     losses = rank_cases.trained(model, training(model, inputs))
     assert placed.transfers > 0
     return losses, own_weights(placed)
@@ -92,6 +90,7 @@ def train_odd_called(seed: int, **options: Any) -> Any:
     x, _ = odd_batch()
     model = odd_model()
     placed = at_random(model, x, None, seed, exported=_graphs["odd"], loss=None, **options)
+    assert bool(placed.plan.recomputed) == ("recompute" in options)
     losses = odd_training(model)
     return losses, own_weights(placed)
 
@@ -278,6 +277,7 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
     }
     cases[f"odd called {world}"] = functools.partial(train_odd_called, world)
     if world == 3:
+        cases["odd called 3 again"] = functools.partial(train_odd_called, 3, recompute="all")
         cases["steps"] = also_steps
     else:
         cases["simulated"] = simulated

@@ -35,7 +35,10 @@ def test_models_train_as_in_one_process(folder: Path, world: int, name: str, see
     same(folder, f"called {name} {seed}", world, model, losses)
 
 
-_OUTSIDE = [("odd called 2", 2), ("odd called 3", 3), ("simulated", 2)]
+_OUTSIDE = [
+    *(("odd called 2", 2), ("odd called 3", 3)),
+    *(("odd called 3 again", 3), ("simulated", 2)),  # the first: operators run a second time
+]
 
 
 @pytest.mark.parametrize(("case", "world"), _OUTSIDE)

@@ -55,6 +55,10 @@ class Recomputed:
         for tensor, op in self._reads:
             if planned and tensor in self._made:
                 users.setdefault(tensor, set()).add(op)
+        spans = self._sent(self._handed_on()) if planned else {}
+        leaves: dict[int, int] = {}  # when what is made again goes to the last device, by tensor
+        for (tensor, _), (start, _) in spans.items():
+            leaves[tensor] = max(leaves.get(tensor, 0), start)
         for tensor, (at, op) in self._made.items():
             size = self._captured.tensors[tensor].bytes
             end = self._freed.get(tensor, self._end)
@@ -62,12 +66,13 @@ class Recomputed:
             if away:
                 mine = [u for u in users[tensor] if self._devices[u] == self._devices[op]]
                 held = max((_until(one, self._end) for one in seen.get(tensor, ())), default=at)
-                end = min(end, max(held, self._kept(tensor, mine)))
+                end = min(end, max(held, self._kept(tensor, mine), leaves.get(tensor, 0)))
             start = at * TICKS + TICKS - 1
             self._hold(self._devices[op], size, start, max(end * TICKS, start + 1))
         self._hold_copies(forward)
-        if planned:
-            self._hold_sent(self._handed_on())
+        for (tensor, device), (start, end) in spans.items():
+            size = self._captured.tensors[tensor].bytes
+            self._hold(device, size, start * TICKS, max(end * TICKS, start * TICKS + 1))
 
     def _handed_on(self) -> dict[int, Again]:
         """Return the planned runs that return what they were given, by tensor.
@@ -82,8 +87,8 @@ class Recomputed:
                     found.setdefault(one.tensor, run)
         return found
 
-    def _hold_sent(self, handed: Mapping[int, Again]) -> None:
-        """Hold what second runs made and others read, of which each device gets one copy.
+    def _sent(self, handed: Mapping[int, Again]) -> dict[tuple[int, str | None], tuple[int, int]]:
+        """Return from when to when a device has what second runs made and it reads: one copy.
 
         What a run only handed on is held where it is, too, behind the end of what held it for that.
         """
@@ -106,9 +111,7 @@ class Recomputed:
                 needed(one.tensor, run.op, run.begin, _until(one, self._end))
         for (tensor, op), at in self._first_reads.items():
             needed(tensor, op, at, self._kept(tensor, [op]))
-        for (tensor, device), (start, end) in spans.items():
-            size = self._captured.tensors[tensor].bytes
-            self._hold(device, size, start * TICKS, max(end * TICKS, start * TICKS + 1))
+        return spans
 
     def _released(self, tensor: int, device: str | None) -> int:
         """Return when what saved a tensor on a device has let go of it."""
