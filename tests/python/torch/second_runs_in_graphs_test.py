@@ -206,7 +206,12 @@ def test_hooks_of_others_on_what_is_kept_have_all_kept() -> None:
     mine = copy.deepcopy(model)
     placed = in_a_graph([], mine, X, ["cpu", "cpu"], seed=1)
     seen: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(1), t)[1], lambda t: t):
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         mine(X).sum().backward()
     model(X).sum().backward()
     assert seen
