@@ -13,6 +13,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
+#include "baechi/plan/planner_options.h"
 
 namespace baechi::cli {
 namespace {
@@ -38,6 +39,9 @@ ExitCode run_guarded(int argc, char** argv) {
   };
   try {
     return run_command_line(argc, argv, cancel_flag);
+  } catch (const OptionError& error) {
+    const std::string option = spelled(find_planner_option(error.option()), Entrance::kCommandLine);
+    return fail(ExitCode::kBadInput, option + ": " + error.reason());
   } catch (const InputError& error) {
     return fail(ExitCode::kBadInput, error.what());
   } catch (const Cancelled&) {

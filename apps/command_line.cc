@@ -151,13 +151,14 @@ void refuse_unknown_option(const CLI::App& app) {
 
 // CLI11 would only say that a subcommand is missing.
 void check_command_name(std::string_view name) {
-  std::string known;
+  std::vector<std::string> known;
   for (const Command& command : all_commands()) {
     if (command.name == name) return;
-    known += (known.empty() ? "" : ", ") + std::string(command.name);
+    known.emplace_back(command.name);
   }
+  const std::string shown = printable(name, 40);
   throw InputError("command line",
-                   "there is no subcommand '" + printable(name, 40) + "', only " + known);
+                   "there is no subcommand '" + shown + "'" + meant_by(shown, known));
 }
 
 // What CLI11 calls required, and how to come by it.
@@ -166,6 +167,9 @@ constexpr std::pair<std::string_view, std::string_view> kNeeded[] = {
     {"plan", "a file, which `baechi place GRAPH --cluster 2x24GiB -o plan.json` writes"},
     {"--cluster", "the devices, such as --cluster 2x24GiB, or a cluster.json"},
     {"--output", "the file to write, such as -o plan.json"},
+    {"output", "the file to write, such as graph.dot, or - for standard output"},
+    {"--objective", "dnnp-latency or dnnp-maxload"},
+    {"--to", "the format, such as --to device-map"},
 };
 
 // CLI11's words, or better ones.

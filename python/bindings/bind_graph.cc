@@ -137,7 +137,9 @@ OpId operator_id(const OpGraph& graph, const nb::object& key) {
   const Py_ssize_t index = PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
   const auto size = static_cast<Py_ssize_t>(graph.num_ops());
-  if (index < -size || index >= size) throw nb::index_error("operator index out of range");
+  if (index < -size || index >= size)
+    throw nb::index_error(
+        ("no operator " + std::to_string(index) + ": there are " + std::to_string(size)).c_str());
   return OpId(static_cast<std::size_t>(index < 0 ? index + size : index));
 }
 
@@ -150,7 +152,9 @@ using Dimensions = std::map<std::string, std::int64_t>;
 ReadOptions read_options(const nb::object& costs, std::optional<std::int64_t> batch,
                          const Dimensions& dimensions = {}) {
   for (const auto& [name, size] : dimensions)
-    if (size < 1) throw InputError("dimension '" + name + "'", "expected a positive number");
+    if (size < 1)
+      throw InputError("dimension '" + name + "'",
+                       "expected a positive number, found " + std::to_string(size));
   ReadOptions options{.costs = model_costs_of(costs, batch), .cancel = nullptr};
   options.costs.dimensions = {dimensions.begin(), dimensions.end()};
   return options;

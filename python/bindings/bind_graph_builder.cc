@@ -127,20 +127,21 @@ void bind_graph_builder(nb::module_& m) {
              std::vector<std::string> after, std::vector<std::string> colocate,
              std::optional<std::string_view> forward, bool backward,
              std::optional<std::string_view> device, bool per_step, bool recompute) {
-            AddedOperator added{.spec = {.name = name,
-                                         .kind = kind,
-                                         .permanent = Bytes(permanent),
-                                         .temporary = Bytes(temporary),
-                                         .backward = backward,
-                                         .pin = device,
-                                         .per_step = per_step,
-                                         .recompute = recompute},
-                                .times = items_of<std::int64_t>(
-                                    times, "times are whole nanoseconds by device kind"),
-                                .outputs = std::move(outputs),
-                                .inputs = std::move(inputs),
-                                .after = std::move(after),
-                                .colocate = std::move(colocate)};
+            AddedOperator added{
+                .spec = {.name = name,
+                         .kind = kind,
+                         .permanent = Bytes(permanent),
+                         .temporary = Bytes(temporary),
+                         .backward = backward,
+                         .pin = device,
+                         .per_step = per_step,
+                         .recompute = recompute},
+                .times = items_of<std::int64_t>(
+                    times, "times are whole nanoseconds from 0 to 2**63 - 1 by device kind"),
+                .outputs = std::move(outputs),
+                .inputs = std::move(inputs),
+                .after = std::move(after),
+                .colocate = std::move(colocate)};
             if (forward.has_value()) added.spec.forward = self.find(*forward);
             return self.add(added).value();
           },

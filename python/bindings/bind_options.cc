@@ -103,7 +103,8 @@ std::vector<Keyword> keywords_of(Taker taker) {
 Asked asked_of(const nb::dict& options, Taker taker, const std::string& who, PlanRequest request,
                std::vector<std::string> others) {
   for (const PlannerOption& option : planner_options())
-    if ((option.takers & taker) != 0) others.emplace_back(option.name);
+    if ((option.takers & taker) != 0 && std::ranges::find(others, option.name) == others.end())
+      others.emplace_back(option.name);
   Asked asked{std::move(request), {}};
   for (const auto [key, value] : options) {
     const auto name = nb::cast<std::string>(key);

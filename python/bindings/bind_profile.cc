@@ -50,12 +50,20 @@ const OperatorProfile* find(const Profile& profile, std::string_view name) {
   return found == profile.operators.end() ? nullptr : &*found;
 }
 
+[[noreturn]] void refuse_costs(const nb::handle& found) {
+  throw nb::type_error(("costs: expected a baechi.Profile, the path of one or KIND=PRESET such as "
+                        "'gpu=rtx3090', or a list of these, found " +
+                        words_of(found))
+                           .c_str());
+}
+
 void add(const nb::handle& item, ModelCosts& costs) {
   if (nb::isinstance<ProfileHandle>(item)) {
     costs.profiles.push_back({"profile", *nb::cast<ProfileHandle>(item).profile});
     return;
   }
   const bool is_text = nb::isinstance<nb::str>(item);
+  if (!is_text && !nb::hasattr(item, "__fspath__")) refuse_costs(item);
   auto text =
       is_text ? nb::cast<std::string>(item) : nb::cast<std::filesystem::path>(item).string();
   if (!is_text && text.find('/') == text.npos) text.insert(0, "./");  // a path, whatever its name
@@ -90,12 +98,15 @@ void bind_operator_profile(nb::module_& m) {
 }  // namespace
 
 ModelCosts model_costs_of(const nb::object& costs, std::optional<std::int64_t> batch) {
-  if (batch.has_value() && *batch < 1) throw InputError("batch", "expected a positive number");
+  if (batch.has_value() && *batch < 1)
+    throw InputError("batch", "expected a positive number, found " + std::to_string(*batch));
   ModelCosts result{.batch = batch, .in_python = true};
   const bool is_one = nb::isinstance<nb::str>(costs) || nb::isinstance<ProfileHandle>(costs) ||
                       nb::hasattr(costs, "__fspath__");
   if (is_one) {
     add(costs, result);
+  } else if (!PySequence_Check(costs.ptr())) {
+    refuse_costs(costs);
   } else {
     for (const nb::handle item : costs) add(item, result);
   }

@@ -94,6 +94,12 @@ void warn_of_profiles(const OpGraph& graph, const ModelCosts& costs);
 MemoryMode memory_mode_of(std::string_view name);
 const char* memory_mode_name(MemoryMode mode);
 
+// Whole numbers as they stand, which may be out of range; the type of everything else.
+inline std::string words_of(nanobind::handle value) {
+  if (PyLong_Check(value.ptr())) return nanobind::repr(value).c_str();
+  return std::string("a value of type ") + nanobind::str(value.type().attr("__name__")).c_str();
+}
+
 // The entries of a mapping in its own order, which is the order of a graph's device kinds. Throws
 // TypeError for a value that is not of type T as it stands.
 template <class T>
@@ -105,8 +111,7 @@ std::vector<std::pair<std::string, T>> items_of(const nanobind::mapping& mapping
     if (!nanobind::try_cast(item[0], entry.first, false) ||
         !nanobind::try_cast(item[1], entry.second, false))
       throw nanobind::type_error((std::string(what) + ", and " + nanobind::repr(item[0]).c_str() +
-                                  " has a " +
-                                  nanobind::str(item[1].type().attr("__name__")).c_str())
+                                  " has " + words_of(item[1]))
                                      .c_str());
     items.push_back(std::move(entry));
   }

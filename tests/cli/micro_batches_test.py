@@ -210,13 +210,19 @@ def test_auto_compares_the_numbers_that_divide_a_mini_batch(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "mini-batch of 8 samples; 2 and 4 do"),
+        (
+            ("--micro-batches", "3", "--mini-batch", "8"),
+            "--micro-batches: 3 does not divide the mini-batch of 8 samples; 2 and 4 do",
+        ),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
-        (("--micro-batches", "2,4"), "mini-batch: missing"),
+        (("--micro-batches", "2,4"), "baechi: --mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
         (("--micro-batches", "many"), "auto or whole numbers from 1 to 4096"),
-        (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
-        (("--method", "pipeline"), "places steps of several micro-batches"),
+        (
+            ("--micro-batches", "4", "--order", "none"),
+            "--order: a step of micro-batches runs in its planned order",
+        ),
+        (("--method", "pipeline"), "--method: 'pipeline' places steps of several micro-batches"),
     ],
 )
 def test_bad_numbers_get_one_line(
@@ -241,12 +247,18 @@ STUDIES = [
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--micro-batches", "3", "--mini-batch", "8"), "mini-batch of 8 samples; 2 and 4 do"),
+        (
+            ("--micro-batches", "3", "--mini-batch", "8"),
+            "--micro-batches: 3 does not divide the mini-batch of 8 samples; 2 and 4 do",
+        ),
         (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
-        (("--micro-batches", "2,4"), "mini-batch: missing"),
+        (("--micro-batches", "2,4"), "baechi: --mini-batch: missing"),
         (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
-        (("--micro-batches", "4", "--order", "none"), "runs in its planned order"),
-        (("--method", "pipeline"), "places steps of several micro-batches"),
+        (
+            ("--micro-batches", "4", "--order", "none"),
+            "--order: a step of micro-batches runs in its planned order",
+        ),
+        (("--method", "pipeline"), "--method: 'pipeline' places steps of several micro-batches"),
     ],
 )
 def test_studies_refuse_bad_numbers_in_one_line(

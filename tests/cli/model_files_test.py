@@ -15,7 +15,43 @@ from tests.conftest import Run
 CNN = Path(__file__).parent.parent / "data/onnx/cnn.onnx"
 PROFILE = CNN.with_name("cnn_profile.json")
 TRACE = Path(__file__).parent.parent / "data/chakra/step.et"
+STEP = str(CNN.parents[1] / "tensorflow/cnn_step.pb")
 COSTS = ("--costs", "gpu=rtx2080", "--batch", "5")
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "words"),
+    [
+        ("graph.json", ("--batch", "8"), "--batch has no effect on a graph.json, which has costs"),
+        ("graph.json", ("--dim", "x=8"), "--dim has no effect on a graph.json, which has costs"),
+        ("graph.json", ("--costs", "gpu=t4"), "a preset in --costs has no effect on a graph.json"),
+        ("graph.json", ("--costs", "t4"), "--costs: for which kind of device is the preset?"),
+        ("graph.json", ("--costs", "mine"), "--costs: 'mine' is no file of measured costs, nor"),
+        (STEP, ("--costs", "gpu=t4", "--batch", "8", "--dim", "x=8"), "--batch N is for those"),
+    ],
+)
+def test_costs_without_effect_are_refused(
+    run: Run, tmp_path: Path, file: str, options: tuple[str, ...], words: str
+) -> None:
+    path = tmp_path / file  # of the absolute STEP it is STEP
+    if not path.exists():
+        assert run("generate", "chain", "-o", path).returncode == 0
+    done = run("info", path, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_python_says_it_in_its_own_words(tmp_path: Path) -> None:
+    baechi.generate("chain").save(path := tmp_path / "graph.json")
+    for arguments, words in (
+        ({"batch": 8}, "batch= has no effect on a graph.json"),
+        ({"dimensions": {"x": 8}}, "dimensions= has no effect on a graph.json"),
+        ({"costs": "gpu=t4"}, "a preset in costs= has no effect on a graph.json"),
+        ({"costs": "mine"}, "^costs: 'mine' is no file of measured costs"),
+    ):
+        with pytest.raises(baechi.InputError, match=words):
+            baechi.Graph.load(path, **arguments)
 
 
 def test_a_placed_onnx_model_is_the_model_with_devices(run: Run, tmp_path: Path) -> None:

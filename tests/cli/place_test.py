@@ -154,6 +154,12 @@ def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> No
     )
 
 
+@pytest.mark.parametrize("line", ["2x1GiB+", "+2x1GiB", "1x1GiB++1x2GiB", "+"])
+def test_a_plus_has_devices_on_both_sides(run: Run, graph: Path, line: str) -> None:
+    done = run("place", graph, "-c", line)
+    assert_refused(done, f"cluster '{line}': a '+' has devices on both sides")
+
+
 def test_an_objective_refuses_options_that_it_does_not_take(run: Run, graph: Path) -> None:
     objective = ["--objective", "dnnp-latency"]
     for option, value in (("--threads", "2"), ("--method", "m-etf"), ("--lp", "exact")):
@@ -186,7 +192,7 @@ def test_the_log_of_improvements_ends_with_the_plan(run: Run, graph: Path, tmp_p
         (row["step"], row["method"]) for row in rows
     ]
     for more in (["--micro-batches", "2"], ["--recompute", "auto"]):
-        assert_refused(run(*command, paths[1], "--improvements", *more), "improvements: ")
+        assert_refused(run(*command, paths[1], "--improvements", *more), "--improvements: ")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -141,6 +141,26 @@ def test_arrays_say_what_they_must_hold() -> None:
         baechi.graph_from_arrays(["a"], {"gpu": numpy.array([1.5])})
 
 
+@pytest.mark.parametrize(("costs", "found"), [(3, "3"), (["gpu=t4", 3.5], "a value of type float")])
+def test_costs_of_another_type_are_named(costs: Any, found: str) -> None:
+    with pytest.raises(TypeError, match=f"^costs: expected a baechi.Profile, .*, found {found}$"):
+        baechi.Graph.load("graph.json", costs=costs)
+
+
+def test_an_operator_number_is_told_with_their_count() -> None:
+    with pytest.raises(IndexError, match=r"^no operator 99: there are [0-9]+$"):
+        graph()[99]
+
+
+def test_times_out_of_range_are_told_with_the_range() -> None:
+    builder = baechi.GraphBuilder()
+    wanted = r"^times are whole nanoseconds from 0 to 2\*\*63 - 1 by device kind, and 'gpu' has "
+    with pytest.raises(TypeError, match=wanted + str(2**70)):
+        builder.add("x", {"gpu": 2**70})
+    with pytest.raises(TypeError, match=wanted + "a value of type float"):
+        builder.add("x", {"gpu": 1.5})  # type: ignore[dict-item]
+
+
 def bound() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield all that the core binds, by what it is called; methods with an argument for `self`."""
     for name, member in vars(baechi._core).items():
@@ -172,7 +192,7 @@ def test_whatever_the_core_binds_answers_in_words() -> None:
 def test_what_the_core_raises_itself_stays_as_it_is() -> None:
     with pytest.raises(baechi.InputError, match="unknown graph 'nothing'"):
         baechi.generate("nothing")
-    with pytest.raises(TypeError, match="by device kind, and 'gpu' has a float"):
+    with pytest.raises(TypeError, match="by device kind, and 'gpu' has a value of type float"):
         baechi.GraphBuilder().add("a", {"gpu": 1.5})  # type: ignore[dict-item]
 
 

@@ -52,6 +52,10 @@ class StepRequest:
         self.asked = asked
         self.targets = targets
         check_loss(loss, *(() if targets is None else ("targets",)))
+        if targets is not None and loss is None:
+            raise InputError(
+                "targets is for loss=: give the function of what the model returns and the targets"
+            )
         self.is_of_calls = micro_batches is None  # over ranks, where the caller has the loss
         if self.is_of_calls:
             if targets is not None:

@@ -33,9 +33,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t mo
 
 std::size_t most_edits(std::string_view name) { return std::max<std::size_t>(2, name.size() / 3); }
 
-std::string unknown_option(const std::string& who, const std::string& name,
-                           const std::vector<std::string>& known) {
-  std::string text = who + " has no option " + in_quotes(name);
+std::string meant_by(const std::string& name, const std::vector<std::string>& known) {
   const std::string* nearest = nullptr;
   std::size_t least = most_edits(name) + 1;
   std::string all;
@@ -44,8 +42,12 @@ std::string unknown_option(const std::string& who, const std::string& name,
     if (const std::size_t edits = edit_distance(name, other, least); edits < least)
       nearest = &other, least = edits;
   }
-  if (nearest != nullptr) return text + "; did you mean " + in_quotes(*nearest) + "?";
-  return text + "; there are " + all;
+  return nearest != nullptr ? "; did you mean " + in_quotes(*nearest) + "?" : "; there are " + all;
+}
+
+std::string unknown_option(const std::string& who, const std::string& name,
+                           const std::vector<std::string>& known) {
+  return who + " has no option " + in_quotes(name) + meant_by(name, known);
 }
 
 }  // namespace baechi

@@ -17,6 +17,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t mo
 // So many edits still make a slip of the finger.
 std::size_t most_edits(std::string_view name);
 
+// "; did you mean 'NEAR'?", or "; there are " and the known names when none is near.
+std::string meant_by(const std::string& name, const std::vector<std::string>& known);
+
 // "WHO has no option 'NAME'; did you mean 'NEAR'?", or what there is when nothing is near.
 std::string unknown_option(const std::string& who, const std::string& name,
                            const std::vector<std::string>& known);

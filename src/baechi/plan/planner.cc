@@ -239,8 +239,8 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
   check_ranges(request);
   if (places_in_stages(request.method))
-    throw InputError("method", in_quotes(request.method) +
-                                   " places steps of several micro-batches, and this is one");
+    throw OptionError("method", in_quotes(request.method) +
+                                    " places steps of several micro-batches, and this is one");
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return with_suggestions(costs, request,

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/base/error.h"
 #include "baechi/place/placer.h"
 #include "baechi/plan/planner.h"
 
@@ -68,6 +69,19 @@ std::string command_line_names(const PlannerOption& option);  // "-m,--method"
 // How a user writes the option's name: "--lp-threshold" or "lp_threshold".
 enum class Entrance : std::uint8_t { kCommandLine, kPython };
 std::string spelled(const PlannerOption& option, Entrance entrance);
+
+// What a request asks for cannot be. what() spells the option as Python does; the command line
+// spells it anew.
+class OptionError : public InputError {
+ public:
+  OptionError(const char* option, const std::string& reason)
+      : InputError(option, reason), option_(option), reason_(reason) {}
+  const std::string& option() const { return option_; }  // as in planner_options()
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string option_, reason_;
+};
 
 // "a whole number from 1 to 1024", "one of none, colocate or all".
 std::string expected(const PlannerOption& option);

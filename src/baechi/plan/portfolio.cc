@@ -11,6 +11,7 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/canonical_costs.h"
 #include "baechi/plan/improvements.h"
+#include "baechi/plan/planner_options.h"
 #include "baechi/plan/refine.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/search_on.h"
@@ -345,7 +346,7 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   if (!recipe.has_value()) {
     const PlacerEntry& placer = find_placer(request.method);
     if (placer.needs_expert && request.place.expert == nullptr)
-      throw InputError("expert", "method " + request.method + " needs a placement to follow");
+      throw OptionError("expert", "method " + request.method + " needs a placement to follow");
     Portfolio portfolio(costs, units, {costs, units}, request);
     portfolio.place(placer);
     return portfolio.take();

@@ -17,6 +17,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/budget.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/recompute_search.h"
 #include "baechi/schedule/execution_order.h"
@@ -330,7 +331,7 @@ std::string why_no_recompute(const PlanRequest& request) {
 void check_recompute(const PlanRequest& request) {
   if (request.recompute == Recompute::kNone) return;
   if (const std::string why = why_no_recompute(request); !why.empty())
-    throw InputError("recompute", why);
+    throw OptionError("recompute", why);
 }
 
 Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,

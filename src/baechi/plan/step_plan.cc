@@ -50,28 +50,28 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
       request.micro_batches.value_or(std::vector<std::uint32_t>{1});
   if (!request.mini_batch.has_value()) {
     if (numbers.size() != 1)
-      throw InputError("mini-batch",
-                       "missing; several numbers of micro-batches are compared by the step of one "
-                       "mini-batch: give the number of its samples");
+      throw OptionError("mini_batch",
+                        "missing; several numbers of micro-batches are compared by the step of one "
+                        "mini-batch: give the number of its samples");
     if (sizes.size() > 1)
-      throw InputError("mini-batch", "graphs at several batch sizes need a mini-batch to divide");
+      throw OptionError("mini_batch", "graphs at several batch sizes need a mini-batch to divide");
     return numbers;
   }
   const std::int64_t batch = *request.mini_batch;
   for (const std::uint32_t number : numbers)
     if (batch % number != 0)
-      throw InputError("micro-batches",
-                       std::to_string(number) + " does not divide the mini-batch of " +
-                           std::to_string(batch) + " samples; " + divisors_around(batch, number));
+      throw OptionError("micro_batches",
+                        std::to_string(number) + " does not divide the mini-batch of " +
+                            std::to_string(batch) + " samples; " + divisors_around(batch, number));
   if (!numbers.empty()) {
     std::ranges::sort(numbers);
     return numbers;
   }
   if (sizes.size() == 1)
-    throw InputError("micro-batches",
-                     "auto compares micro-batches of several sizes, and there are costs for one "
-                     "only: give the graph at two or more batch sizes (sizes), or the numbers to "
-                     "compare, such as 1,2,4");
+    throw OptionError("micro_batches",
+                      "auto compares micro-batches of several sizes, and there are costs for one "
+                      "only: give the graph at two or more batch sizes (sizes), or the numbers to "
+                      "compare, such as 1,2,4");
   check_sizes_of_one(sizes);
   std::int64_t least = *sizes.front().batch_size(), most = least;
   for (const OpGraph& graph : sizes) {
@@ -82,10 +82,10 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
     if (batch % number == 0 && batch / number >= least && batch / number <= most)
       numbers.push_back(static_cast<std::uint32_t>(number));
   if (numbers.empty())
-    throw InputError("mini-batch", "no micro-batch of " + std::to_string(batch) +
-                                       " samples is within the batch sizes that there are costs "
-                                       "for, " +
-                                       std::to_string(least) + " to " + std::to_string(most));
+    throw OptionError("mini_batch", "no micro-batch of " + std::to_string(batch) +
+                                        " samples is within the batch sizes that there are costs "
+                                        "for, " +
+                                        std::to_string(least) + " to " + std::to_string(most));
   return numbers;
 }
 
@@ -248,18 +248,18 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
   check_ranges(request);
   std::vector<std::uint32_t> numbers = numbers_asked(sizes.all(), request);
   if (numbers.back() > 1 && request.robust.has_value())
-    throw InputError("robust", "plans of several micro-batches are compared by their steps alone");
+    throw OptionError("robust", "plans of several micro-batches are compared by their steps alone");
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
-    throw InputError("order", "a step of micro-batches runs in its planned order");
+    throw OptionError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
   if (request.improvements && (numbers.back() > 1 || request.recompute != Recompute::kNone))
-    throw InputError("improvements",
-                     "they are kept of plans of one micro-batch without second runs: leave out "
-                     "improvements, or micro-batches and recompute");
+    throw OptionError("improvements",
+                      "they are kept of plans of one micro-batch without second runs: leave out "
+                      "improvements, or micro-batches and recompute");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
-    throw InputError("method",
-                     in_quotes(request.method) +
-                         " places steps of several micro-batches: say how many there are");
+    throw OptionError("method",
+                      in_quotes(request.method) +
+                          " places steps of several micro-batches: say how many there are");
   return numbers;
 }
 

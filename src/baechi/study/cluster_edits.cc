@@ -33,7 +33,8 @@ std::string free_name(const ClusterSpec& spec, const std::string& like) {
 }
 
 std::int64_t scaled_down(std::int64_t value, Factor factor, const char* quantity) {
-  if (factor.count() < 1) throw InputError(std::string(quantity) + " times nothing is none at all");
+  if (factor.count() < 1)
+    throw InputError(std::string(quantity) + " times 0 is none: give a factor above 0");
   const std::int64_t up = scale_up(value, factor.count(), kFullSpeed.count(), quantity);
   const bool exact = WideInt{up} * kFullSpeed.count() == WideInt{value} * factor.count();
   return std::max<std::int64_t>(1, exact ? up : up - 1);
@@ -48,10 +49,10 @@ bool spans_hosts(const ClusterSpec& spec) {
 }  // namespace
 
 void check_tried_devices(std::size_t count) {
-  if (count == 0) throw InputError("a cluster has at least one device");
+  if (count == 0) throw InputError("devices: a cluster has at least one, not 0");
   if (count > kMostTriedDevices)
-    throw InputError("at most " + std::to_string(kMostTriedDevices) +
-                     " devices can be tried, not " + std::to_string(count));
+    throw InputError("devices: at most " + std::to_string(kMostTriedDevices) +
+                     " can be tried, not " + std::to_string(count));
 }
 
 ClusterSpec with_device_like(ClusterSpec spec, std::size_t like) {

@@ -252,8 +252,14 @@ def test_what_cannot_be_is_said() -> None:
         chain_placed(targets=torch.zeros(3, 8))
     with pytest.raises(ValueError, match="does not take"):
         chain_placed(loss=lambda output: output.sum())
-    with pytest.raises(ValueError, match="only for scalar outputs"):
+    with pytest.raises(ValueError, match=r"^loss: it gives a tensor of shape \(2, 8\), and"):
         chain_placed(loss=lambda output, target: output - target)
+    with pytest.raises(ValueError, match=r"^loss: it gives a float, and"):
+        chain_placed(loss=lambda output, target: 3.0)  # noqa: ARG005
+    with pytest.raises(ValueError, match=r"^loss: it gives a number that no weight has"):
+        chain_placed(loss=lambda output, target: (output - target).sum().detach())
+    with pytest.raises(ValueError, match=r"^targets is for loss=: give the function of what"):
+        chain_placed(loss=None)
     with pytest.raises(ValueError, match="not tier=1"):
         chain_placed(tier=1)
     with pytest.raises(ValueError, match=r"call model.train\(\)"):

@@ -40,6 +40,7 @@ class Unrecorded(nn.Module):
     [
         ({"recompute": "some"}, "recompute is one of none, auto, all, not .some."),
         ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
+        ({"zzz": 1}, r"no option 'zzz'; there are (?!.*recompute.*recompute).*recompute"),
         ({"exported": []}, r"has no option 'exported'(?!; did you mean 'exported')"),
         ({"search": {}}, r"has no option 'search'(?!; did you mean 'search')"),
         ({"to_run": False}, r"has no option 'to_run'(?!; did you mean 'to_run')"),

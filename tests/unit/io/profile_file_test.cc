@@ -62,7 +62,7 @@ TEST_CASE("model costs: presets and profiles, in any order") {
   CHECK_THROWS_AS(costs_of({"gpu=rtx3090", "gpu=t4"}), InputError);
   CHECK_THROWS_AS(costs_of({"no/such=profile.json"}), InputError);
   CHECK_THROWS_WITH_AS(costs_of({"rtx3090"}),
-                       "costs: for which kind of device is the preset? as in gpu=rtx3090",
+                       "--costs: for which kind of device is the preset? as in gpu=rtx3090",
                        InputError);
 }
 

@@ -157,23 +157,23 @@ TEST_CASE("micro-batches: what does not fit says why") {
 
 TEST_CASE("micro-batches: requests that cannot be right are refused in one sentence") {
   CHECK(error_of(sizes({4}), request_for({3}, 16)) ==
-        "micro-batches: 3 does not divide the mini-batch of 16 samples; 2 and 4 do");
+        "micro_batches: 3 does not divide the mini-batch of 16 samples; 2 and 4 do");
   CHECK(error_of(sizes({4}), request_for({32}, 24)) ==
-        "micro-batches: 32 does not divide the mini-batch of 24 samples; 24 does");
+        "micro_batches: 32 does not divide the mini-batch of 24 samples; 24 does");
   CHECK(error_of(sizes({4}), request_for({1, 2})) ==
-        "mini-batch: missing; several numbers of micro-batches are compared by the step of one "
+        "mini_batch: missing; several numbers of micro-batches are compared by the step of one "
         "mini-batch: give the number of its samples");
   CHECK(error_of(sizes({4}), request_for({}, 16)) ==
-        "micro-batches: auto compares micro-batches of several sizes, and there are costs for one "
+        "micro_batches: auto compares micro-batches of several sizes, and there are costs for one "
         "only: give the graph at two or more batch sizes (sizes), or the numbers to compare, "
         "such as 1,2,4");
   CHECK(error_of(sizes({4, 8}), request_for({1}, 16)) ==
         "a micro-batch of 16 samples is outside of the batch sizes that there are costs for, 4 to "
         "8: give the graph at a larger one, too, or take another number of micro-batches");
   CHECK(error_of(sizes({4, 8}), request_for({2})) ==
-        "mini-batch: graphs at several batch sizes need a mini-batch to divide");
+        "mini_batch: graphs at several batch sizes need a mini-batch to divide");
   CHECK(error_of(sizes({4, 8}), request_for({}, 3)) ==
-        "mini-batch: no micro-batch of 3 samples is within the batch sizes that there are costs "
+        "mini_batch: no micro-batch of 3 samples is within the batch sizes that there are costs "
         "for, 4 to 8");
 }
 

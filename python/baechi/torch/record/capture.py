@@ -247,6 +247,7 @@ def record_step(
                 return
             scope = Scope(LOSS, LOSS)
             value = recorder.session(scope, loss, (outputs,), {})
+        _check_is_loss(value)
         recorder.number_end()
         recorder.autograd.watch(value)
         recorder.forwarded()
@@ -258,6 +259,20 @@ def record_step(
         if seen.node is not None:
             number, output = seen.node
             seen.node = (places[number], output) if number in places else None
+
+
+def _check_is_loss(value: Any) -> None:
+    found = f"a {type(value).__name__}"
+    if isinstance(value, torch.Tensor):
+        found = f"a tensor of shape {tuple(value.shape)}"
+        if value.numel() == 1:
+            if value.requires_grad:
+                return
+            found = "a number that no weight has a gradient of"
+    raise InputError(
+        f"loss: it gives {found}, and backward() starts from one number that weights have a "
+        "gradient of, as from output.mean()"
+    )
 
 
 @contextlib.contextmanager

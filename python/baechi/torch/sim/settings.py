@@ -105,6 +105,8 @@ class Settings:
 
 
 def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> None:
+    if not isinstance(link, Link):
+        raise ValueError(f"a link is a sim.Link, such as sim.Link('5us', '10GB/s'), not {link!r}")
     native.latency_ns[source][target] = link.latency_ns()
     native.ns_per_byte[source][target] = link.ns_per_byte()
 

@@ -8,6 +8,7 @@ It has the form that torch.distributed.checkpoint.state_dict gives it: names sta
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -70,6 +71,13 @@ def named_state(model: nn.Module, optimizer: Any, is_here: Callable[[str], bool]
     }
 
 
+def _options_of_all() -> set[str]:
+    """Return what any of PyTorch's optimizers keeps in its groups; schedulers keep more there."""
+    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
+    of_kinds = [inspect.signature(kind) for kind in kinds if issubclass(kind, Optimizer)]
+    return {name for signature in of_kinds for name in signature.parameters}
+
+
 def _check_options(optimizer: Optimizer, given: list[Mapping[str, Any]]) -> None:
     """Raise InputError for the groups of an optimizer of another kind.
 
@@ -80,15 +88,17 @@ def _check_options(optimizer: Optimizer, given: list[Mapping[str, Any]]) -> None
     filled = object.__new__(type(optimizer))
     with contextlib.suppress(Exception):  # of a kind with a __setstate__ that wants more
         filled.__setstate__(state)
+    others = _options_of_all() if type(optimizer).__module__.startswith("torch.optim.") else ()
     for own, group in zip(optimizer.param_groups, groups, strict=True):
         options = [name for name in optimizer.defaults if name in own]
         missing = [repr(name) for name in options if name not in group]
-        if missing:
+        unknown = [repr(name) for name in group if name not in own and name in others]
+        if missing or unknown:
             names = ", ".join(repr(name) for name in group if name != "params")
+            fault = f"needs {missing[0]}" if missing else f"has no {unknown[0]}"
             raise InputError(
-                f"the state is of another kind of optimizer: {type(optimizer).__name__} needs "
-                f"{missing[0]}, and the state has {names}; load it into the kind that it was "
-                "saved of"
+                f"the state is of another kind of optimizer: {type(optimizer).__name__} {fault}, "
+                f"and the state has {names}; load it into the kind that it was saved of"
             )
 
 

@@ -108,7 +108,10 @@ ClusterSpec parse_cluster_line(std::string_view line) {
   std::string_view rest = line;
   do {
     const bool last = rest.find('+') == rest.npos;
-    const DeviceGroup group = parse_group(trim(take_until(rest, '+')));
+    const std::string_view part = trim(take_until(rest, '+'));
+    if (part.empty() && line.find('+') != line.npos)
+      throw_bad_part(line, "a '+' has devices on both sides, such as 2x24GiB+2x8GiB");
+    const DeviceGroup group = parse_group(part);
     if (spec.devices.size() + group.count > kMaxDevices)
       throw_bad_part(line, "more than " + std::to_string(kMaxDevices) + " devices");
     for (std::size_t i = 0; i < group.count; ++i) {

@@ -66,10 +66,13 @@ constexpr std::array<GraphFormat, 6> kFormats{{
     {.name = "TensorFlow GraphDef",
      .known = ".pb, a node comes first",
      .by_bytes = looks_like_graph_def,
+     .estimated = true,
      .read = read_graph_def},
     {.name = "ONNX model",
      .known = "the version of a model comes first",
      .by_bytes = looks_like_onnx,
+     .estimated = true,
+     .named_dimensions = true,
      .read = read_onnx},
     {.name = "Chakra trace",
      .known = ".et, messages with their lengths in front",
@@ -99,6 +102,25 @@ void refuse_saved_model(std::string_view text, const std::string& place) {
         "this is a TensorFlow SavedModel, whose functions are not inlined: in Python, "
         "baechi.tensorflow.capture(FOLDER, signature=...).save(\"step.pb\") writes the "
         "graph to place");
+}
+
+// Costs that would have no effect.
+void refuse_unread(const GraphFormat& format, const std::string& place, const ModelCosts& costs) {
+  const auto refuse = [&](std::string_view option, const std::string& reason) {
+    throw InputError(place, std::string(option) + " has no effect on a " +
+                                std::string(format.name) + ", " + reason);
+  };
+  const std::string own = "which has costs of its own: leave it out";
+  if (!format.estimated && !costs.kinds.empty())
+    refuse(costs.in_python ? "a preset in costs=" : "a preset in --costs", own);
+  if (!format.estimated && costs.batch.has_value())
+    refuse(costs.in_python ? "batch=" : "--batch",
+           own + ", or make the graph for that batch size; what-if scales the costs");
+  if (!format.named_dimensions && !costs.dimensions.empty())
+    refuse(costs.in_python ? "dimensions=" : "--dim",
+           format.estimated ? "whose dimensions have no names: " + batch_to_give(costs.in_python) +
+                                  " is for those that it leaves open"
+                            : own);
 }
 
 // Byte order marks and compressed files are JsonReader's to explain.
@@ -135,7 +157,10 @@ OpGraph parse_graph(std::string_view text, const std::string& place, const ReadO
 
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options) {
   const SourceText source = read_text_file(path);
-  return reading(source.name, [&] { return parse_graph(source.text, source.name, options); });
+  return reading(source.name, [&] {
+    refuse_unread(detect_graph_format(source.text, source.name), source.name, options.costs);
+    return parse_graph(source.text, source.name, options);
+  });
 }
 
 }  // namespace baechi

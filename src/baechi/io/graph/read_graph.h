@@ -31,6 +31,9 @@ struct GraphFormat {
   // document says of itself.
   bool (*by_bytes)(std::string_view text) = nullptr;
   bool (*by_document)(const DocumentKind& document) = nullptr;
+  // What of ReadOptions::costs it reads beside profiles: estimates, with sizes for open dimensions.
+  bool estimated = false;
+  bool named_dimensions = false;
   OpGraph (*read)(std::string_view text, const std::string& place, const ReadOptions& options);
 };
 std::span<const GraphFormat> graph_formats();
@@ -39,6 +42,7 @@ std::string graph_format_names();  // "graph.json, ... or PipeDream graph.txt"
 // Tells the format by the content, not by the file's name. Throws InputError when it is none.
 const GraphFormat& detect_graph_format(std::string_view text, const std::string& place);
 
+// Refuses costs that the file's format has no use for.
 OpGraph read_graph(const std::filesystem::path& path, const ReadOptions& options = {});
 
 // `place` stands for the file name in errors.

@@ -2,6 +2,8 @@
 #include "baechi/io/profile/model_costs.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -33,8 +35,12 @@ void add_presets(const std::string& text, ModelCosts& costs) {
 
 void add_model_costs(const std::string& text, ModelCosts& costs) {
   if (text.find('=') != text.npos && text.find('/') == text.npos) return add_presets(text, costs);
+  const std::string name = costs.in_python ? "costs" : "--costs";
   if (names_a_preset(text))
-    throw InputError("costs", "for which kind of device is the preset? as in gpu=" + text);
+    throw InputError(name, "for which kind of device is the preset? as in gpu=" + text);
+  if (std::error_code unknown; text != "-" && !std::filesystem::exists(text, unknown) && !unknown)
+    throw InputError(
+        name, in_quotes(text) + " is no file of measured costs, nor KIND=PRESET as in gpu=rtx3090");
   SourceText source = read_text_file(text);
   Profile profile = reading(source.name, [&] { return parse_profile(source.text, source.name); });
   costs.profiles.push_back({std::move(source.name), std::move(profile)});

@@ -232,7 +232,7 @@ const ExportFormat& find_export_format(std::string_view name) {
     if (format.name == name) return format;
     known += (known.empty() ? "" : ", ") + std::string(format.name);
   }
-  throw InputError("export", "there is no format '" + std::string(name) + "', only " + known);
+  throw InputError("to", "there is no format '" + std::string(name) + "', only " + known);
 }
 
 }  // namespace baechi

@@ -274,6 +274,7 @@ def test_a_forked_child_is_told_that_it_cannot_use_the_devices(sim: Any) -> None
         ({"communication": "shouting"}, "parallel, sequential, duplex"),
         ({"clock": "sundial"}, "clock is 'real' or 'virtual'"),
         ({"links": {(0, "moon"): None}}, "device numbers or 'host'"),
+        ({"link": "5us,10GB/s"}, r"a link is a sim.Link, such as sim.Link\('5us', '10GB/s'\), not"),
         ({"operator_time": "-1us"}, "is not a duration"),
     ],
 )
