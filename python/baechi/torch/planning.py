@@ -211,6 +211,20 @@ class Planned:
         if asked.tier == 2 or self.choice.mode == ORDER or asked.level == "operator" or given:
             self._trace()
         self.plan = self._find_plan() if asked.plan is None else self._given_plan(asked.plan)
+        self._check_shared()
+
+    def _check_shared(self) -> None:
+        """Say where devices of the cluster need more than the one that they share has."""
+        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
+        small = devices_too_small(most, self.physical_of, together=True)
+        for device, (need, there) in list(small.items())[:1]:
+            names = [name for name, physical in self.physical_of.items() if physical == device]
+            if len(names) > 1:
+                warn(
+                    f"{', '.join(names)} share {device}, which has {there:,} bytes: their peaks "
+                    f"are {need:,} together, so that a step may run out of memory; name a cluster "
+                    "whose devices on it have no more than it has"
+                )
 
     def _trace(self) -> None:
         asked = self._asked

@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch.sim as sim
 import torch
+from baechi.torch import place
 from memory_test import OPTIMIZERS, accumulating_peaks, check, check_close, machine, placed_on
 from torch import nn
 
@@ -120,4 +122,60 @@ def test_sparse_gradients_are_small(
         check(placed, words, "this")
     else:
         check_close(placed.peaks, accumulating_peaks(model, words, "this", 1))
+    placed.restore()
+
+
+class Logits(nn.Module):
+    """Returns its loss, and logits that are larger than all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.middle, self.last = (
+            nn.Embedding(512, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 512),
+        )
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.last(torch.relu(self.middle(self.words(x))))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def _loss_in(out: Any) -> Any:
+    return out["loss"]
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_loop_keeps_what_the_step_before_returned(seed: int, tier: int) -> None:
+    """As `out = model(x)` does until the next call has returned."""
+    torch.manual_seed(3)
+    model, inputs = Logits(), torch.randint(512, (8, 16), device="sim:0")
+    how: dict[str, Any] = {"loss": _loss_in, "method": "random", "seed": seed, "tier": tier}
+    placed = placed_on(3, model, inputs, optimizer="adam", **how)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        for device in range(3):
+            sim.reset_peak_memory_stats(device)
+        out = model(inputs)
+        loss = out["loss"]
+        loss.backward()
+        optimizer.step()
+        measured = [sim.max_memory_allocated(device) for device in range(3)]
+    check_close(placed.peaks, measured)
+    placed.restore()
+
+
+def test_a_plan_without_room_for_the_last_outputs_says_so() -> None:
+    model, inputs = Logits(), torch.randint(512, (8, 16), device="sim:0")
+    how: dict[str, Any] = {"loss": _loss_in, "tier": 1, "optimizer": "adam", "gradients": "freed"}
+    placed = placed_on(3, model, inputs, method="random", seed=1, **how)
+    less = {"gpu:0": placed.peaks["gpu:0"] - 100_000, "gpu:1": 1 << 30, "gpu:2": 1 << 30}
+    plan = placed.plan.with_cluster(placed.plan.cluster.with_capacities(less))
+    placed.restore()
+    with pytest.warns(UserWarning, match=r"let go of it before each forward \(`del out, loss`\)"):
+        placed = place(model, inputs, plan=plan, devices=["sim:0", "sim:1", "sim:2"], **how)
+    assert placed.peaks["gpu:0"] <= less["gpu:0"]
     placed.restore()

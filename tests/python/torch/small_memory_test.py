@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from baechi.torch import place
 from memory_test import SIZES, machine, placed_on
+from torch import nn
 from training_steps import close, train
 
 from models.pytorch import MODELS, loss_of
@@ -76,3 +78,14 @@ def test_a_model_that_fails_on_one_device_trains_the_same_on_four(name: str, per
     }
     assert {device.capacity for device in placed.plan.cluster.devices} == {cap * 97 // 100}
     placed.restore()
+
+
+def test_devices_that_share_an_accelerator_need_no_more_than_it_has() -> None:
+    model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(3)))
+    how: dict[str, Any] = {"optimizer": "none", "method": "random", "seed": 1, "gradients": "freed"}
+    with sim.configured(devices=1, memory="300KiB"):
+        said = r"gpu:0, gpu:1 share sim:0, which has 307,200 bytes: their peaks are [\d,]+ together"
+        with pytest.warns(UserWarning, match=said):
+            place(model, torch.randn(4, 128), "2x280KiB", devices=["sim:0"] * 2, **how).restore()
+    with sim.configured(devices=1, memory="600KiB"):
+        place(model, torch.randn(4, 128), "2x280KiB", devices=["sim:0"] * 2, **how).restore()

@@ -99,16 +99,18 @@ def check_called_with(model: nn.Module, inputs: Any) -> None:
 
 
 def devices_too_small(
-    capacities: dict[str, int], physical: dict[str, torch.device]
+    capacities: dict[str, int], physical: dict[str, torch.device], *, together: bool = False
 ) -> dict[torch.device, tuple[int, int]]:
     """Return the accelerators that have less memory than the cluster says: planned, there.
 
-    Of devices of the cluster that share one, each alone.
+    Of devices of the cluster that share one, each alone, or all of them together.
     """
     planned: dict[torch.device, int] = {}
     for name, device in physical.items():
         if device.type not in ("cpu", "meta"):
-            planned[device] = max(planned.get(device, 0), capacities[name])
+            before = planned.get(device, 0)
+            own = capacities[name]
+            planned[device] = before + own if together else max(before, own)
     result = {}
     for device, size in planned.items():
         total = int(torch.get_device_module(device).mem_get_info(device)[1])

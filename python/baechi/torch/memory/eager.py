@@ -17,6 +17,7 @@ import torch
 from baechi.torch.base import _private
 from baechi.torch.cost.optimizers import OPTIMIZERS
 from baechi.torch.memory.gradients import TICKS, Gradients
+from baechi.torch.memory.outputs import Outputs
 from baechi.torch.memory.recomputed import Recomputed
 from baechi.torch.record.autograd_graph import AutogradNode
 from baechi.torch.record.recorded_step import (
@@ -58,6 +59,7 @@ class StepContext:
     given: int = 0  # bytes of the arguments that the caller holds there
     host: Collection[str] = ()  # those of the devices that are the CPU
     held_gradients: bool = False  # those of the step before are there while the forward runs
+    held_outputs: bool = True  # what that step returned, too, until the model returns again
     # The memory that a device has a share of, as logical devices of one physical device do; the
     # peaks are then those of the memories.
     memory_of: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class StepMemory:
             self._device.append(home if loss else device)
         self._freed = {e: at for at, e in enumerate(captured.trace) if isinstance(e, int)}
         self._changes: dict[str, list[tuple[int, int]]] = {}
-        self._forward_end = self._end
+        self._forward_end = self._returned = self._end
         self._begins = [op.end for op in captured.ops]
         for at, event in enumerate(captured.trace):
             if isinstance(event, KernelRun) and event.backward:
@@ -201,9 +203,16 @@ class StepMemory:
                 for tensor in event.made:
                     made.setdefault(tensor, (self._device[event.op], at))
         forward = {t: where for t, where in made.items() if t not in gradients}
+        outputs = self._outputs(forward)
+        self._returned = outputs.returned_at(self._begins, self._forward_end)
         self._hold_forward(forward)
+        if self._around.held_outputs:
+            self._hold_bytes(self._home, outputs.of_last_step(), 0, self._returned * TICKS + 1)
         if self._captured.again:
             Recomputed(self._captured, self._device, self._hold_bytes).hold(forward)
+
+    def _outputs(self, made: Mapping[int, tuple[str | None, int]]) -> Outputs:
+        return Outputs(self._captured, self._device, self._home, made)
 
     def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
         """Hold what the forward makes; `made`: the device and the event, by tensor."""
@@ -216,6 +225,9 @@ class StepMemory:
         for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
         self._hold_copies_beside(made)
+        for size, until in self._outputs(made).sent_home(self._takers):
+            start, end = self._returned * TICKS, self._end if until is None else until
+            self._hold_bytes(self._home, size, start, max(end * TICKS, start + 1))
 
     def _is_kept(self, tensor: int) -> bool:
         """Whether the model keeps a tensor for its next call."""

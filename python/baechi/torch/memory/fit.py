@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -167,18 +166,30 @@ def planned_for_gradients(
         options: For `place_graph`.
 
     """
-    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
-    for held in turns[:-1]:
-        memory.around = replace(memory.around, held_gradients=held)
-        with contextlib.suppress(DoesNotFit):
+    ways = _ways(memory, cluster, gradients)
+    for held, outputs in ways:
+        memory.around = replace(memory.around, held_gradients=held, held_outputs=outputs)
+        try:
             plan, peaks = planned_within(graph(held), cluster, memory, options)
-            return plan, peaks, "held"
-    held = turns[-1]
-    memory.around = replace(memory.around, held_gradients=held)
-    plan, peaks = planned_within(graph(held), cluster, memory, options)
-    if len(turns) > 1:
-        _warn_of_freed("no plan is found that leaves room")
-    return plan, peaks, "held" if held else "freed"
+        except DoesNotFit:
+            if (held, outputs) == ways[-1]:
+                raise
+            continue
+        _warn_of_freed("no plan is found that leaves room", ways[0], (held, outputs))
+        return plan, peaks, "held" if held else "freed"
+    raise AssertionError  # the last way returned or raised
+
+
+def _ways(memory: Memory, cluster: Cluster, gradients: str) -> list[tuple[bool, bool]]:
+    """Return whether gradients and outputs of the step before are held, in the order to try.
+
+    Outputs of less than a hundredth of the device where the model is called always are.
+    """
+    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
+    returned = sum(tensor.bytes for tensor in memory.captured.tensors if tensor.returned)
+    room = {device.name: device.capacity for device in cluster.devices}
+    large = memory.around.home in room and returned * 100 > room[memory.around.home]
+    return [(held, True) for held in turns] + ([(turns[-1], False)] if large else [])
 
 
 def given_for_gradients(
@@ -192,23 +203,29 @@ def given_for_gradients(
         gradients: One of GRADIENTS; "auto" has them held if the plan has room for them.
 
     """
-    turns = GRADIENTS[gradients] if memory.captured.training else (False,)
-    for held in turns:
-        memory.around = replace(memory.around, held_gradients=held)
+    ways = _ways(memory, plan.cluster, gradients)
+    for held, outputs in ways:
+        memory.around = replace(memory.around, held_gradients=held, held_outputs=outputs)
         by_tier = _peaks_of(memory, plan)
         over = _over(memory, by_tier, plan.cluster)
         if not over:
-            if held != turns[0]:
-                _warn_of_freed("the plan leaves no room")
+            _warn_of_freed("the plan leaves no room", ways[0], (held, outputs))
             return _in_bytes(by_tier), "held" if held else "freed"
     raise DoesNotFit(_run_order(memory, by_tier, over, "the plan that was given"))
 
 
-def _warn_of_freed(why: str) -> None:
-    warn(
-        f"{why} for gradients while a forward runs: with this one, call zero_grad() before each "
-        "forward and do not accumulate gradients (gradients='freed' says that you do so)"
-    )
+def _warn_of_freed(why: str, safe: tuple[bool, bool], way: tuple[bool, bool]) -> None:
+    """Say what a script has to let go of before each forward, where that is not planned for."""
+    if safe[0] and not way[0]:
+        warn(
+            f"{why} for gradients while a forward runs: with this one, call zero_grad() before "
+            "each forward and do not accumulate gradients (gradients='freed' says that you do so)"
+        )
+    if not way[1]:
+        warn(
+            f"{why} for what the step before returned while a forward runs: with this one, let go "
+            "of it before each forward (`del out, loss`)"
+        )
 
 
 def planned_within(

@@ -240,8 +240,7 @@ def record_step(
     ):
         with hooks if training else contextlib.nullcontext():
             outputs = recorder.model(*args, **kwargs)
-            for tensor in tensors_in(outputs):
-                recorder.tensors[recorder.tensor_of(tensor, None)].returned = True
+            recorder.returns(tensors_in(outputs))
             if not training:
                 recorder.finished()
                 return

@@ -71,6 +71,7 @@ class TensorObject:
     kept: list[int] = field(default_factory=list)  # operators whose backward keeps it, or a view
     node: tuple[int, int] | None = None  # of autograd, and which of its outputs it is
     until: int | None = None  # events of the trace before the code let go of it; None: it did not
+    returned: bool = False  # by the model
     reader: int | None = None  # an operator where autograd has taken it in a forward: it is there
 
     @property

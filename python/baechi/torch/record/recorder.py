@@ -12,7 +12,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -368,6 +368,14 @@ class Recorder(Interceptor):
     def tensor_of(self, tensor: torch.Tensor, producer: int | None) -> int:
         """Return the graph's tensor that `tensor` is, or is a view of."""
         return self._storages.tensor_of(tensor, producer)
+
+    def returns(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take note of what the model returns."""
+        for tensor in tensors:
+            self.tensors[self.tensor_of(tensor, None)].returned = True
+            known = self._seen.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                self.seen[known[2]].returned = True
 
     def forwarded(self) -> None:
         """Say that the forward is over: what the dispatcher sees now is the backward."""
