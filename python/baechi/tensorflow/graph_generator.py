@@ -198,6 +198,8 @@ def graph_of(
             with a profile, which knows all sizes.
 
     """
+    if not captured.graph.get_operations():
+        raise InputError("what was captured has no operations: there is nothing to place")
     size = batch or captured.batch
     definition = captured.graph_def
     if captured.function is not None and any(_is_open(t) for t in captured.graph.inputs):

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi._core import InputError, Profile
+from baechi.pipeline import described
 from baechi.tensorflow import _private, versions
 from baechi.tensorflow.captured import Captured
 from baechi.tensorflow.devices import full_name
@@ -56,6 +57,16 @@ def measure(
         InputError: The step cannot be replayed; the message says why.
 
     """
+    if not isinstance(captured, Captured):
+        raise InputError(
+            "captured: expected what baechi.tensorflow.capture(...) returned, found "
+            f"{described(captured)}"
+        )
+    if not isinstance(kinds, Mapping | None):
+        raise InputError(
+            "kinds: expected what to call the kinds of devices, such as {'GPU': 'rtx3090'}, found "
+            f"{described(kinds)}"
+        )
     versions.require_tested()
     if steps < 1 or warmup < 0:
         raise InputError(

@@ -34,6 +34,20 @@ def test_options_are_checked_before_anything_is_traced() -> None:
         one_sentence(error, "threads: expected a whole number from 1 to 1024, found '0'")
 
 
+def test_what_cannot_be_measured_or_placed_is_named() -> None:
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.measure(Linear().step)  # type: ignore[arg-type]
+    one_sentence(error, "captured: expected what baechi.tensorflow.capture(...) returned, found")
+    captured = baechi.tensorflow.capture(Linear().step, SPEC)
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.measure(captured, kinds="gpu")  # type: ignore[arg-type]
+    one_sentence(error, "kinds: expected what to call the kinds of devices", "found str 'gpu'")
+    empty = baechi.tensorflow.capture(tf.Graph(), fetches=[])
+    with pytest.raises(baechi.InputError) as error:
+        baechi.tensorflow.place(empty, cluster="2x1GiB", devices=list(DEVICES.values())[:2])
+    one_sentence(error, "what was captured has no operations")
+
+
 def test_a_plan_of_another_graph_is_refused() -> None:
     module = Linear()
     traced = trace(module.step, SPEC)
