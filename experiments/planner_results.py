@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold ``auto`` against the best of the paper's three methods, and its gap against its budget.
+"""Hold ``auto`` against the best of the paper's methods, its bounds, and what it found before.
 
 ``./do experiments auto --graphs FOLDER`` writes docs/lab/results/auto.md. FOLDER holds graphs of
 others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
@@ -9,10 +9,13 @@ models need no files.
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import baechi
@@ -20,11 +23,11 @@ from experiments.page import in_words, machine
 from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
 PAPER = ("m-topo", "m-etf", "m-sct")
-BUDGETS = (0.1, 1.0, 4.0)
+BUDGETS = (0.1, 1.0, 10.0, 60.0)
+JOBS = 2  # processes; what they find does not depend on how many or how fast
 LINK = "134us,5.701254276GB/s"
 EQUAL = baechi.Cluster("4x64GiB", link=LINK, communication="sequential")
 UNEQUAL = baechi.Cluster("2x64GiB+2x64GiB@0.5", link=LINK, communication="sequential")
@@ -38,16 +41,38 @@ GENERATED: list[tuple[str, dict[str, Any]]] = [
     ("unet", {}),
     ("two-tower", {}),
 ]
+# The model that the goals name, whole training steps, and a large graph.
+FURTHER: list[tuple[str, dict[str, Any], str]] = [
+    ("moe", {}, "4x32GiB"),
+    ("moe", {"training": True}, "8x140GiB"),
+    ("llama", {"training": True}, "4x80GiB"),
+    ("layered", {"operators": 20_000, "seed": 7}, "4x8GiB"),
+]
+# What gets the longest budget, which takes a minute of a core each time.
+LONG = {
+    ("moe", "4x32GiB"),
+    ("PipeDream nasnetamobile", "equal"),
+    ("PipeDream inception_v3", "equal"),
+    ("prototype inception_v3", "equal"),
+}
+BEFORE = Path(__file__).with_name("auto_before.csv")
+TOLERANCE = 0.005  # by which a step may be longer than a goal says
 
-HEAD = f"""# `auto` against the paper's methods
+HEAD = f"""# `auto`: steps, gaps and budgets
 
 `auto` tries all methods and searches on from the best plan (docs/explanation/planner.md). Step
 times in milliseconds; the gap is to the plan's own lower bound. Equal: four devices; unequal: two
-of them at half the speed; both with ample memory, one transfer at a time per device, {LINK}.
-Instances of the dnn-partitioning research are on their own clusters, with our simulator's step
-time.
+of them at half the speed; both with ample memory. All transfers go one at a time per device,
+{LINK}. Instances of the dnn-partitioning research are on their own clusters, with our simulator's
+step time.
 
-{in_words(machine())}; `./do experiments auto --graphs FOLDER`.
+"Before" is the search of 2026-11-22 (`unet` and `two-tower`: 2026-11-24, the same search). With
+60 s only two steps are known from then: 249 ms of `moe` on 4x32GiB, and 400 ms of nasnetamobile. A
+budget is an amount of work, so the steps do not depend on the machine. 60 s were given to
+{len(LONG)} of the instances.
+
+{in_words(machine())}; costs are (a) or those of the instances;
+`./do experiments auto --graphs FOLDER`.
 """
 
 
@@ -61,14 +86,19 @@ class Row:
     winner: str
     auto: dict[float, float] = field(default_factory=dict)  # by budget
     gaps: dict[float, float] = field(default_factory=dict)
+    before: dict[float, float] = field(default_factory=dict)
+
+
+def named(model: str, options: dict[str, Any]) -> str:
+    """Return what the tables call a generated graph."""
+    return " ".join([model, *(f"{key} {value}" for key, value in options.items())])
 
 
 def instances(folder: Path) -> Iterator[tuple[str, baechi.Graph, str, baechi.Cluster]]:
-    """Name, graph and cluster of everything there is."""
+    """Name, graph and cluster of the 47."""
     graphs = []
     for model, options in GENERATED:
-        name = " ".join([model, *(f"{key} {value}" for key, value in options.items())])
-        graphs.append((name, baechi.generate(model, **options)))
+        graphs.append((named(model, options), baechi.generate(model, **options)))
     graphs += [
         (f"prototype {path.name.removesuffix('.json.gz')}", read_graph(path))
         for path in sorted((folder / "paper").glob("*.json.gz"))
@@ -87,6 +117,24 @@ def instances(folder: Path) -> Iterator[tuple[str, baechi.Graph, str, baechi.Clu
         yield name, baechi.Graph.load(path), "its own", baechi.Cluster(str(path))
 
 
+def further() -> Iterator[tuple[str, baechi.Graph, str, baechi.Cluster]]:
+    """Name, graph and cluster of those beside the 47."""
+    for model, options, devices in FURTHER:
+        cluster = baechi.Cluster(devices, link=LINK, communication="sequential")
+        yield named(model, options), baechi.generate(model, **options), devices, cluster
+
+
+def found_before() -> dict[tuple[str, str], dict[float, float]]:
+    """Steps by budget, of each graph on each cluster."""
+    with BEFORE.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["graph"], row["cluster"]): {
+                budget: float(row[f"{budget:g}"]) for budget in BUDGETS if row[f"{budget:g}"]
+            }
+            for row in csv.DictReader(file)
+        }
+
+
 def measure(name: str, graph: baechi.Graph, where: str, cluster: baechi.Cluster) -> Row:
     """Plan one instance in every way."""
     best: tuple[int, str] | None = None
@@ -98,52 +146,127 @@ def measure(name: str, graph: baechi.Graph, where: str, cluster: baechi.Cluster)
         if best is None or plan.makespan_ns < best[0]:
             best = plan.makespan_ns, method
     row = Row(name, where, None if best is None else best[0] / 1e6, "" if best is None else best[1])
-    for budget in BUDGETS:
+    for budget in BUDGETS if (name, where) in LONG else BUDGETS[:-1]:
         plan = baechi.place_graph(graph, cluster, "auto", budget=budget, suggest=False)
         row.auto[budget] = plan.makespan_ns / 1e6
         row.gaps[budget] = plan.gap or 0.0
+        print(f"{name}, {where}: {budget:g} s {row.auto[budget]:.4g}", file=sys.stderr, flush=True)
+    row.before = found_before().get((name, where), {})
     return row
 
 
-def summary(rows: list[Row]) -> str:
-    """Say what the table says."""
-    ratios = [row.auto[1.0] / row.paper for row in rows if row.paper is not None]
-    mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+def measure_numbered(folder: Path, number: int) -> Row:
+    """Plan the instance of that number; graphs do not travel between processes."""
+    every = [*instances(folder), *further()]
+    return measure(*every[number])
+
+
+def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    """Geometric mean of the first over the second."""
+    return math.exp(statistics.fmean(math.log(one / other) for one, other in pairs))
+
+
+def longer(rows: list[Row], budget: float, before: float) -> list[str]:
+    """Say where the step with `budget` is longer than before with another one."""
+    return [
+        f"{row.graph} ({row.cluster}, +{row.auto[budget] / row.before[before] - 1:.1%})"
+        for row in rows
+        if row.auto[budget] > row.before[before] * (1 + TOLERANCE)
+    ]
+
+
+def goals(rows: list[Row], known: list[Row]) -> Iterator[tuple[str, str, bool]]:
+    """Each goal, what was found, and whether that meets it; `known` are the 47."""
+    by_name = {(row.graph, row.cluster): row for row in rows}
+    for key, most in ((("moe", "4x32GiB"), 255.0), (("PipeDream nasnetamobile", "equal"), 405.0)):
+        step = by_name[key].auto[1.0]
+        yield f"{key[0]}, {key[1]}: at most {most:g} ms with 1 s", f"{step:.4g} ms", step <= most
+    ratio = mean_ratio((row.auto[0.1], row.before[1.0]) for row in known)
+    yield "steps with 0.1 s at or below those before with 1 s", f"{ratio - 1:+.1%}", ratio <= 1
+    worse = longer(known, 0.1, 1.0)
+    found = f"{len(worse)}: {', '.join(worse)}" if worse else "none"
+    yield f"none of them longer by more than {TOLERANCE:.1%}", found, not worse
+    gaps = [row.gaps[1.0] for row in known]
+    for name, average, most in (
+        ("median", statistics.median, 0.08),
+        ("mean", statistics.fmean, 0.22),
+    ):
+        gap = average(gaps)
+        yield f"{name} gap with 1 s at most {most:.0%}", f"{gap:.1%}", gap <= most
+
+
+def summary(rows: list[Row], known: list[Row]) -> str:
+    """Say what the tables say."""
+    ratios = [row.auto[1.0] / row.paper for row in known if row.paper is not None]
 
     def gaps(average: Callable[[list[float]], float]) -> str:
         return ", ".join(
-            f"{average([row.gaps[budget] for row in rows]):.1%} with {budget:g} s"
-            for budget in BUDGETS
+            f"{average([row.gaps[budget] for row in known]):.1%} with {budget:g} s"
+            for budget in BUDGETS[:-1]
         )
 
+    def change(budget: float, before: float) -> str:
+        ratio = mean_ratio((row.auto[budget], row.before[before]) for row in known)
+        return f"{ratio - 1:+.1%} with {budget:g} s over {before:g} s before"
+
     worse = sum(ratio > 1 for ratio in ratios)
-    return (
+    mean = mean_ratio((ratio, 1.0) for ratio in ratios)
+    lines = [
         f"With a budget of 1 s `auto` is worse than the best of the three on {worse} of "
         f"{len(ratios)} instances; the geometric mean of its step time over theirs is {mean:.3f}. "
-        f"Gap to the lower bound, median: {gaps(statistics.median)}; mean: "
-        f"{gaps(statistics.fmean)}.\n"
-    )
+        f"Steps, the geometric mean over {len(known)} instances: {change(0.1, 0.1)}, "
+        f"{change(0.1, 1.0)}, {change(1.0, 1.0)}, {change(10.0, 1.0)}. Gap to the lower bound, "
+        f"median: {gaps(statistics.median)}; mean: {gaps(statistics.fmean)}.",
+        "",
+        "| goal | found | |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {goal} | {found} | {'met' if met else 'not met'} |"
+        for goal, found, met in goals(rows, known)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the table's lines."""
+    short = BUDGETS[:2]
+    titles = [
+        "graph",
+        "cluster",
+        "best of the three",
+        "by",
+        *(f"before, {budget:g} s" for budget in short),
+        *(f"{budget:g} s" for budget in BUDGETS),
+        *(f"gap, {budget:g} s" for budget in BUDGETS),
+    ]
+    lines = [f"| {' | '.join(titles)} |", "| --- | --- | ---: | --- |" + " ---: |" * 10]
+
+    def cells(values: dict[float, float], budgets: Iterable[float], form: str) -> list[str]:
+        return [format(values[b], form) if b in values else "-" for b in budgets]
+
+    for row in rows:
+        line = [
+            row.graph,
+            row.cluster,
+            "-" if row.paper is None else f"{row.paper:.4g}",
+            row.winner,
+            *cells(row.before, short, ".4g"),
+            *cells(row.auto, BUDGETS, ".4g"),
+            *cells(row.gaps, BUDGETS, ".1%"),
+        ]
+        lines.append(f"| {' | '.join(line)} |")
+    return lines
+
+
+def text_of(rows: list[Row]) -> str:
+    """Return the page's text: the 47 come first."""
+    known = rows[: len(rows) - len(FURTHER)]
+    return "\n".join([HEAD, summary(rows, known), *table(rows)]) + "\n"
 
 
 def page(folder: Path) -> str:
     """Return the page's text."""
-    rows = []
-    for name, graph, where, cluster in instances(folder):
-        rows.append(measure(name, graph, where, cluster))
-        print(f"{name}, {where}: {rows[-1].auto}", file=sys.stderr)
-    budgets = " | ".join(f"{budget:g} s" for budget in BUDGETS)
-    gaps = " | ".join(f"gap, {budget:g} s" for budget in BUDGETS)
-    lines = [
-        HEAD,
-        summary(rows),
-        f"| graph | cluster | best of the three | by | {budgets} | 1 s / best | {gaps} |",
-        "| --- | --- | ---: | --- |" + " ---: |" * (2 * len(BUDGETS) + 1),
-    ]
-    for row in rows:
-        times = " | ".join(f"{row.auto[budget]:.4g}" for budget in BUDGETS)
-        percent = " | ".join(f"{row.gaps[budget]:.1%}" for budget in BUDGETS)
-        paper = "-" if row.paper is None else f"{row.paper:.4g}"
-        ratio = "-" if row.paper is None else f"{row.auto[1.0] / row.paper:.3f}"
-        cells = [row.graph, row.cluster, paper, row.winner, times, ratio, percent]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    count = sum(1 for _ in instances(folder)) + len(FURTHER)
+    with ProcessPoolExecutor(JOBS) as pool:
+        return text_of(list(pool.map(measure_numbered, [folder] * count, range(count))))

@@ -16,27 +16,31 @@ namespace baechi {
 namespace {
 
 struct Restarted {
-  std::optional<PlacedGraph> placed;
+  std::optional<Restarts::Found> plan = {};
   std::int64_t work = 0;  // that it took
 };
 
-// The first run tells what each of the others will take.
+// The first run tells what each of the others will take. Where there is work for two of what a
+// run takes by a guess, a second one keeps it company.
 template <class Run>  // from a seed to a Restarted
-Restarts restart(const RestartOptions& options, std::int64_t work, const Run& run) {
+Restarts restart(const RestartOptions& options, std::int64_t work, std::int64_t guess,
+                 const Run& run) {
   constexpr std::int64_t kMost = 64;  // runs
-  const std::uint64_t seed = options.place.seed + 1;
-  std::vector<Restarted> found{run(seed)};
+  std::vector<Restarted> found;
+  const auto run_up_to = [&](std::size_t runs) {
+    const std::size_t done = found.size();
+    found.resize(std::max(done, runs));
+    parallel_for(found.size() - done, options.threads, [&](std::size_t i) {
+      if (!options.must_stop()) found[done + i] = run(options.place.seed + 1 + done + i);
+    });
+  };
+  run_up_to(work >= 2 * guess ? 2 : 1);
   const std::int64_t each = std::max<std::int64_t>(found.front().work, 1);
-  const auto runs =
-      static_cast<std::size_t>(std::clamp<std::int64_t>((work + each / 2) / each, 1, kMost));
-  found.resize(runs);
-  parallel_for(runs - 1, options.threads, [&](std::size_t i) {
-    if (!options.must_stop()) found[i + 1] = run(seed + 1 + i);
-  });
+  run_up_to(static_cast<std::size_t>(std::clamp<std::int64_t>((work + each / 2) / each, 1, kMost)));
   Restarts result;
   for (Restarted& one : found) {
     result.work += one.work;
-    if (one.placed.has_value()) result.plans.push_back(*std::move(one.placed));
+    if (one.plan.has_value()) result.plans.push_back(*std::move(one.plan));
   }
   return result;
 }
@@ -66,29 +70,36 @@ std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
 }
 
 Restarts further_partitions(const CostModel& costs, const RestartOptions& options) {
-  if (options.work < guess_of_partition(costs) || options.must_stop()) return {};
-  return restart(options, options.work, [&](std::uint64_t seed) -> Restarted {
+  const std::int64_t guess = guess_of_partition(costs);
+  if (options.work < guess || options.must_stop()) return {};
+  return restart(options, options.work, guess, [&](std::uint64_t seed) -> Restarted {
     PlaceOptions place = options.place;
     place.seed = seed;
     place.cancel = nullptr;
     Partitioned found = partition(costs, place);
     auto* placed = std::get_if<PlacedGraph>(&found.result);
-    if (placed == nullptr) return {std::nullopt, found.work};
-    return {std::move(*placed), found.work};
+    if (placed == nullptr) return {.work = found.work};
+    return {Restarts::Found{std::move(*placed), {}}, found.work};
   });
 }
 
 Restarts further_cuts(const CostModel& costs, const Units& units, const RestartOptions& options) {
   if (options.work < work_over(costs.graph()) || options.must_stop()) return {};
   const DeviceCuts cuts(costs, group_labels(costs.graph()));
-  const std::int64_t work = options.work - cuts.work_of_levels();
+  const std::int64_t work = options.work - cuts.work_of_levels(), guess = cuts.work_of_one();
   // The first one is worth more than its share.
-  if (work < cuts.work_of_one() / 2) return {{}, cuts.work_of_levels()};
-  Restarts found = restart(options, work, [&](std::uint64_t seed) -> Restarted {
+  if (work < guess / 2) return {{}, cuts.work_of_levels()};
+  const bool planned = options.place.order == ExecutionOrder::kPlanned;
+  Restarts found = restart(options, work, guess, [&](std::uint64_t seed) -> Restarted {
     std::optional<DeviceCut> cut = cuts.cut({.seed = seed});
     if (!cut.has_value()) return {};
-    if (cut->over == Bytes(0)) return {std::move(cut->schedule.placed), cut->work};
-    return {repaired(costs, units, cut->schedule.placed, options.place.order), cut->work};
+    std::optional<Time> step;
+    if (planned && cut->over == Bytes(0)) step = cut->schedule.makespan;
+    PlacedGraph& placed = cut->schedule.placed;
+    if (cut->over == Bytes(0)) return {Restarts::Found{std::move(placed), step}, cut->work};
+    std::optional<PlacedGraph> mended = repaired(costs, units, placed, options.place.order);
+    if (!mended.has_value()) return {.work = cut->work};
+    return {Restarts::Found{*std::move(mended), {}}, cut->work};
   });
   found.work += cuts.work_of_levels();
   return found;

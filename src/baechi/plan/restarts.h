@@ -24,8 +24,12 @@ struct RestartOptions {
 };
 
 struct Restarts {
-  std::vector<PlacedGraph> plans;  // some may not fit
-  std::int64_t work = 0;           // that they took
+  struct Found {
+    PlacedGraph placed;        // may not fit
+    std::optional<Time> step;  // where it is known
+  };
+  std::vector<Found> plans;
+  std::int64_t work = 0;  // that they took
 };
 
 // None where one alone would take more than the work.

@@ -72,7 +72,8 @@ class SearchOn {
                                   .place = request_.place,
                                   .threads = request_.threads,
                                   .must_stop = [this] { return budget_.is_over(); }});
-      for (const PlacedGraph& placed : found.plans) offer(placed, by);
+      for (const Restarts::Found& plan : found.plans)
+        if (!plan.step.has_value() || *plan.step < best_.makespan) offer(plan.placed, by);
       const auto all = static_cast<double>(std::max<std::int64_t>(budget_.replays(1), 1));
       spend(part, static_cast<double>(found.work) / all);
     };
