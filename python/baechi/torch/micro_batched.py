@@ -111,6 +111,8 @@ class StepRequest:
 class PlannedStep(Planned):
     """The plan of a step of micro-batches; the recorded step is of one of them."""
 
+    in_steps = True
+
     def __init__(
         self, asked: StepRequest, micro_batches: int, exported: Sequence[Exported] = ()
     ) -> None:

@@ -19,10 +19,11 @@ from baechi.torch.placed import Placed
 from baechi.torch.ranks.caller import RankCaller
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
 from baechi.torch.ranks.processes import Facts, Processes, RankError, digest
+from baechi.torch.ranks.scaling import agree_on
 from baechi.torch.ranks.stepper import RankStepper
 from baechi.torch.ranks.weights import Guard, gathered, gathered_optimizer, sample_of, total_norm
 from baechi.torch.record.capture import call_arguments
-from baechi.torch.run.stepping import StepPlan
+from baechi.torch.run.stepping import StepPlan, check_scaler
 from baechi.torch.weights.checkpoint import check_can_be_written, write, write_beside
 from baechi.torch.weights.homes import named_weights
 from baechi.torch.weights.making import Making
@@ -101,11 +102,17 @@ class PlacedOverRanks(Placed):
         """The rank that has each weight, by name."""
         return {name: rank for name, _, rank in self._owned}
 
-    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+    def step(self, inputs: Any, targets: Any = None, *, scaler: Any = None) -> torch.Tensor:
         """Run this rank's part of a step; gradients are where their weights are."""
-        loss = super().step(inputs, targets)
+        loss = super().step(inputs, targets, scaler=scaler)
         self._stand_for_gradients()
         return loss
+
+    def agree_on(self, scaler: Any) -> Any:
+        """Have a GradScaler skip a step on all ranks where one finds an infinity; return it."""
+        check_scaler(scaler)
+        agree_on(scaler, self._processes)
+        return scaler
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the whole model, on the host of every rank; all ranks call it."""

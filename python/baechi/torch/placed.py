@@ -19,7 +19,7 @@ from baechi.torch.base.mini_batch import cut
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
-from baechi.torch.run.stepping import Stepper, StepPlan
+from baechi.torch.run.stepping import Stepper, StepPlan, check_scaler
 from baechi.torch.run.ways import Choice
 from baechi.torch.trace.exported import export
 from baechi.torch.trace.graph import NotExportedError
@@ -83,7 +83,7 @@ class Placed:
             self.restore()
             raise
 
-    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+    def step(self, inputs: Any, targets: Any = None, *, scaler: Any = None) -> torch.Tensor:
         """Run forward and backward of a mini-batch in the micro-batches that were planned.
 
         Gradients are added to those of the parameters: the mean over the micro-batches.
@@ -91,6 +91,8 @@ class Placed:
         Args:
             inputs: A mini-batch, as example inputs are given, and as many samples.
             targets: What the loss is called with behind the output, as `place` was given them.
+            scaler: A `torch.amp.GradScaler`, whose scale the gradients get, as by
+                `scaler.scale(loss).backward()`. The loss that is returned has none.
 
         Returns:
             The mean of the micro-batches' losses, without a gradient, where it was computed.
@@ -102,7 +104,12 @@ class Placed:
             )
         if not self._active:
             raise InputError("the model is not placed any more: restore() was called")
-        return self._stepper.step(inputs, targets)
+        return self._stepper.step(inputs, targets, scaler)
+
+    def agree_on(self, scaler: Any) -> Any:
+        """Return a GradScaler; over ranks it skips a step on all where one finds an infinity."""
+        check_scaler(scaler)
+        return scaler
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the model; over ranks that of all, on the host of every rank."""

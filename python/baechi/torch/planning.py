@@ -182,6 +182,8 @@ class Planned:
 
     """
 
+    in_steps = False  # whoever runs it switches autocast as it is around the trace
+
     def __init__(self, asked: Request) -> None:
         self._asked = asked
         self.cluster, self.physical_of = _cluster_on(asked)
@@ -236,6 +238,7 @@ class Planned:
             types,
             asked.exported,
             training=self.captured.training,
+            in_steps=self.in_steps,
         )
         graph = self.early.exported
         if graph is not None:

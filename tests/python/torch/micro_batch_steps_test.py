@@ -509,3 +509,111 @@ def test_a_hook_on_a_weight_that_is_read_twice_is_refused() -> None:
         hook.remove()
         placed.step(torch.randn(8, 6))
         placed.restore()
+
+
+def halved_steps(
+    model: nn.Module, step: Callable[[Any], Any], dtype: torch.dtype
+) -> tuple[list[float], list[float], list[torch.Tensor]]:
+    """Return losses, scales and the first gradients; in half precision one step is skipped."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("sim", 2.0**10, enabled=dtype is torch.float16)
+    losses, scales = [], []
+    gradients: list[torch.Tensor] = []
+    for number in range(STEPS):
+        losses.append(step(scaler).item())
+        if number == 1:
+            next(iter(model.parameters())).grad.view(-1)[0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        gradients = gradients or [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        optimizer.zero_grad()
+    return losses, scales, gradients
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_steps_under_autocast_are_those_of_one_device(dtype: torch.dtype) -> None:
+    """Placed and run in one region of it, which keeps what it cast, and placed out of it."""
+    case = ALL["transformer"]
+    with simulated.configured(devices=4, poison=True, memory="1GiB", longest_delay="100us", seed=3):
+        model = built(case).to("sim:0")
+        inputs = map_tensors(lambda t: t.to("sim:0"), case.inputs(8))
+
+        def in_parts(scaler: Any) -> torch.Tensor:
+            losses = []
+            for part in cut(inputs, 4):
+                with torch.autocast("sim", dtype):
+                    loss = loss_like(model(*part)) / 4
+                scaler.scale(loss).backward()
+                losses.append(loss.detach())
+            return torch.stack(losses).sum()
+
+        expected = halved_steps(model, in_parts, dtype)
+        for inside in (True, False):
+            mine, batch = built(case), case.inputs(8)
+            with torch.autocast("sim", dtype, enabled=inside):
+                placed = placed_for(mine, batch, 4, seed=2)
+                if inside:
+                    placed.step(batch)
+                    mine.zero_grad()
+
+            def step(scaler: Any) -> Any:
+                with torch.autocast("sim", dtype):
+                    return placed.step(batch, scaler=scaler)  # noqa: B023
+
+            losses, scales, gradients = halved_steps(mine, step, dtype)
+            placed.restore()
+            assert losses[0] == pytest.approx(expected[0][0], rel=1e-6)
+            if dtype is torch.float16:
+                assert losses == pytest.approx(expected[0], rel=1e-3)
+            assert scales == expected[1]
+            for found, wanted in zip(gradients, expected[2], strict=True):
+                assert (found - wanted).norm() <= 0.02 * wanted.norm() + 1e-5
+
+
+class PartlyWhole(Chain):
+    """Has a layer in the middle that autocast is off for."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layers[0](x))
+        with torch.autocast("cpu", enabled=False):
+            x = self.unread(x.float())
+        return self.layers[3](torch.tanh(x))
+
+
+def test_a_backward_has_the_precision_of_its_forward() -> None:
+    """Autocast is off in it, as behind a region of autocast; to the last bit."""
+    expected = PartlyWhole()
+    with torch.autocast("cpu", torch.bfloat16):
+        placed, x, target = chain_placed(1, model=PartlyWhole())
+        placed.step(x, target)
+        loss = distance(expected(x), target)
+    loss.backward()
+    for mine, other in zip(placed.model.parameters(), expected.parameters(), strict=True):
+        assert (mine.grad is None) == (other.grad is None)
+        assert mine.grad is None or torch.equal(mine.grad, other.grad)
+
+
+def test_what_autocast_and_scalers_cannot_be_is_said() -> None:
+    scaler = torch.amp.GradScaler("cpu", 4.0)
+    scaler.scale(torch.zeros(()))
+    with simulated.configured(devices=4, memory="1GiB"):
+        placed, x, target = chain_placed(cluster="3x1GiB", devices=EXCLUSIVE)
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ValueError, match=r"its devices are of kind 'sim': enter torch.autocast"),
+        ):
+            placed.step(x, target)
+        with pytest.raises(ValueError, match="was used on 'cpu', and the placement is on 'sim'"):
+            placed.step(x, target, scaler=scaler)
+        placed.restore()
+        placed, x, target = chain_placed(cluster="2x1GiB", devices=["cpu", "sim:0"])
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ValueError, match=r"not the same for all kinds of its devices \(cpu: bfl"),
+        ):
+            placed.step(x, target)
+        with pytest.raises(ValueError, match="works on devices of one kind, and the placement has"):
+            placed.step(x, target, scaler=torch.amp.GradScaler("cpu"))
+        placed.step(x, target)
+        placed.restore()

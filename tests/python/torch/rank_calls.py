@@ -203,8 +203,6 @@ def refused() -> dict[str, str]:
     first, second = (model(x)["logits"].sum() for _ in range(2))
     found["order"] = said((first if rank else second).backward)
     found["changed"] = change_between()
-    with torch.autocast("cpu", torch.bfloat16):
-        found["autocast"] = said(lambda: model(x))
     model.zero_grad()
     loss = odd_loss(model(x), targets)
     loss.backward()

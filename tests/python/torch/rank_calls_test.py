@@ -100,7 +100,6 @@ _SAID = {
     "one calls": "rank 0 is about to call the model, and rank 1 to run the backward of a call",
     "twice": "the backward of this call of the model ran already",
     "order": "do not have the same number of the call",
-    "autocast": "Odd cannot be called so over ranks, which needs a graph of it: under autocast",
     "shape": "(8, 6)",
     "failing": "out of bounds",
 }

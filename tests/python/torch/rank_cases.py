@@ -587,8 +587,6 @@ def what_is_refused() -> dict[str, str]:
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.zeros(()))
     found["scaler"] = said(lambda: scaler.unscale_(optimizer))
-    with torch.autocast("cpu", torch.bfloat16):
-        found["autocast"] = said(lambda: placed.step(x, targets))
     found["other state"] = said(lambda: placed.load_state_dict({"first.weight": x}))
     found["load"] = said(lambda: model.load_state_dict({}))
     found["restore"] = said(placed.restore)

@@ -293,7 +293,6 @@ _SAID = {
     "part": "a part of Odd was called, which is placed over ranks: call the whole model",
     "state": "this one has a part of its weights",
     "scaler": "GradScaler: it would skip a step on some ranks only",
-    "autocast": "under autocast precisions follow the eager code",
     "clip of torch": "placed.clip_grad_norm_(max_norm), on every rank",
     "load": "placed.load_state_dict(state), on every rank",
     "other state": "state has no 'scale'",

@@ -109,6 +109,26 @@ def storage_address(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def scale_of(scaler: Any) -> torch.Tensor | None:
+    """Return the scale of a GradScaler; None until it is first used, or where it is off."""
+    scale: torch.Tensor | None = scaler._get_scale_async() if scaler.is_enabled() else None
+    return scale
+
+
+Unscaling = Callable[..., dict[torch.device, torch.Tensor]]  # what it found, by device
+
+
+def unscaling_of(scaler: Any) -> Unscaling:
+    """Return what divides the gradients of an optimizer by the scale, and looks for infinities."""
+    known: Unscaling = scaler._unscale_grads_
+    return known
+
+
+def unscale_by(scaler: Any, call: Unscaling) -> None:
+    """Have a GradScaler divide gradients so from now on."""
+    scaler._unscale_grads_ = call
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed in place; inference tensors do not count."""
     return 0 if tensor.is_inference() else tensor._version

@@ -73,7 +73,8 @@ class _CallRehearsal(Rehearsal):
         for output in outputs_of(self._program):
             if (0, output) in self._trains:
                 message = self.found.outputs[output]
-                gradient = torch.empty(message.size, dtype=message.dtype)
+                where = self._dry.host.where
+                gradient = torch.empty(message.size, dtype=message.dtype, device=where)
                 home = self._program.homes[output]
                 self._begin_at(0, output, home, gradient if output in wanted else None)
         for part in self._program.order:

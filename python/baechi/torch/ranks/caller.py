@@ -135,6 +135,7 @@ class RankCaller:
         foreseen = self._stepper.rehearsed(program, [tensors], call_foreseen(with_gradients))
         facts = {
             "shapes of the batch": str(shapes[0]),
+            "autocast": str(program.exported.autocast),
             "weights that are trained": trained,
             "wish for gradients": str(with_gradients),
             "graph, which follows from modes, attributes and arguments of the model": digest(
@@ -153,7 +154,7 @@ class RankCaller:
         mine, graphs = self._assigner, self._assigner.graphs
         assert graphs is not None  # it was placed with one
         try:
-            placed = graphs.find(args, kwargs, tensors)
+            placed = graphs.find(args, kwargs, tensors, in_steps=True)
             known = next((program for graph, program in self._programs if graph is placed), None)
             if known is None:
                 start_of = self._planned.start_of

@@ -108,8 +108,7 @@ class ElsewhereGradient(torch.Tensor):
         if "_amp_" in name:
             raise InputError(
                 "GradScaler: it would skip a step on some ranks only, since each sees a part of "
-                "the gradients, and placed.step has no form for a scaled loss: train in "
-                "bfloat16, or multiply the loss by a constant and divide each weight.grad by it"
+                "the gradients: call placed.agree_on(scaler) once, on every rank"
             )
         raise InputError(
             f"{name}: the gradient of {found.weight_name!r} is on rank {found.owner}, so that this "

@@ -26,6 +26,7 @@ from baechi.torch.run.segment_program import function_of
 from baechi.torch.run.step_order import Part
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.run.step_second_runs import SecondRunsInStep
+from baechi.torch.trace.autocast import nothing_kept
 from baechi.torch.trace.segments import Segment
 
 
@@ -74,20 +75,27 @@ class WeightShape:
         is_parameter = isinstance(weight, nn.Parameter)
         return WeightShape(weight.size(), weight.stride(), weight.dtype, is_parameter)
 
-    def stand_in(self, requires_grad: bool) -> torch.Tensor:
+    def stand_in(self, requires_grad: bool, where: torch.device) -> torch.Tensor:
         """Return a tensor like the weight; inside a mode that computes shapes only."""
-        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=where)
         return nn.Parameter(made, requires_grad) if self.is_parameter else made
 
 
 class _OneHost:
-    """Stands for the devices of a step that computes nothing: they are one."""
+    """Stands for the devices of a step that computes nothing: they are one.
 
-    def __init__(self, devices: Sequence[LogicalDevice]) -> None:
-        self.devices = [LogicalDevice(d.index, d.name, torch.device("cpu"), False) for d in devices]
+    That is the host, or a device of their kind where shapes alone do not decide: what autocast
+    casts depends on the kind.
+    """
 
-    def fetched(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:  # noqa: ARG002
-        return tensor
+    def __init__(self, devices: Sequence[LogicalDevice], program: StepProgram) -> None:
+        here = next(d.torch_device for d in devices if not d.is_elsewhere)
+        casts = program.exported.autocast or any(n.contexts for n in program.graph.nodes)
+        self.where = here if casts else torch.device("cpu")
+        self.devices = [LogicalDevice(d.index, d.name, self.where, False) for d in devices]
+
+    def fetched(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
+        return tensor.to(target.torch_device)
 
     def mark(self, value: Any, device: LogicalDevice | None) -> None:
         pass
@@ -147,9 +155,11 @@ class Dry:
     batches: list[list[torch.Tensor]]
 
     @staticmethod
-    def shape_of(tensor: torch.Tensor) -> torch.Tensor:
-        """Return what stands for a tensor."""
-        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    def shape_of(tensor: torch.Tensor, device: LogicalDevice | None = None) -> torch.Tensor:
+        """Return what stands for a tensor, on the host or on a device that stands for one."""
+        where = "cpu" if device is None else device.torch_device
+        how: Any = {"dtype": tensor.dtype, "device": where}
+        made = torch.empty_strided(tensor.size(), tensor.stride(), **how)
         return made.requires_grad_(tensor.requires_grad)
 
 
@@ -289,14 +299,16 @@ def rehearsed(
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     check_program(program)
-    host = _OneHost(devices)
+    host = _OneHost(devices, program)
     dry = copy.copy(program)
     dry.functions = [function_of(dry.graph, s, model, host.devices) for s in dry.segments]
     tables = [table for m in model.modules() for table in (m._parameters, m._buffers)]
     before = [(t, n, w) for t in tables for n, w in t.items() if w is not None]
     named = {id(w): n for n, w in (*model.named_parameters(), *model.named_buffers())}
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        made = {id(w): weights[named[id(w)]].stand_in(w.requires_grad) for _, _, w in before}
+    with FakeTensorMode(allow_non_fake_inputs=True), nothing_kept():
+        made = {
+            id(w): weights[named[id(w)]].stand_in(w.requires_grad, host.where) for _, _, w in before
+        }
         owned = [(twin, owners[named[i]]) for i, twin in made.items()]
         names = {id(twin): named[i] for i, twin in made.items()}
         try:

@@ -42,8 +42,9 @@ class RankStep(Step):
         foreseen: Foreseen,
         transport: Transport,
         averaging: Averaging | None = None,
+        scaler: Any = None,
     ) -> None:
-        super().__init__(program, sent, batches, loss)
+        super().__init__(program, sent, batches, loss, scaler)
         self._foreseen = foreseen
         self._transport = transport
         self._averaging = averaging

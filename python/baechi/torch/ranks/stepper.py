@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+from baechi.torch.base import _private
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.ranks.averaging import Averaging, Bucket, buckets_of
 from baechi.torch.ranks.foreseen import Dry, Foreseen, WeightShape, rehearsed, step_foreseen
 from baechi.torch.ranks.processes import Facts, Processes, digest
+from baechi.torch.ranks.scaling import agree_on
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.weights import sample_of, sum_of
@@ -55,13 +57,17 @@ class RankStepper(Stepper):
         self.transport = Transport(processes, self.device, assigner.sent.fetched)
         self._known: list[_Known] = []
 
-    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+    def step(self, inputs: Any, targets: Any = None, scaler: Any = None) -> torch.Tensor:
         """Run this rank's part of a step; return the mean loss of all micro-batches."""
         mine = self._assigner
         self._processes.check()
         try:
+            self._check_scaler(scaler)
             known, tensors = self._prepared(inputs, targets)
-            facts: Facts | Exception = self._facts(known, inputs, targets)
+            facts: Facts | Exception = {
+                **self._facts(known, inputs, targets),
+                "state of the GradScaler": self._state_of(scaler),
+            }
             own = values_of((inputs, targets))
         except Exception as error:
             facts, own = error, {}
@@ -69,13 +75,29 @@ class RankStepper(Stepper):
 
         loss, averaging = self._loss_with(targets, self._brought), self._averaging(known)
         step = RankStep(
-            known.program, mine.sent, tensors, loss, known.foreseen, self.transport, averaging
+            known.program,
+            mine.sent,
+            tensors,
+            loss,
+            known.foreseen,
+            self.transport,
+            averaging,
+            scaler,
         )
         with self._processes.running(step.said), self.own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
         assert known.program.loss_on is not None
         found = self._processes.ended(known.program.loss_on, found, step.failure)
         return found.to(self.device.torch_device)
+
+    def _state_of(self, scaler: Any) -> str:
+        """Return what ranks must have alike of a GradScaler; it agrees with others from now on."""
+        if scaler is None:
+            return "none"
+        agree_on(scaler, self._processes)
+        if scaler.is_enabled() and _private.scale_of(scaler) is None:
+            scaler.scale(torch.zeros((), device=self.device.torch_device))  # where no loss is, too
+        return str(scaler.state_dict())
 
     def facts(self, inputs: Any, targets: Any) -> Facts:
         """Return what all ranks must know alike of a step."""
@@ -89,7 +111,7 @@ class RankStepper(Stepper):
         for known in self._known:
             if known.program is program and known.shapes == shapes:
                 return known, tensors
-        loss = self._loss_with(targets, lambda target, _: Dry.shape_of(target))
+        loss = self._loss_with(targets, Dry.shape_of)
         foreseen = self.rehearsed(program, tensors, step_foreseen(loss))
         text = f"{program.order}\n{foreseen.text()}"
         graph = digest(text_of(program.graph))[:16]
@@ -129,6 +151,7 @@ class RankStepper(Stepper):
     def _facts(self, known: _Known, inputs: Any, targets: Any) -> Facts:
         return {
             "shapes of the batch": str(shapes_in((inputs, targets))),
+            "autocast": str(known.program.exported.autocast),
             "weights that are trained": known.trained,
             "graph, which follows from modes, attributes and arguments of the model": known.graph,
             "messages": known.digest[:16],

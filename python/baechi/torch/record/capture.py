@@ -89,6 +89,7 @@ def unchanged(
         with _same_random_state({*devices, *(w.device for w in weights)}):
             yield
     finally:
+        torch.clear_autocast_cache()  # it keeps weights in other types, where they are now
         state.put_back()
         for parameter, grad in grads:
             parameter.grad = grad

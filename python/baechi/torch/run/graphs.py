@@ -141,17 +141,25 @@ class Graphs:
         self._refused.clear()
         self.tier2.exported.clear()
 
-    def find(self, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> PlacedGraph:
+    def find(
+        self, args: Any, kwargs: Any, tensors: list[torch.Tensor], *, in_steps: bool = False
+    ) -> PlacedGraph:
         """Return the graph of a call, and collect the tensors among its arguments.
+
+        Args:
+            args: Of the call.
+            kwargs: Of the call.
+            tensors: Takes the tensors.
+            in_steps: Who runs it switches autocast as it was around the trace.
 
         Raises:
             NotExportedError: None runs it; with the reason.
 
         """
-        self._check_surroundings()
+        autocast = self._check_surroundings(in_steps)
         variant = self._attributes.variant()
         structure = structure_of((args, kwargs), tensors)
-        key = (structure, modes_of(self._all_modules), variant)
+        key = (structure, modes_of(self._all_modules, autocast), variant)
         known = self._known.get(key, ())
         for graph in known:
             if graph.exported.accepts(tensors):
@@ -164,7 +172,7 @@ class Graphs:
         if len(known) >= _GRAPHS or (not known and kinds >= _KINDS):
             raise NotExportedError("its arguments vary too much")
         try:
-            return self._added(key, Call(args, kwargs), tensors)
+            return self._added(key, Call(args, kwargs), tensors, autocast)
         except NotExportedError as reason:
             self._refused[key] = str(reason)
             raise
@@ -184,9 +192,9 @@ class Graphs:
                 f"{gain.tracing:.0f} s of processor time"
             )
 
-    def _check_surroundings(self) -> None:
-        devices = [d.torch_device.type for d in self._tensors.devices if not d.is_elsewhere]
-        check_surroundings(self._all_modules[1:], devices)
+    def _check_surroundings(self, in_steps: bool) -> torch.dtype | None:
+        kinds = {d.torch_device.type for d in self._tensors.devices if not d.is_elsewhere}
+        autocast = check_surroundings(self._all_modules[1:], kinds, in_steps=in_steps)
         for children, placed in self._children:
             if tuple(children.values()) != placed:
                 raise NotExportedError("a module inside it was replaced after it was placed")
@@ -194,8 +202,11 @@ class Graphs:
             raise NotExportedError("a module inside it got others inside after it was placed")
         if list(map(len, self._weights)) != self._weight_counts:
             raise NotExportedError("it has other parameters than when it was placed")
+        return autocast
 
-    def _added(self, key: Any, call: Call, tensors: list[torch.Tensor]) -> PlacedGraph:
+    def _added(
+        self, key: Any, call: Call, tensors: list[torch.Tensor], autocast: torch.dtype | None
+    ) -> PlacedGraph:
         gain = self.tier2.gain
         if gain is not None and not (gain.is_quick or self.tier2.asked):
             raise NotExportedError(str(gain))
@@ -203,7 +214,8 @@ class Graphs:
         known = self._known.get(key, [])
         earlier = known[-1].exported.example if known else None
         with self._aside():
-            exported = export(self._model, call, units=self.tier2.units, earlier=earlier)
+            how: Any = {"units": self.tier2.units, "earlier": earlier, "autocast": autocast}
+            exported = export(self._model, call, **how)
         if not exported.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
         exported.variant = key[-1]

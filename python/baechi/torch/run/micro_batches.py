@@ -26,6 +26,7 @@ from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
 from baechi.torch.run.step_second_runs import SecondRunsInStep
+from baechi.torch.trace.autocast import Autocast
 from baechi.torch.trace.segments import Segment
 from baechi.torch.weights.homes import has_hooks_of_others, weight_of
 
@@ -66,12 +67,16 @@ class Step:
         sent: SentTensors,
         batches: Sequence[list[torch.Tensor]],
         loss: Loss,
+        scaler: Any = None,  # a GradScaler, whose scale the gradients get
     ) -> None:
         self._program = program
         self._sent = sent
         self._devices = sent.devices
         self._batches = batches
         self._loss = loss
+        self._scaler = scaler
+        kinds = {d.torch_device.type for d in self._devices if not d.is_elsewhere}
+        self._autocast = Autocast(program.exported.autocast, kinds)
         self._with_gradients = True  # autograd sees what runs
         self._weights = {
             n.index: weight_of(program.model, n.target)
@@ -122,17 +127,19 @@ class Step:
         return self._mean()
 
     def _run_part(self, part: Part) -> None:
-        segments = self._program.segments
-        if part.phase is Phase.FORWARD:
-            self._forward(segments[part.segment], part.micro_batch)
-        elif part.phase is Phase.AGAIN:
-            self._second.again(segments[part.segment], part.micro_batch)
-        elif part.phase is Phase.BACKWARD:
-            self._backward(segments[part.segment], part.micro_batch)
-        elif part.phase is Phase.BY_WEIGHTS:
-            self._by_weights(segments[part.segment], part.micro_batch)
-        else:
-            self._lose(part.micro_batch)
+        segments, autocast = self._program.segments, self._autocast
+        backward = part.phase in (Phase.BACKWARD, Phase.BY_WEIGHTS)
+        with autocast.backward() if backward else autocast.forward():
+            if part.phase is Phase.FORWARD:
+                self._forward(segments[part.segment], part.micro_batch)
+            elif part.phase is Phase.AGAIN:
+                self._second.again(segments[part.segment], part.micro_batch)
+            elif part.phase is Phase.BACKWARD:
+                self._backward(segments[part.segment], part.micro_batch)
+            elif part.phase is Phase.BY_WEIGHTS:
+                self._by_weights(segments[part.segment], part.micro_batch)
+            else:
+                self._lose(part.micro_batch)
 
     def _mean(self) -> torch.Tensor:
         assert self._total is not None
@@ -248,9 +255,11 @@ class Step:
             )
             loss = self._loss(output, m, device)
             _check_loss(loss)
+            begun = loss if self._scaler is None else self._scaler.scale(loss)
             if self._share is None:
-                self._share = torch.full_like(loss, 1.0 / len(self._batches))
-            self._differentiate(loss, list(leaves.values()), self._share)
+                self._share = torch.full_like(begun, 1.0 / len(self._batches))
+            with self._autocast.backward():
+                self._differentiate(begun, list(leaves.values()), self._share)
         with torch.no_grad(), _on(device):
             loss = loss.detach()
             self._total = loss if self._total is None else self._total + loss

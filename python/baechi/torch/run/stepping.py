@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from baechi._core import InputError, Plan
+from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import check_can_be_cut, cut, samples_in
 from baechi.torch.base.nested import map_tensors
@@ -94,6 +95,12 @@ class StepPlan:
         return next((device for name, device in where.items() if name.startswith(LOSS)), None)
 
 
+def check_scaler(scaler: Any) -> None:
+    """Raise InputError for what is no GradScaler."""
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise InputError(f"scaler is a torch.amp.GradScaler, not a {type(scaler).__name__}")
+
+
 class Stepper:
     """Runs steps of a model that was placed for them."""
 
@@ -104,14 +111,15 @@ class Stepper:
         self.micro_batches = planned.micro_batches
         self.is_of_calls = planned.is_of_calls
 
-    def step(self, inputs: Any, targets: Any = None) -> torch.Tensor:
+    def step(self, inputs: Any, targets: Any = None, scaler: Any = None) -> torch.Tensor:
         """Run forward and backward of all micro-batches; return the mean of their losses."""
         planned, mine = self._planned, self._assigner
         self._check(inputs, targets)
+        self._check_scaler(scaler)
         batches = cut(inputs, planned.micro_batches)
         program, tensors = self.program(batches)
         loss = self._loss_with(targets, self._brought)
-        step = Step(program, mine.sent, tensors, loss)
+        step = Step(program, mine.sent, tensors, loss, scaler)
         return mine.run_step(step.run, (inputs, targets))
 
     def _loss_with(self, targets: Any, bring: Callable[[torch.Tensor, Any], torch.Tensor]) -> Loss:
@@ -133,7 +141,7 @@ class Stepper:
         name = type(mine.model).__name__
         assert mine.graphs is not None  # it was placed with one
         try:
-            placed = mine.graphs.find(*call_arguments(batches[0]), tensors[0])
+            placed = mine.graphs.find(*call_arguments(batches[0]), tensors[0], in_steps=True)
             for batch, found in zip(batches[1:], tensors[1:], strict=True):
                 structure_of(call_arguments(batch), found)
             known = next((program for graph, program in self._programs if graph is placed), None)
@@ -156,6 +164,24 @@ class Stepper:
                 f"{name} cannot take a step of micro-batches, which needs a graph of it: {reason}"
             ) from reason
         return known, tensors
+
+    def _check_scaler(self, scaler: Any) -> None:
+        if scaler is None:
+            return
+        check_scaler(scaler)
+        kinds = {d.torch_device.type for d in self._assigner.devices if not d.is_elsewhere}
+        # PyTorch's copies of its flags would be read on the host before they have arrived there.
+        if len(kinds) > 1:
+            raise InputError(
+                f"a GradScaler works on devices of one kind, and the placement has "
+                f"{' and '.join(sorted(kinds))}: train in bfloat16, which needs none"
+            )
+        scale = _private.scale_of(scaler)
+        if scale is not None and scale.device.type not in kinds:
+            raise InputError(
+                f"the GradScaler was used on {scale.device.type!r}, and the placement is on "
+                f"{next(iter(kinds))!r}: make a new one, and load the state of this one"
+            )
 
     def _check(self, inputs: Any, targets: Any) -> None:
         planned = self._planned

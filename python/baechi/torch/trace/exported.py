@@ -32,6 +32,7 @@ from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.units import unit_test
+from baechi.torch.trace.autocast import traced_under
 from baechi.torch.trace.graph import (
     ANNOTATION,
     ExportedGraph,
@@ -79,11 +80,15 @@ def structure_of(value: Any, tensors: list[torch.Tensor]) -> Any:
     raise NotExportedError(f"it is called with a {type(value).__name__}")
 
 
-def modes_of(modules: list[nn.Module]) -> tuple[bool, ...]:
-    """Return what a trace depends on: each module's mode, and whether gradients are wanted."""
+def modes_of(modules: list[nn.Module], autocast: torch.dtype | None) -> tuple[Any, ...]:
+    """Return what a trace depends on beside arguments.
+
+    Whether gradients are wanted, what autocast around the model casts to, each module's mode.
+    """
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
+        autocast,
         *[module.training for module in modules],
     )
 
@@ -98,10 +103,16 @@ class Exported:
     ranges: dict[str, tuple[int, int]]
     guards: Callable[[list[torch.Tensor]], bool]
     rebuild: Callable[[list[torch.Tensor]], Any]  # what the model returns, from the outputs
-    modes: tuple[bool, ...]  # that it was traced in, as `modes_of` tells them
+    modes: tuple[Any, ...]  # that it was traced in, as `modes_of` tells them
     example: list[tuple[int, ...]]  # the shapes that it was traced with
     variant: int = 0  # which of the settings that a placed model had
     _accepted: set[Any] = field(default_factory=set)
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What autocast around the model casts to; None: it is off."""
+        dtype: torch.dtype | None = self.modes[2]
+        return dtype
 
     def accepts(self, tensors: list[torch.Tensor]) -> bool:
         """Whether the graph is right for tensors of these shapes."""
@@ -315,6 +326,7 @@ def export(
     *,
     units: Any = "leaf",
     earlier: list[tuple[int, ...]] | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Exported:
     """Return the graph of `model` in its present mode.
 
@@ -323,6 +335,7 @@ def export(
         example_inputs: As for `capture`; a pair (args, kwargs) of a call is given as `Call`.
         units: As for `capture`, so that both name the same operators.
         earlier: Shapes that inputs had before; sizes that differ are left open.
+        autocast: What autocast around the model casts to, whatever is on now; None: it is off.
 
     Raises:
         NotExportedError: With what stands in the way.
@@ -345,6 +358,7 @@ def export(
     with contextlib.ExitStack() as stack:
         stack.callback(PythonState(model).put_back)  # it would be without values
         stack.enter_context(_private_compile.eager())
+        stack.enter_context(traced_under(autocast))
         stack.enter_context(weights_on_host(model))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         tracer.install()
@@ -369,6 +383,6 @@ def export(
     if calls and all(node.owner is None for node in calls):
         raise NotExportedError("this PyTorch does not keep the names of traced calls")
     guards = _private_export.shape_guards(program, "tensors")
-    modes = modes_of(list(model.modules()))
+    modes = modes_of(list(model.modules()), autocast)
     example = [tuple(t.shape) for t in given]
     return Exported(graph, structure, shapes, ranges, guards, returned[-1], modes, example)

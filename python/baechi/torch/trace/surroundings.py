@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,24 +21,35 @@ from baechi.torch.base import _private
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import Names, names_of
 from baechi.torch.record.python_state import DEPTH, OWN, container_of, members_of, settings_of
+from baechi.torch.trace.autocast import autocast_around
 from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
 from baechi.torch.trace.graph import NotExportedError
 
 
-def check_surroundings(modules: Iterable[nn.Module], device_types: Iterable[str]) -> None:
-    """Raise NotExportedError where a graph would not do what the model's own code does.
+def check_surroundings(
+    modules: Iterable[nn.Module], device_types: Collection[str], *, in_steps: bool = False
+) -> torch.dtype | None:
+    """Return what autocast around the model casts to; None: it is off.
 
     Args:
         modules: Those inside the model; its own hooks run around the graph.
         device_types: Where it runs.
+        in_steps: Who runs the graph switches autocast as it was around the trace.
+
+    Raises:
+        NotExportedError: A graph would not do what the model's own code does.
 
     """
-    if torch.is_autocast_enabled("cpu") or any(map(torch.is_autocast_enabled, device_types)):
+    dtype = None
+    if in_steps:
+        dtype = autocast_around(device_types)
+    elif any(map(torch.is_autocast_enabled, ["cpu", *device_types])):
         raise NotExportedError("under autocast precisions follow the eager code")
     if _private.has_global_module_hooks():
         raise NotExportedError("all modules have hooks")
     if any(map(has_hooks, modules)):
         raise NotExportedError("modules inside it have hooks")
+    return dtype
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -177,17 +188,19 @@ def graph_of_example(
     model: nn.Module,
     example_inputs: Any,
     units: Any,
-    device_types: Iterable[str],
+    device_types: Collection[str],
     known: Iterable[Exported] = (),
     *,
     training: bool = True,
+    in_steps: bool = False,
 ) -> ExampleGraph:
     """Return the graph that will run the example inputs: one that is known, or a new one."""
     result = ExampleGraph(settings=settings_of(model))
     try:
         with torch.set_grad_enabled(training):
-            check_surroundings(list(model.modules())[1:], device_types)
-            result.exported = _known_or_new(result, model, example_inputs, units, known)
+            inside = list(model.modules())[1:]
+            autocast = check_surroundings(inside, device_types, in_steps=in_steps)
+            result.exported = _known_or_new(result, model, example_inputs, units, known, autocast)
     except NotExportedError as reason:
         result.reason = str(reason)
     return result
@@ -199,16 +212,17 @@ def _known_or_new(
     example_inputs: Any,
     units: Any,
     known: Iterable[Exported],
+    autocast: torch.dtype | None,
 ) -> Exported:
     tensors: list[torch.Tensor] = []
     call = Call(*call_arguments(example_inputs))
     structure = structure_of((call.args, call.kwargs), tensors)
-    modes = modes_of(list(model.modules()))
+    modes = modes_of(list(model.modules()), autocast)
     for graph in known:
         if (graph.structure, graph.modes) == (structure, modes) and graph.accepts(tensors):
             return graph
     try:
-        graph = export(model, call, units=units)
+        graph = export(model, call, units=units, autocast=autocast)
         if not graph.accepts(tensors):
             raise NotExportedError("its graph does not take the arguments it was made for")
     except NotExportedError as reason:
