@@ -610,7 +610,9 @@ def test_what_autocast_and_scalers_cannot_be_is_said() -> None:
         placed, x, target = chain_placed(cluster="2x1GiB", devices=["cpu", "sim:0"])
         with (
             torch.autocast("cpu", torch.bfloat16),
-            pytest.raises(ValueError, match=r"not the same for all kinds of its devices \(cpu: bfl"),
+            pytest.raises(
+                ValueError, match=r"not the same for all kinds of its devices \(cpu: bfl"
+            ),
         ):
             placed.step(x, target)
         with pytest.raises(ValueError, match="works on devices of one kind, and the placement has"):

@@ -250,9 +250,10 @@ def test_a_killed_rank_is_missed(folder: Path) -> None:
 
 
 def test_a_rank_that_hangs_is_named_behind_the_timeout(folder: Path) -> None:
-    """With what it was waited for, soon behind it, while it hangs still."""
+    """With what it has still to run by what came from it, while it hangs still."""
     words, seconds = torch.load(folder / "hung 0.pt")
     assert re.match(r"RankError: rank 1 was lost, or does not answer", words)
+    assert re.search(r"behind what came from rank 1 it has the backward of \w+, micro-batch", words)
     assert seconds < rank_cases.HUNG.total_seconds()
     assert torch.load(folder / "hung 1.pt")[0].startswith("RankError: ")
 

@@ -7,7 +7,7 @@ side. All replicas come to the same buckets, from the same step, and begin them 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,12 +141,13 @@ class Averaging:
         while self._to_begin and self._to_begin[-1].ready <= position:
             self._begin(self._to_begin.pop())
 
-    def finish(self) -> None:
-        """Wait until every gradient is the mean."""
+    def finish(self, part_at: Callable[[int], str]) -> None:
+        """Wait until every gradient is the mean; `part_at`: which part stands in a place."""
         while self._to_begin:
             self._begin(self._to_begin.pop())
         for bucket, line, work in self._running:
-            self._processes.waited_for_replicas(work.wait, f"the gradient of {bucket.names[0]!r}")
+            name = f"the gradient of {bucket.names[0]!r}, complete behind {part_at(bucket.ready)}"
+            self._processes.waited_for_replicas(work.wait, name)
             self._take(bucket, line)
         self._running.clear()
 

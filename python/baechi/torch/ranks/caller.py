@@ -106,7 +106,7 @@ class RankCaller:
 
         def run() -> dict[int, Any]:
             call.forward()
-            self._processes.ended(0, torch.zeros(()), call.failure)
+            self._processes.ended(0, torch.zeros(()), call.failure, call.left_to)
             return call.exchanged(self._processes, known.for_all, home)
 
         with self._processes.running(call.said), self._stepper.own_random(program):
@@ -218,7 +218,7 @@ class RankCaller:
 
         def run() -> None:
             call.backward(begun.foreseen, gradients, averaging)
-            processes.ended(0, torch.zeros(()), call.failure)
+            processes.ended(0, torch.zeros(()), call.failure, call.left_to)
 
         with processes.running(call.said):
             mine.run_step(run, list(gradients.values()))

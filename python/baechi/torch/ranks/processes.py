@@ -196,22 +196,36 @@ class Processes:
         found = self._gathered(torch.tensor(mine, dtype=torch.float64))
         return [each.tolist() for each in found]
 
-    def _gathered(self, line: torch.Tensor) -> list[torch.Tensor]:
+    def _gathered(
+        self, line: torch.Tensor, left_to: Callable[[int], str] | None = None
+    ) -> list[torch.Tensor]:
         """Return a small tensor of every process."""
         found = [torch.empty_like(line) for _ in range(self.count * self.replicas)]
-        self._talk(lambda: distributed.all_gather(found, line, group=self._agreeing))
+        self._talk(lambda: distributed.all_gather(found, line, group=self._agreeing), left_to)
         return found
 
-    def ended(self, rank: int, loss: torch.Tensor, failure: Failure | None) -> torch.Tensor:
+    def ended(
+        self,
+        rank: int,
+        loss: torch.Tensor,
+        failure: Failure | None,
+        left_to: Callable[[int], str],
+    ) -> torch.Tensor:
         """Return the loss that a rank has, of replicas the mean; `loss` is of the same kind.
 
+        Args:
+            rank: Which has the loss.
+            loss: What this one has.
+            failure: Why this one could not go on.
+            left_to: Tells what a rank may not have run yet, by what came from it.
+
         Raises:
-            RankError: A rank failed in the step; `failure` is what this one knows of itself.
+            RankError: A rank failed in the step, or does not come to its end.
 
         """
         mine = torch.tensor([float(failure is None), loss.double().item()], dtype=torch.float64)
         self._about = "at the end of a step, whose parts on this rank had run"
-        found = self._gathered(mine)
+        found = self._gathered(mine, left_to)
         if all(each[0] for each in found):
             mean = torch.stack([each[1] for each in found[rank :: self.count]]).mean()
             return mean.to(loss.dtype).reshape(loss.shape)
@@ -296,9 +310,10 @@ class Processes:
             self.failed = self.failed or f"{said()}: {words_of(error)}"
             raise
 
-    def _talk(self, call: Callable[[], Any]) -> None:
+    def _talk(self, call: Callable[[], Any], left_to: Callable[[int], str] | None = None) -> None:
         self.check()
-        self._or_lost(call, f"rank {self.number} waited for all ranks {self._about}", None)
+        waited = f"rank {self.number} waited for all ranks {self._about}"
+        self._or_lost(call, waited, None, left_to)
 
     def waited(self, wait: Callable[[], Any], name: str, rank: int) -> None:
         """Wait for a message to or from another rank."""
@@ -309,7 +324,13 @@ class Processes:
         """Wait for what the other replicas send."""
         self._or_lost(wait, f"rank {self.number} waited for other replicas with {name}", None)
 
-    def _or_lost(self, call: Callable[[], Any], waited: str, awaited: int | None) -> None:
+    def _or_lost(
+        self,
+        call: Callable[[], Any],
+        waited: str,
+        awaited: int | None,
+        left_to: Callable[[int], str] | None = None,
+    ) -> None:
         try:
             call()
         except RuntimeError as error:
@@ -321,6 +342,10 @@ class Processes:
             who = "another rank" if not silent else " and ".join(f"rank {n}" for n in silent)
             verbs = ("were", "do") if len(silent) > 1 else ("was", "does")
             lost = f"{who} {verbs[0]} lost, or {verbs[1]} not answer"
+            for number in silent:
+                mine = number // self.count == self.replica
+                left = left_to(number % self.count) if left_to is not None and mine else ""
+                waited += f"; behind what came from rank {number} it has {left}" if left else ""
             self.failed = f"{lost}: {waited}: {_first_sentence(error)}"
             raise RankError(self.failed) from error
 

@@ -57,6 +57,7 @@ class RankStep(Step):
         self._to_send: deque[Message] = deque()  # by the part itself
         self._weight_gradients: list[tuple[int, Arriving]] = []  # of those that others read, too
         self.part: Part | None = None  # that runs
+        self._phases: Collection[Phase] = ()  # that are run
         self.failure: Failure | None = None  # why this rank could not go on
 
     def run(self) -> torch.Tensor:
@@ -75,6 +76,7 @@ class RankStep(Step):
     def _go_through(self, phases: Collection[Phase]) -> None:
         """Run this rank's part of some phases, and take part in what is sent in them."""
         self._transport.name_of = self._said
+        self._phases = phases
         for position, part in enumerate(self._program.order):
             if part.phase not in phases:
                 continue
@@ -93,7 +95,7 @@ class RankStep(Step):
             self._try(len(self._program.order), self._take_weight_gradients)
         self._transport.finish()
         if self._averaging is not None:
-            self._averaging.finish()
+            self._averaging.finish(self._part_at)
 
     def _try(self, position: int, call: Callable[[], None]) -> None:
         try:
@@ -213,14 +215,42 @@ class RankStep(Step):
 
     def said(self) -> str:
         """Tell which part runs."""
-        if self.part is None:
-            return "the begin of a step"
-        phase, number, m = self.part
+        return "the begin of a step" if self.part is None else self.said_of(self.part)
+
+    def said_of(self, part: Part) -> str:
+        """Name a part for an error."""
+        phase, number, m = part
         if phase is Phase.LOSS:
             return f"the loss of micro-batch {m}"
         segment = self._program.segments[number]
         key = (*segment.operators, self._program.graph.nodes[segment.nodes[0]].key)[0]
         return f"the {phase.name.lower()} of {key}, micro-batch {m}"
+
+    def _part_at(self, position: int) -> str:
+        """Name the part in a place of the order; behind the last one gradients from elsewhere."""
+        order = self._program.order
+        return "the last part" if position == len(order) else self.said_of(order[position])
+
+    def left_to(self, rank: int) -> str:
+        """Tell what a rank may not have run yet: its part that sent here last, and those behind."""
+        order = [part for part in self._program.order if part.phase in self._phases]
+        came = [
+            number
+            for number, part in enumerate(order)
+            for message in self._foreseen.messages.get(part, ())
+            if (message.source, message.target) == (rank, self._me)
+        ]
+        rest = [part for part in order[max(came, default=0) :] if self._is_of(part, rank)]
+        if not rest:
+            return ""
+        more = f", and {len(rest) - 1} more parts" if len(rest) > 1 else ""
+        return f"{self.said_of(rest[0])}{more}"
+
+    def _is_of(self, part: Part, rank: int) -> bool:
+        if part.phase is Phase.LOSS:
+            return self._program.loss_on == rank
+        segment = self._program.segments[part.segment]
+        return segment.device == rank and not segment.only_looks
 
     def _said(self, message: Message) -> str:
         return message.said(self._program.graph)

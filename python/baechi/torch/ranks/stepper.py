@@ -87,7 +87,8 @@ class RankStepper(Stepper):
         with self._processes.running(step.said), self.own_random(known.program):
             found = mine.run_step(step.run, (inputs, targets))
         assert known.program.loss_on is not None
-        found = self._processes.ended(known.program.loss_on, found, step.failure)
+        loss_on = known.program.loss_on
+        found = self._processes.ended(loss_on, found, step.failure, step.left_to)
         return found.to(self.device.torch_device)
 
     def _state_of(self, scaler: Any) -> str:
