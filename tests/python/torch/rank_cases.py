@@ -93,6 +93,13 @@ def trained(model: nn.Module, step: Callable[[], Any], optimizer: Any = None) ->
     return losses
 
 
+def optimizer_for(model: nn.Module, micro_batches: int) -> torch.optim.Optimizer:
+    """Return AdamW, or with micro-batches SGD: it sees a factor that all gradients have."""
+    if micro_batches == 1:
+        return torch.optim.AdamW(model.parameters(), 1e-2)
+    return torch.optim.SGD(model.parameters(), 1e-2, momentum=0.9)
+
+
 def own_weights(placed: Any) -> dict[str, torch.Tensor]:
     here = placed.plan.cluster.devices[placed.rank].name
     state = [*placed.model.named_parameters(), *placed.model.named_buffers()]
@@ -116,7 +123,8 @@ def train_model(name: str, micro_batches: int, seed: int, recompute: str = "none
     options = {"exported": _graphs[name], "recompute": recompute}
     placed = at_random(model, inputs, micro_batches, seed, **options)
     assert bool(placed.plan.recomputed) == (recompute == "all")
-    losses = trained(model, lambda: placed.step(inputs))
+    optimizer = optimizer_for(model, micro_batches)
+    losses = trained(model, lambda: placed.step(inputs), optimizer)
     others = [w for n, w in model.named_parameters() if n not in own_weights(placed)]
     assert all(w.untyped_storage().nbytes() <= 8 for w in others)
     assert placed.transfers > 0
@@ -144,6 +152,7 @@ def replicas(folder: Path) -> Any:
         "three": said(lambda: at_random(model, x, 2, 2, **{**options, "replicas": 3})),
         "many": said(lambda: baechi.torch.place(model, x, "2x1GiB", **many)),
         "loss": said(lambda: at_random(model, mine[0], 2, 2, **{**options, "loss": nn.PReLU()})),
+        "uncut": said(lambda: baechi.torch.place(model, (x, x[:4]), "4x1GiB", replicas="auto")),
     }
     placed = at_random(model, mine[0], 2, 2, targets=mine[1], **options)
     calls.clear()

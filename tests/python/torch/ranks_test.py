@@ -61,8 +61,9 @@ def test_losses_and_weights_are_those_of_one_process(
 ) -> None:
     """Random placements of whole models: branches, long skips, tied weights, experts, averages."""
     model, inputs = rank_cases.built(name)
+    optimizer = rank_cases.optimizer_for(model, micro_batches)
     losses = rank_cases.trained(
-        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss)
+        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss), optimizer
     )
     same(folder, f"{name} {micro_batches} {seed}", world, model, losses)
 
@@ -72,8 +73,9 @@ def test_operators_that_run_again_are_those_of_one_process(folder: Path, world: 
     """What other ranks read of them in the backward is sent once more."""
     name, micro_batches, seed = rank_cases.AGAIN_CASES[world]
     model, inputs = rank_cases.built(name)
+    optimizer = rank_cases.optimizer_for(model, micro_batches)
     losses = rank_cases.trained(
-        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss)
+        model, lambda: in_turn(model, inputs, micro_batches, rank_cases.own_loss), optimizer
     )
     same(folder, f"{name} {micro_batches} {seed} again", world, model, losses)
 
@@ -119,6 +121,7 @@ def test_replicas_train_as_one_with_the_whole_batch(folder: Path) -> None:
 
 
 _OF_REPLICAS = {
+    "uncut": "batches of replicas are cut from every tensor along its first dimension",
     "three": "3 replicas run over as many processes each, and there are 4 in all",
     "many": "how many copies of the placement train together, from 1, or 'auto', not 'many'",
     "loss": "the loss has parameters that are trained, of which replicas take no mean",

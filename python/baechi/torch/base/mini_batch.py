@@ -14,20 +14,20 @@ from baechi._core import InputError
 from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, tensors_in
 
 
-def samples_in(batch: Any, what: str) -> int:
+def samples_in(batch: Any, what: str, parts: str = "micro-batches") -> int:
     """Return how many samples a mini-batch has: the first size of every tensor in it.
 
     Args:
         batch: Nested tensors; those without dimensions go to every micro-batch as they are.
         what: The argument, for errors.
+        parts: What it is cut into, for errors.
 
     """
     first: tuple[str, int] | None = None
     for name, tensor in _named(batch, what):
         if tensor.requires_grad:
             raise InputError(
-                f"{name} requires a gradient, which a step of micro-batches does not compute: "
-                "detach() it"
+                f"{name} requires a gradient, which a step of {parts} does not compute: detach() it"
             )
         if tensor.dim() == 0:
             continue
@@ -36,12 +36,12 @@ def samples_in(batch: Any, what: str) -> int:
         elif tensor.shape[0] != first[1]:
             raise InputError(
                 f"{name} is a tensor of shape {tuple(tensor.shape)} and {first[0]} has a first "
-                f"size of {first[1]}: micro-batches cut every tensor along its first dimension, "
-                "which must be that of the samples; what all samples share belongs into the model, "
-                "e.g. as a buffer"
+                f"size of {first[1]}: {parts} are cut from every tensor along its first "
+                "dimension, which must be that of the samples; what all samples share belongs into "
+                "the model, e.g. as a buffer"
             )
     if first is None:
-        raise InputError(f"{what}: no tensor in it has a first dimension to cut into micro-batches")
+        raise InputError(f"{what}: no tensor in it has a first dimension to cut into {parts}")
     return first[1]
 
 
