@@ -310,8 +310,7 @@ Cluster roomier(const CostModel& costs, std::optional<double> times) {
 std::string nothing_to_repeat(const OpGraph& graph) {
   if (graph.memory_mode() == MemoryMode::kRetain)
     return "nothing is recomputed: the graph's memory mode is retain, which keeps all outputs of "
-           "the "
-           "forward pass";
+           "the forward pass";
   const bool backward = std::any_of(graph.ops().begin(), graph.ops().end(),
                                     [&](OpId op) { return graph[op].backward; });
   return backward ? "nothing is recomputed: no operator of the forward pass may run again"
