@@ -70,7 +70,7 @@ ExitCode explain(const Options& options, const RunContext& context) {
 
   std::string text;
   if (options.op.empty()) {
-    const PlanExplanation told = explain_plan(graph, cluster, plan);
+    const PlanExplanation told = explain_plan(step, cluster, plan);
     text = context.json ? explanation_json(explained, told) : explanation_text(explained, told);
   } else {
     const OperatorExplanation told =

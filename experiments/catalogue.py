@@ -28,7 +28,9 @@ EXPERIMENTS = {
     "pytorch_models": Experiment("Table 5 on recorded PyTorch models, costs (a) and (b)", 0.2),
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
-    "recompute": Experiment("step over memory with operators that run a second time", 10),
+    "recompute": Experiment(
+        "step over memory with operators that run a second time", 10, ("solver",)
+    ),
     "peers": Experiment(
         "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),
@@ -55,7 +57,12 @@ ON_HARDWARE = "accelerator"  # has options of its own
 PARTS = ("links", "ranks", "host", "models", "planned")  # of its page
 MODELS = ("inception-v3", "gnmt", "transformer", "llama", "mixtral", "vit", "two-tower", "unet")
 # What is imported to see whether a need is met.
-MODULE_OF_NEED = {"torch": "torch", "peers": "saga", "tensorflow": "tensorflow"}
+MODULE_OF_NEED = {
+    "torch": "torch",
+    "peers": "saga",
+    "tensorflow": "tensorflow",
+    "solver": "ortools",
+}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/recompute.h"
+#include "baechi/plan/recompute_request.h"
 #include "baechi/plan/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"

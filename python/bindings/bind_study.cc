@@ -54,7 +54,7 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
           explain_operator(costs, plan, find_operator(*h.graph, *op), cancel);
       return json ? explanation_json(explained, told) : explanation_text(explained, told);
     }
-    const PlanExplanation told = explain_plan(*h.graph, cluster, plan);
+    const PlanExplanation told = explain_plan(h.step_graph(), cluster, plan);
     return json ? explanation_json(explained, told) : explanation_text(explained, told);
   });
 }

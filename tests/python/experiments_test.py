@@ -24,10 +24,12 @@ from experiments import (
     peers,
     pipelines,
     placement_time,
+    planned_again,
     policy_gradient,
     progress,
     ranks,
     recompute,
+    recompute_small,
     scaling,
     scopes,
     sensitivity,
@@ -469,7 +471,7 @@ def test_needs_are_those_of_the_experiments_that_are_named(
     assert capsys.readouterr().out.split() == ["torch", "peers"]
     assert command.main(["--needs", "all"]) == 0
     needs = capsys.readouterr().out.split()
-    assert sorted(needs) == ["peers", "tensorflow", "torch"]
+    assert sorted(needs) == ["peers", "solver", "tensorflow", "torch"]
     for need in needs:
         assert (root / f"tools/requirements-{need}.txt").exists()
         assert need in catalogue.MODULE_OF_NEED
@@ -613,11 +615,11 @@ def test_ranks_are_compared_with_the_best_of_the_others() -> None:
 
 
 def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
-    graph = recompute.small_graph(3, chain=True)
+    graph = recompute_small.small_graph(3, chain=True)
     whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
     cluster = insufficient_memory.with_capacity(baechi.Cluster("1x1GiB"), int(0.65 * whole))
-    best = recompute.exhaustive(graph, cluster)
-    found = recompute.placed(graph, cluster, "auto")
+    best = recompute_small.exhaustive(graph, cluster)
+    found = planned_again.placed(graph, cluster, "auto")
     assert best is not None
     assert found["step"] == best
     assert found["right"]

@@ -66,6 +66,16 @@ class StepGraph {
   std::optional<std::uint32_t> micro_batch(OpId op) const {
     return step_ == nullptr ? std::nullopt : step_->micro_batch[op];
   }
+  // As Unrolled has them: how many operators the graph of one has, their copies and their names.
+  std::size_t ops_of_one() const {
+    return step_ == nullptr ? graph_->num_ops() : step_->rank.size();
+  }
+  OpId copy(OpId op, std::uint32_t index) const {
+    return step_ == nullptr ? op : step_->copy(op, index);
+  }
+  std::string_view name(OpId op) const {
+    return step_ == nullptr ? (*graph_)[op].name : step_->name(op);
+  }
 
  private:
   const OpGraph* graph_;

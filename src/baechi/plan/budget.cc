@@ -17,8 +17,11 @@ constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSec
 
 std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
   constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
-  return std::max(static_cast<std::int64_t>(seconds * kReplaysPerSecond),
-                  std::min(kReplays * replay_cost(graph), kMost));
+  return std::max(replays_in(seconds), std::min(kReplays * replay_cost(graph), kMost));
+}
+
+std::int64_t replays_in(double seconds) {
+  return static_cast<std::int64_t>(seconds * kReplaysPerSecond);
 }
 
 Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
@@ -29,9 +32,7 @@ double Budget::seconds_left() const {
   return std::max(request_.budget / 2, request_.budget - spent / kReplaysPerSecond);
 }
 
-std::int64_t Budget::replays(double share) const {
-  return static_cast<std::int64_t>(seconds_left() * share * kReplaysPerSecond);
-}
+std::int64_t Budget::replays(double share) const { return replays_in(seconds_left() * share); }
 
 std::int64_t Budget::looks(double share) const {
   return static_cast<std::int64_t>(seconds_left() * share * kLooksPerSecond);

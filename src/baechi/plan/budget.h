@@ -65,5 +65,7 @@ class Budget {
 // What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
 // it, and what two thousand replays take however small it is (at most two seconds' work).
 std::int64_t work_for_fit(const OpGraph& graph, double seconds);
+// So many, however few that is.
+std::int64_t replays_in(double seconds);
 
 }  // namespace baechi

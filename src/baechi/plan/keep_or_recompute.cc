@@ -41,6 +41,37 @@ std::vector<double> thresholds(const std::vector<ForwardRun>& runs) {
   return result;
 }
 
+// The least time of what keeps up to so much, in a thousand steps of bytes: most of what can be
+// reached in a dynamic program is dominated, and need not be sorted.
+class Front {
+ public:
+  explicit Front(Bytes limit) : step_(limit.count() / kSteps + 1), least_(kSteps + 1) { clear(); }
+
+  void clear() { std::fill(least_.begin(), least_.end(), kNever); }
+  void add(Bytes kept, Time time) {
+    Time& least = least_[at(kept)];
+    least = std::min(least, time);
+  }
+  // All are added.
+  void close() {
+    for (std::size_t i = 1; i < least_.size(); ++i) least_[i] = std::min(least_[i], least_[i - 1]);
+  }
+  // Something that keeps less takes no longer.
+  bool beats(Bytes kept, Time time) const {
+    const std::size_t i = at(kept);
+    return i > 0 && least_[i - 1] <= time;
+  }
+
+ private:
+  static constexpr std::int64_t kSteps = 1000;
+  static constexpr Time kNever{std::numeric_limits<std::int64_t>::max()};
+
+  std::size_t at(Bytes kept) const { return static_cast<std::size_t>(kept.count() / step_); }
+
+  std::int64_t step_;
+  std::vector<Time> least_;
+};
+
 }  // namespace
 
 KeepOrRecompute::KeepOrRecompute(std::vector<ForwardRun> runs) : runs_(std::move(runs)) {
@@ -54,14 +85,22 @@ KeepOrRecompute::KeepOrRecompute(std::vector<ForwardRun> runs) : runs_(std::move
   const std::vector<double> most = thresholds(runs_);
   regions_.resize(cuts_.size());
   for (std::size_t to = 1; to < cuts_.size(); ++to)
-    for (std::size_t from = 0; from < to; ++from)
+    for (std::size_t from = 0; from < to; ++from) {
+      const std::size_t first = regions_[to].size();
       for (const double threshold : most)
         for (const bool keep_last : {false, true}) {
           if (keep_last && to + 1 < cuts_.size()) continue;
-          regions_[to].push_back(region(cuts_[from], cuts_[to],
-                                        {.from = from, .most = threshold, .keep_last = keep_last},
-                                        nullptr));
+          const Region way{.from = from, .most = threshold, .keep_last = keep_last};
+          const Region found = region(cuts_[from], cuts_[to], way, nullptr);
+          const bool dominated =
+              std::any_of(regions_[to].begin() + static_cast<std::ptrdiff_t>(first),
+                          regions_[to].end(), [&](const Region& other) {
+                            return other.kept <= found.kept && other.again <= found.again &&
+                                   other.time <= found.time;
+                          });
+          if (!dominated) regions_[to].push_back(found);
         }
+    }
   Bytes low, high(1);
   for (const ForwardRun& run : runs_) high += run.bytes;
   while (high - low > Bytes(std::max<std::int64_t>(high.count() / 1000, 1))) {
@@ -154,23 +193,26 @@ std::vector<bool> KeepOrRecompute::regions_within(Bytes limit) const {
 }
 
 std::optional<std::vector<bool>> KeepOrRecompute::within(Bytes limit) const {
-  struct Label {
-    Bytes kept;
-    Time time;
-    const Region* region;
-    std::size_t before;  // label of the cut where the region begins
-  };
   std::vector<std::vector<Label>> labels(cuts_.size());
   labels[0].push_back({Bytes(0), Time(0), nullptr, 0});
+  Front front(limit);
   for (std::size_t to = 1; to < cuts_.size(); ++to) {
+    const auto each = [&](const auto& take) {
+      for (const Region& region : regions_[to])
+        for (std::size_t i = 0; i < labels[region.from].size(); ++i) {
+          const Label& label = labels[region.from][i];
+          const Bytes kept = label.kept + region.kept;
+          if (kept + region.again > limit) break;  // labels are sorted by what they keep
+          take(Label{kept, label.time + region.time, &region, i});
+        }
+    };
+    front.clear();
+    each([&](const Label& label) { front.add(label.kept, label.time); });
+    front.close();
     std::vector<Label> found;
-    for (const Region& region : regions_[to])
-      for (std::size_t i = 0; i < labels[region.from].size(); ++i) {
-        const Label& label = labels[region.from][i];
-        const Bytes kept = label.kept + region.kept;
-        if (kept + region.again > limit) break;  // labels are sorted by what they keep
-        found.push_back({kept, label.time + region.time, &region, i});
-      }
+    each([&](const Label& label) {
+      if (!front.beats(label.kept, label.time)) found.push_back(label);
+    });
     std::stable_sort(found.begin(), found.end(), [](const Label& a, const Label& b) {
       return a.kept != b.kept ? a.kept < b.kept : a.time < b.time;
     });

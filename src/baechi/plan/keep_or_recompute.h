@@ -43,6 +43,12 @@ class KeepOrRecompute {
     Bytes kept = {}, again = {};
     Time time = {};
   };
+  struct Label {  // what is reached at a cut
+    Bytes kept;
+    Time time;
+    const Region* region;  // the last one
+    std::size_t before;    // label of the cut where it begins
+  };
   // For every cut, the region that ends at it in the choice that keeps least.
   std::optional<std::vector<const Region*>> least_kept(Bytes limit) const;
   Region region(std::size_t begin, std::size_t end, const Region& way,

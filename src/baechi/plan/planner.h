@@ -42,7 +42,8 @@ struct PlanRequest {
   // that equal input gives an equal plan; after several times as much processor time it is stopped,
   // and then a note in the plan says so.
   double budget = 1.0;
-  unsigned threads = 1;  // changes how long it takes, never the plan
+  std::optional<double> budget_to_fit = {};  // for a plan that fits, if not the same
+  unsigned threads = 1;                      // changes how long it takes, never the plan
   // Of the plans that the methods make, take the one whose longest step is the shortest when costs
   // are off by up to this part (0 to 1), instead of the one with the shortest step.
   std::optional<double> robust = {};

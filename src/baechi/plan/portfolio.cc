@@ -76,7 +76,9 @@ class Portfolio {
         given_(given),
         request_(request),
         recipe_(recipe),
-        last_resort_{.work = work_for_fit(costs.graph(), request.budget),
+        last_resort_{.work = request.budget_to_fit.has_value()
+                                 ? replays_in(*request.budget_to_fit)
+                                 : work_for_fit(costs.graph(), request.budget),
                      .seed = request.place.seed,
                      .order = request.place.order},
         budget_(request, last_resort_) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
@@ -19,10 +18,11 @@ struct Recomputed {
   PlanResult result;
 };
 
-// A step of one micro-batch, as request.recompute asks. With kAuto it is never longer than that of
-// make_plan() without second runs. Bounds hold for plans with any second runs. Throws InputError as
-// make_plan() does, and for what second runs are not for: another order than the planned one, an
-// expert's placement, `robust`.
+// A step of one micro-batch, as request.recompute asks. With kAuto it fits where make_plan() finds
+// something that does. Where memory makes the step longer, plans without second runs and those with
+// them share the budget, and the shortest step is taken. Bounds hold for plans with any second runs.
+// Throws InputError as make_plan() does, and for what second runs are not for: another order than
+// the planned one, an expert's placement, `robust`.
 Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
                             const PlanRequest& request, PlanTimes* times = nullptr);
 
@@ -32,12 +32,4 @@ std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster&
 
 // The cluster with so many times the memory, or with room for everything on every device.
 Cluster roomier(const CostModel& costs, std::optional<double> times);
-// For people: why nothing runs again where nothing may.
-std::string nothing_to_repeat(const OpGraph& graph);
-
-// Throws InputError where the request asks for second runs along with what they are not for.
-void check_recompute(const PlanRequest& request);
-// Why it would, if it asked for them; empty: it would not.
-std::string why_no_recompute(const PlanRequest& request);
-
 }  // namespace baechi

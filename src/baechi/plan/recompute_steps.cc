@@ -13,6 +13,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/recomputation.h"
 #include "baechi/plan/recompute.h"
+#include "baechi/plan/recompute_request.h"
 #include "baechi/plan/recompute_search.h"
 #include "baechi/plan/second_runs.h"
 #include "baechi/verify/check_recomputation.h"

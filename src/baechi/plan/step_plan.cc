@@ -18,6 +18,7 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/recompute.h"
+#include "baechi/plan/recompute_request.h"
 #include "baechi/plan/recompute_steps.h"
 #include "baechi/plan/step_methods.h"
 #include "baechi/schedule/step_order.h"

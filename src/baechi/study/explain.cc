@@ -223,7 +223,8 @@ class Relocation {
 
 }  // namespace
 
-PlanExplanation explain_plan(const OpGraph& graph, const Cluster& cluster, const Plan& plan) {
+PlanExplanation explain_plan(const StepGraph& step, const Cluster& cluster, const Plan& plan) {
+  const OpGraph& graph = step.graph();
   PlanExplanation told;
   told.path = critical_path(graph, cluster, plan.schedule);
   told.segments = told.path.segments(plan.schedule);
@@ -241,7 +242,7 @@ PlanExplanation explain_plan(const OpGraph& graph, const Cluster& cluster, const
       bottleneck_of(told.path, plan.devices[*told.busiest].busy, plan.schedule.makespan);
   for (const std::vector<HeldMemory>& held : held_memory(graph, plan.schedule, moments))
     told.peaks.push_back(peak_of(graph, held));
-  told.second_runs = second_run_facts(graph, plan);
+  told.second_runs = second_run_facts(step, plan);
   return told;
 }
 

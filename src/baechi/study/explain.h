@@ -12,6 +12,7 @@
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/schedule/plan.h"
 #include "baechi/simulate/critical_path.h"
 #include "baechi/simulate/held_memory.h"
@@ -52,9 +53,9 @@ struct PlanExplanation {
   std::vector<SecondRunFacts> second_runs;  // what saves most first
 };
 
-// Requires a plan of this graph on this cluster with the simulator's devices. Throws InputError for
+// Requires a plan of this step on this cluster with the simulator's devices. Throws InputError for
 // a schedule that is not one of the simulator's.
-PlanExplanation explain_plan(const OpGraph& graph, const Cluster& cluster, const Plan& plan);
+PlanExplanation explain_plan(const StepGraph& step, const Cluster& cluster, const Plan& plan);
 
 // One device that an operator might be on.
 struct Alternative {

@@ -12,10 +12,15 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/graph/recomputation.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
+#include "baechi/plan/planner.h"
+#include "baechi/report/text/explanation_text.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/study/explain.h"
+#include "baechi/study/second_run_facts.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graph/training_sketches.h"
 #include "unit/graphs.h"
@@ -104,6 +109,59 @@ TEST_CASE("recompute: a step whose second runs are not those of the plan is foun
   REQUIRE(check_plan(graph, made.step.graph, plan).empty());
   plan.recomputed.pop_back();
   CHECK_FALSE(check_plan(graph, made.step.graph, plan).empty());
+}
+
+// All in flight at once: what each second run makes is dropped for as many micro-batches.
+TEST_CASE("recompute: second runs in steps of micro-batches say what they buy and cost") {
+  const OpGraph graph = random_training(2, 7, true);
+  const std::uint32_t micro_batches = 3;
+  const Cluster cluster = some_devices(1, Bytes(1'000'000));
+  const StepPlan made = planned_steps(graph, cluster, micro_batches, Recompute::kAll);
+  REQUIRE(std::holds_alternative<Plan>(made.result));
+  Plan plan = std::get<Plan>(made.result);
+  const Unrolled& step = made.step;
+  const std::size_t given = graph.num_ops();
+  REQUIRE(plan.recomputed.size() > 1);
+  // Forward passes first, then the backward passes, or each backward pass at once.
+  for (const bool all_at_once : {true, false}) {
+    CAPTURE(all_at_once);
+    DeviceOrder lists(1);
+    const OpGraph one = recomputing(graph, plan.recomputed);
+    const auto append = [&](bool backward, std::uint32_t m) {
+      for (const OpId op : one.topological_order())
+        if (one[op].backward == backward) lists[kGpu0].push_back(step.copy(op, m));
+    };
+    for (std::uint32_t m = 0; m < micro_batches; ++m) {
+      append(false, m);
+      if (!all_at_once) append(true, m);
+    }
+    for (std::uint32_t m = 0; all_at_once && m < micro_batches; ++m) append(true, m);
+    const CostModel costs(step.graph, cluster);
+    Trace trace = simulate(costs, {Placement(step.graph.num_ops(), kGpu0), lists});
+    Plan other = retold(plan, costs, std::move(trace), ExecutionOrder::kPlanned);
+    const std::vector<SecondRunFacts> facts = second_run_facts(step, other);
+    REQUIRE(facts.size() == plan.recomputed.size());
+    for (const SecondRunFacts& fact : facts) {
+      CAPTURE(fact.name);
+      CHECK(fact.name == std::string(graph[fact.op].name));
+      CHECK(fact.run.index() >= given);
+      CHECK(fact.time == *graph.times(KindId(0))[fact.op]);
+      REQUIRE(fact.gaps.size() == micro_batches);
+      CHECK(fact.at_once == (all_at_once ? micro_batches : 1));
+      for (std::uint32_t m = 0; m < micro_batches; ++m) {
+        CHECK(fact.gaps[m].until == other.schedule.slots[step.copy(fact.run, m)].start);
+        CHECK(fact.gaps[m].from >= other.schedule.slots[step.copy(fact.op, m)].end);
+        CHECK(fact.gaps[m].from <= fact.gaps[m].until);
+      }
+    }
+    const PlanExplanation told = explain_plan(step, cluster, other);
+    CHECK(told.second_runs == facts);
+    const std::string text = explanation_text({step.graph, cluster, other}, told);
+    CHECK(text.find("run a second time in every micro-batch, ") != std::string::npos);
+    CHECK(text.find(all_at_once ? "of up to 3 micro-batches at once not held"
+                                : "of one micro-batch at a time not held") != std::string::npos);
+    CHECK(text.find(", for 3 x ") != std::string::npos);
+  }
 }
 
 TEST_CASE("recompute: a refused step of micro-batches says what second runs would bring") {

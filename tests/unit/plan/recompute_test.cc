@@ -373,12 +373,12 @@ TEST_CASE("recompute: the file of a plan tells it again, and only with the graph
   CHECK(spoiled(R"("operators": 7)", R"("operators": 8)").find("$.graph.operators") !=
         std::string::npos);
 
-  const std::vector<SecondRunFacts> facts = second_run_facts(made.step.graph, plan);
+  const std::vector<SecondRunFacts> facts = second_run_facts(made.step, plan);
   REQUIRE(facts.size() == 1);
   CHECK(facts[0].time == Time(2));
   CHECK(facts[0].bytes == Bytes(10));
-  CHECK(facts[0].from == Time(5));
-  CHECK(facts[0].until == Time(14));
+  CHECK(facts[0].gaps == std::vector<SecondRunFacts::Gap>{{Time(5), Time(14)}});
+  CHECK(facts[0].at_once == 1);
 }
 
 TEST_CASE("recompute: a refusal says what second runs would bring") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Explanations as JSON documents (docs/how_to/explain.md).
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "baechi/io/json/json_writer.h"
@@ -89,12 +90,17 @@ class PlanJson {
     json_.begin_array();
     for (const SecondRunFacts& run : told_.second_runs) {
       json_.begin_object(Layout::kInline);
-      json_.field("operator", graph_[run.op].name);
+      json_.field("operator", run.name);
       json_.field("device", cluster_[run.device].name);
       json_.field("time", run.time.count());
       json_.field("bytes", run.bytes.count());
-      json_.field("from", run.from.count());
-      json_.field("until", run.until.count());
+      if (plan_.micro_batches == 1) {
+        json_.field("from", run.gaps.front().from.count());
+        json_.field("until", run.gaps.front().until.count());
+      } else {
+        json_.field("dropped", run.dropped().count());
+        json_.field("at_once", static_cast<std::int64_t>(run.at_once));
+      }
       json_.end_object();
     }
     json_.end_array();

@@ -240,24 +240,36 @@ class PlanText {
 
   std::string second_runs_words() const {
     if (told_.second_runs.empty()) return "";
+    const auto number = static_cast<std::int64_t>(plan_.micro_batches);
     Time time;
     Bytes bytes;
     for (const SecondRunFacts& run : told_.second_runs) {
-      time += run.time;
+      time += run.time * number;
       bytes += run.bytes;
     }
-    std::string text = "\n" + counted(told_.second_runs.size(), "operator") +
-                       " run a second time, " + short_text(time) + " in all, so that " +
-                       short_text(bytes) +
+    std::string text = "\n" + counted(told_.second_runs.size(), "operator") + " run a second time" +
+                       (number > 1 ? " in every micro-batch, " : ", ") + short_text(time) +
+                       " in all, so that " + short_text(bytes) + (number > 1 ? " of each" : "") +
                        " need not be held from one run to the other; what saves most\n";
     constexpr std::size_t kMostRuns = 5;
-    for (std::size_t i = 0; i < std::min(kMostRuns, told_.second_runs.size()); ++i) {
-      const SecondRunFacts& run = told_.second_runs[i];
-      text += "  " + quoted(run.op) + " on " + device_name(cluster_, run.device) + ": " +
-              short_text(run.bytes) + " not held for " + of_step(run.until - run.from) + ", for " +
-              short_text(run.time) + " of computing\n";
-    }
+    for (std::size_t i = 0; i < std::min(kMostRuns, told_.second_runs.size()); ++i)
+      text += second_run_words(told_.second_runs[i]);
     return text;
+  }
+
+  // What one buys, and what it costs.
+  std::string second_run_words(const SecondRunFacts& run) const {
+    const auto number = static_cast<std::int64_t>(plan_.micro_batches);
+    std::string text = "  '" + elided(run.name) + "' on " + device_name(cluster_, run.device) +
+                       ": " + short_text(run.bytes);
+    if (number > 1)
+      text += run.at_once > 1
+                  ? " of up to " + std::to_string(run.at_once) + " micro-batches at once"
+                  : " of one micro-batch at a time";
+    const Time mean(run.dropped().count() / number);
+    text += " not held for " + of_step(mean) + (number > 1 ? " each" : "") + ", for ";
+    if (number > 1) text += std::to_string(number) + " x ";
+    return text + short_text(run.time) + " of computing\n";
   }
 
   std::string full_words() const {
