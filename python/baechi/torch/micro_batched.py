@@ -52,15 +52,15 @@ class StepRequest:
         self.asked = asked
         self.targets = targets
         check_loss(loss, *(() if targets is None else ("targets",)))
-        if targets is not None and loss is None:
-            raise InputError(
-                "targets is for loss=: give the function of what the model returns and the targets"
-            )
         self.is_of_calls = micro_batches is None  # over ranks, where the caller has the loss
         if self.is_of_calls:
             if targets is not None:
                 raise InputError("targets is for steps of micro-batches: give micro_batches, too")
             micro_batches, loss = 1, loss or sum_of
+        if targets is not None and loss is None:
+            raise InputError(
+                "targets is for loss=: give the function of what the model returns and the targets"
+            )
         self.loss: Callable[..., torch.Tensor] = loss or _own_loss
         if asked.level != "module":
             raise InputError("micro_batches are planned by modules: level='module'")
