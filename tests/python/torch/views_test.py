@@ -57,6 +57,27 @@ class Spoiled(Grid):
         return result + high.cos() * wide
 
 
+class Turned(nn.Module):
+    """Hands views by attribute to operators that may be elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 16), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.first(x))
+        z = torch.view_as_complex(y.reshape(4, 4, 2, 2))
+        found: torch.Tensor = self.second((z * z).real.sum(2)) + self.second((y * y).T[:4])
+        return found + (z * 2).imag.exp().sum(2) + (y * 3).data[:, :4].sin()
+
+
+def test_views_by_attribute_of_what_shares_an_accelerator() -> None:
+    """Those that read them elsewhere wait until they are there."""
+    torch.manual_seed(1)
+    x = torch.linspace(-1, 1, 16, dtype=torch.double).reshape(4, 4)
+    trains_the_same(Turned().double(), x, tiers=(1,), seeds=range(1, 9))
+
+
 @pytest.mark.parametrize("kind", [Forecaster, Grid])
 def test_views_of_several_tensors(kind: type) -> None:
     torch.manual_seed(3)

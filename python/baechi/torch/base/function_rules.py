@@ -65,6 +65,9 @@ OBSERVERS = frozenset(
     ]
 )
 
+# Attributes of a tensor that are views of it.
+VIEWS = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
+
 # Functions whose result the caller wants elsewhere, or as a Python value: they run where their
 # argument is.
 STAY = frozenset(

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch.base import _private, _private_autograd, _private_compile
-from baechi.torch.base.function_rules import OBSERVERS
+from baechi.torch.base.function_rules import OBSERVERS, VIEWS
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
@@ -333,6 +333,9 @@ class Interceptor(TorchFunctionMode):
         """Return what to keep in the place of a hook on the gradient of a tensor."""
         return hook
 
+    def viewed(self, tensor: torch.Tensor, view: torch.Tensor) -> None:
+        """Take note of an attribute of a tensor that is a view of it, such as `x.T`."""
+
     # Activations that are computed again in the backward
 
     def resumed_later(self, function: Callable[..., Any], *, runs_now: bool) -> Callable[..., Any]:
@@ -416,7 +419,10 @@ class Interceptor(TorchFunctionMode):
         if scope is None or state.paused or name in OBSERVERS:
             if name == "register_hook" and scope is not None and len(args) == 2:
                 args = (args[0], self.hooked(*args))
-            return func(*args, **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            if name == "__get__" and getattr(func.__self__, "__name__", "") in VIEWS and scope:
+                self.viewed(args[0], found)
+            return found
         if state.resumed and name == "detach" and _private_autograd.called_by_checkpoint():
             return func(*args, **(kwargs or {}))  # of what is kept: not so in the forward
         index = scope.functions

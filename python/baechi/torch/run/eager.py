@@ -134,6 +134,10 @@ class EagerRunner(Interceptor):
 
         return lambda grad: self.run_again(here, (grad,), {}) if self._wrapped else hook(grad)
 
+    def viewed(self, tensor: torch.Tensor, view: torch.Tensor) -> None:
+        """Take note that a view by attribute is where its tensor is."""
+        self._sent.mark(view, self._sent.owner(tensor))
+
     def opens(self, path: str) -> bool:
         """Whether it ran so in the recorded step; who puts in weights later keeps to the plan."""
         return any(f"{caller}.".startswith(f"{path}.") for caller in self._opened)
