@@ -100,6 +100,7 @@ class NearOthers(nn.Module):
         first.to(other).add_(1)
         first.to(device=other.device).mul_(2)
         first.to(other.device, non_blocking=True)[:, :8].tanh_()
+        first.to(other.device, None, False, True).zero_()  # of a copy
         bits = (other > 0).to(first)
         y: torch.Tensor = self.last(first * bits + other.to(first.device, torch.float64))
         return y

@@ -222,8 +222,8 @@ def without_device(
         return args, kwargs
     named = {key: value for key, value in kwargs.items() if key != "device"}
     rest = args[1:] if given is not None and "device" in kwargs else rest
-    if not rest and "dtype" not in named:
-        rest = (args[0].dtype,)
+    if (rest and rest[0] is None) or not (rest or "dtype" in named):
+        rest = (args[0].dtype, *rest[1:])
     return (args[0], *rest), named
 
 
