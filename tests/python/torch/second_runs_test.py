@@ -269,6 +269,54 @@ def test_a_module_runs_again_in_the_mode_that_it_ran_in() -> None:
     placed.restore()
 
 
+class Table(nn.Module):
+    """Takes no tensor: what it gives comes from its weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.linspace(-1, 1, 4 * 8).reshape(4, 8))
+        self.mix = nn.Parameter(torch.linspace(-0.7, 1, 64).reshape(8, 8))
+
+    def forward(self) -> torch.Tensor:
+        return nn.functional.linear(self.rows, self.mix)
+
+
+class OfATable(nn.Module):
+    """Multiplies its input by what comes from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = Table(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last((self.table().float() * x).exp())
+        return y
+
+
+def test_what_reads_weights_alone_runs_again_under_its_autocast() -> None:
+    torch.manual_seed(3)
+    model, units = OfATable(), [Table, nn.Linear]
+    captured = capture(copy.deepcopy(model), X.float(), units=units)
+    gradients = []
+    for again in ([], ["table"]):
+        where = {op.key: "gpu:0" for op in captured.ops}
+        placed = assign(
+            copy.deepcopy(model),
+            captured,
+            where,
+            {"gpu:0": "sim:0"},
+            tier=1,
+            units=units,
+            again=again,
+        )
+        with torch.autocast("sim", torch.bfloat16):
+            loss = placed.model(X.float().to("sim:0")).float().square().sum()
+        loss.backward()
+        gradients.append([weight.grad.cpu() for weight in placed.model.parameters()])
+        placed.restore()
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
 def test_other_results_of_a_second_run_are_an_error() -> None:
 
     OUTSIDE["deep"] = True

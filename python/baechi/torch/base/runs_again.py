@@ -296,7 +296,8 @@ class Run:
         self._own = len(weights) - len(operation.weights)  # of the module
         self._module = None if module is None else (module, modes_of(module))
         self._grads = torch.is_grad_enabled()
-        self._autocast = autocast_of(t.device.type for t in tensors_in((args, kwargs)))
+        read = (*tensors_in((args, kwargs)), *weights)
+        self._autocast = autocast_of(tensor.device.type for tensor in read)
         self.outputs: weakref.WeakValueDictionary[int, Output] = weakref.WeakValueDictionary()
         self.saved: list[Any] = []  # in the order in which it saves: who wants it, or nobody
         self.done = False
