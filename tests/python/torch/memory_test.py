@@ -98,16 +98,18 @@ def accumulating_peaks(model: Any, inputs: Any, optimizer: str, count: int) -> l
     return [sim.max_memory_allocated(device) for device in range(count)]
 
 
-def check_close(predicted: dict[str, int], measured: list[int], most: float = 1.10) -> None:
+def check_close(
+    predicted: dict[str, int], measured: list[int], most: float = 1.10, above: int = 2048
+) -> None:
     for peak, found in zip(predicted.values(), measured, strict=True):
         print(f"predicted / measured: {peak} / {found} = {peak / max(found, 1):.3f}")
-        assert peak <= most * found + 2048, (predicted, measured)
+        assert peak <= most * found + above, (predicted, measured)
         assert peak >= 0.97 * found - 512, (predicted, measured)
 
 
-def check(placed: Any, inputs: Any, optimizer: str) -> None:
+def check(placed: Any, inputs: Any, optimizer: str, above: int = 2048) -> None:
     measured = measured_peaks(placed.model, inputs, optimizer, len(placed.peaks))
-    check_close(placed.peaks, measured)  # of the tier that ran
+    check_close(placed.peaks, measured, above=above)  # of the tier that ran
 
 
 @pytest.mark.repeats
@@ -131,7 +133,8 @@ def test_predicted_peaks_are_those_of_the_devices(name: str) -> None:
         need = need or placed.peaks["gpu:0"]
         used = set(placed.plan.device_of.values())
         assert len(used) > 1 or count == 1, method
-        check(placed, inputs, optimizer)
+        # 8 to 10 KiB of T5 are foreseen and not held, on any device: docs/reference/pytorch.md
+        check(placed, inputs, optimizer, 12 * 1024 if name == "t5" else 2048)
         placed.restore()
         del model, placed
         gc.collect()
