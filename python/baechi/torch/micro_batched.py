@@ -45,6 +45,12 @@ def _own_loss(output: Any) -> torch.Tensor:
     return loss
 
 
+def check_no_targets(targets: Any) -> None:
+    """Raise InputError for targets where the script calls the loss itself."""
+    if targets is not None:
+        raise InputError("targets is for steps of micro-batches: give micro_batches, too")
+
+
 class StepRequest:
     """What `place` is asked for with `micro_batches`."""
 
@@ -54,8 +60,7 @@ class StepRequest:
         check_loss(loss, *(() if targets is None else ("targets",)))
         self.is_of_calls = micro_batches is None  # over ranks, where the caller has the loss
         if self.is_of_calls:
-            if targets is not None:
-                raise InputError("targets is for steps of micro-batches: give micro_batches, too")
+            check_no_targets(targets)
             micro_batches, loss = 1, loss or sum_of
         if targets is not None and loss is None:
             raise InputError(

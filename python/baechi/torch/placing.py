@@ -18,7 +18,7 @@ from baechi.torch.base.devices import logical_devices
 from baechi.torch.choosing_replicas import predicted_step, with_chosen_replicas
 from baechi.torch.cost.profiler import Costs
 from baechi.torch.memory.fit import first_runs, own_again
-from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
+from baechi.torch.micro_batched import PlannedStep, StepRequest, check_no_targets, planned_step
 from baechi.torch.over_ranks import PlacedOverRanks
 from baechi.torch.placed import Placed
 from baechi.torch.placing_over_ranks import (
@@ -156,7 +156,7 @@ def plan(
     )
     if micro_batches is not None:
         return planned_step(StepRequest(asked, micro_batches, loss, targets)).plan
-    _check_no_targets(targets)
+    check_no_targets(targets)
     return Planned(asked).plan
 
 
@@ -265,13 +265,8 @@ def place(
         return placed
     if micro_batches is not None:
         return placed_for_steps(StepRequest(asked, micro_batches, loss, targets))
-    _check_no_targets(targets)
+    check_no_targets(targets)
     return placed_as(asked)
-
-
-def _check_no_targets(targets: Any) -> None:
-    if targets is not None:
-        raise InputError("targets is for steps of micro-batches: give micro_batches, too")
 
 
 def placed_for_steps(asked: StepRequest) -> Placed:

@@ -217,8 +217,7 @@ class Planned:
 
     def _check_shared(self) -> None:
         """Say where devices of the cluster need more than the one that they share has."""
-        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
-        small = devices_too_small(most, self.physical_of, together=True)
+        small = devices_too_small(self._most(), self.physical_of, together=True)
         for device, (need, there) in list(small.items())[:1]:
             names = [name for name, physical in self.physical_of.items() if physical == device]
             if len(names) > 1:
@@ -291,8 +290,11 @@ class Planned:
             raise InputError(f"{name} cannot run in tier 2 as it is planned: {reason}") from reason
 
     def _with_run_peaks(self, plan: Plan) -> Plan:
-        most = {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
-        return plan.with_run_peaks(most)
+        return plan.with_run_peaks(self._most())
+
+    def _most(self) -> dict[str, int]:
+        """Return the peak of each device in whatever tier runs."""
+        return {n: max(each[n] for each in self.peaks.values()) for n in self.physical_of}
 
     def _find_plan(self) -> Plan:
         asked, memory = self._asked, self._memory

@@ -18,7 +18,7 @@ from baechi.torch.base.nested import map_tensors
 from baechi.torch.placing import assign, place_with
 from baechi.torch.record.capture import call_arguments, capture
 from same_training import EXCLUSIVE, SHARED, check_same, trained
-from second_runs_test import Scaled, with_doubles
+from second_runs_test import Scaled, fits_only_with_second_runs, with_doubles
 from torch import nn
 from torch_models import ALL, built, exported
 from training_steps import loss_like
@@ -276,29 +276,8 @@ def test_peaks_of_any_graph_are_those_of_the_devices(name: str) -> None:
 
 
 def test_a_model_that_fits_in_no_other_way_has_operators_run_again(tmp_path: Path) -> None:
-    """Planned so, given again, and refused where nothing may; in the order of the plan."""
-    model, inputs = built(ALL["unet"]).double(), with_doubles(ALL["unet"].inputs(16))
-    expected = trained(copy.deepcopy(model), inputs)
-    options: dict[str, Any] = {"gradients": "freed", "budget": "50ms", "loss": loss_like}
-    options |= {"devices": EXCLUSIVE[:2], "tier": 2, "mode": ORDER}
-    with pytest.raises(baechi.DoesNotFit):
-        baechi.torch.place(model, inputs, "2x1470KiB", recompute="none", **options)
-    placed = baechi.torch.place(model, inputs, "2x1470KiB", **options)
-    assert placed.plan is not None
-    assert placed.plan.recomputed
-    assert placed.plan.order == "planned"
-    assert baechi.verify(placed.plan) == []
-    assert all(peak <= 1470 * 1024 for peak in placed.peaks.values())
-    assert "run again in the backward" in str(placed)
-    placed.plan.save(tmp_path / "plan.json")
-    placed.plan.micro_batch_graph.save(tmp_path / "graph.json")
-    placed.restore()
-    plan = baechi.Plan.load(tmp_path / "plan.json", baechi.Graph.load(tmp_path / "graph.json"))
-    again = baechi.torch.place(model, inputs, plan=plan, **options)
-    assert again.peaks == placed.peaks
-    with sim.configured(devices=4, poison=True, memory="1GiB", longest_delay="300us"):
-        found = trained(model, inputs)
-    check_same(expected, found, "planned")
+    """In the order of the plan."""
+    again = fits_only_with_second_runs(tmp_path, "planned", tier=2, mode=ORDER)
     assert again.tier == 2
     again.restore()
 

@@ -368,38 +368,37 @@ def measured_peaks(model: Any, inputs: Any, count: int) -> list[int]:
     return peaks
 
 
-def test_a_model_that_fits_in_no_other_way_has_operators_run_again(tmp_path: Path) -> None:
-    inputs = with_doubles(ALL["unet"].inputs(16))
-    expected = trained(built(ALL["unet"]).double(), inputs)
-    options: dict[str, Any] = {
-        "gradients": "freed",
-        "budget": "50ms",
-        "loss": loss_like,
-        "devices": EXCLUSIVE[:2],
-        "tier": 1,
-    }
-    cluster = "2x1470KiB"
-    model = built(ALL["unet"]).double()
+def fits_only_with_second_runs(folder: Path, order: str, **options: Any) -> Any:
+    """Place a model with second runs, refuse it without; return it placed by the saved plan."""
+    model, inputs, size = built(ALL["unet"]).double(), with_doubles(ALL["unet"].inputs(16)), 1470
+    expected = trained(copy.deepcopy(model), inputs)
+    options |= {"gradients": "freed", "budget": "50ms", "loss": loss_like}
+    options["devices"] = EXCLUSIVE[:2]
     with pytest.raises(baechi.DoesNotFit):
-        baechi.torch.place(model, inputs, cluster, recompute="none", **options)
-    placed = baechi.torch.place(model, inputs, cluster, **options)
+        baechi.torch.place(model, inputs, f"2x{size}KiB", recompute="none", **options)
+    placed = baechi.torch.place(model, inputs, f"2x{size}KiB", **options)
     assert placed.plan is not None
     assert placed.plan.recomputed
-    assert placed.plan.order == "program"
+    assert placed.plan.order == order
     assert baechi.verify(placed.plan) == []
     assert placed.plan.fits
-    assert all(peak <= 1470 * 1024 for peak in placed.peaks.values())
-    assert "run again" in str(placed)
-    placed.plan.save(tmp_path / "plan.json")
-    placed.plan.micro_batch_graph.save(tmp_path / "graph.json")
+    assert all(peak <= size * 1024 for peak in placed.peaks.values())
+    assert "run again in the backward" in str(placed)
+    placed.plan.save(folder / "plan.json")
+    placed.plan.micro_batch_graph.save(folder / "graph.json")
     placed.restore()
-    plan = baechi.Plan.load(tmp_path / "plan.json", baechi.Graph.load(tmp_path / "graph.json"))
+    plan = baechi.Plan.load(folder / "plan.json", baechi.Graph.load(folder / "graph.json"))
     again = baechi.torch.place(model, inputs, plan=plan, **options)
     assert again.peaks == placed.peaks
     with sim.configured(devices=4, poison=True, memory="1GiB", longest_delay="300us"):
         again.model.load_state_dict(built(ALL["unet"]).double().state_dict())
         found = trained(again.model, inputs)
     check_same(expected, found, "planned")
+    return again
+
+
+def test_a_model_that_fits_in_no_other_way_has_operators_run_again(tmp_path: Path) -> None:
+    again = fits_only_with_second_runs(tmp_path, "program", tier=1)
     assert again.tier == 1
 
 

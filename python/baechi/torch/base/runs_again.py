@@ -29,9 +29,7 @@ class Operation:
 
     key: str
     call: Callable[..., Any]
-    given: (
-        list[torch.Tensor] | None
-    )  # the tensors of its arguments as they came; None: not looked at
+    given: list[torch.Tensor] | None  # tensors of its arguments, as they came; None: not looked at
     module: nn.Module | None = None  # whose forward it is
     repeats: bool = True  # it can run again
     weights: tuple[torch.Tensor, ...] = ()  # that it reads beside its arguments and the module's

@@ -203,16 +203,14 @@ class StepMemory:
                 for tensor in event.made:
                     made.setdefault(tensor, (self._device[event.op], at))
         forward = {t: where for t, where in made.items() if t not in gradients}
-        outputs = self._outputs(forward)
-        self._returned = outputs.returned_at(self._begins, self._forward_end)
+        self._outputs = Outputs(self._captured, self._device, self._home, forward)
+        self._returned = self._outputs.returned_at(self._begins, self._forward_end)
         self._hold_forward(forward)
         if self._around.held_outputs:
-            self._hold_bytes(self._home, outputs.of_last_step(), 0, self._returned * TICKS + 1)
+            last = self._outputs.of_last_step()
+            self._hold_bytes(self._home, last, 0, self._returned * TICKS + 1)
         if self._captured.again:
             Recomputed(self._captured, self._device, self._hold_bytes).hold(forward)
-
-    def _outputs(self, made: Mapping[int, tuple[str | None, int]]) -> Outputs:
-        return Outputs(self._captured, self._device, self._home, made)
 
     def _hold_forward(self, made: Mapping[int, tuple[str | None, int]]) -> None:
         """Hold what the forward makes; `made`: the device and the event, by tensor."""
@@ -225,7 +223,7 @@ class StepMemory:
         for number, ops in self._takers.items():
             self._hold_copies(self._captured.seen[number], ops, made)
         self._hold_copies_beside(made)
-        for size, until in self._outputs(made).sent_home(self._takers):
+        for size, until in self._outputs.sent_home(self._takers):
             start, end = self._returned * TICKS, self._end if until is None else until
             self._hold_bytes(self._home, size, start, max(end * TICKS, start + 1))
 

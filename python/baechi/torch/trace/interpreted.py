@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from baechi.torch.trace.blocks import Blocks
-from baechi.torch.trace.graph import ExportedGraph, Node, Ref, refs_in
+from baechi.torch.trace.graph import ExportedGraph, Node, Ref
 from baechi.torch.trace.segments import Segment
 
 Call = Callable[[Node, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -133,7 +133,7 @@ def interpreted(
             over.update(nodes)
             del found
         for n in nodes:
-            for read in set(refs_in((graph.nodes[n].args, graph.nodes[n].kwargs))):
+            for read in graph.nodes[n].reads:
                 left[read] -= 1
                 if left[read] == 0 and read not in graph.outputs:
                     values.pop(read, None)
