@@ -18,7 +18,8 @@ from baechi.torch.base.mini_batch import cut
 from baechi.torch.placed import Placed
 from baechi.torch.ranks.caller import RankCaller
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
-from baechi.torch.ranks.processes import Facts, Processes, RankError, digest
+from baechi.torch.ranks.errors import RankError, digest
+from baechi.torch.ranks.processes import Facts, Processes
 from baechi.torch.ranks.scaling import agree_on
 from baechi.torch.ranks.stepper import RankStepper
 from baechi.torch.ranks.weights import Guard, gathered, gathered_optimizer, sample_of, total_norm

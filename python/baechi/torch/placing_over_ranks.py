@@ -18,7 +18,8 @@ from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.over_ranks import PlacedOverRanks
 from baechi.torch.planning import Request
 from baechi.torch.ranks.detected import cluster_over
-from baechi.torch.ranks.processes import Processes, digest, local_rank, own_rank, world_size
+from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.processes import Processes, local_rank, own_rank, world_size
 from baechi.torch.ranks.weights import check_whole, sample_of
 from baechi.torch.weights.homes import named_weights
 from baechi.torch.weights.making import Making, making_of

@@ -21,8 +21,9 @@ from baechi.torch.ranks.call import (
     outputs_for_all,
     outputs_of,
 )
+from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.foreseen import Foreseen
-from baechi.torch.ranks.processes import Facts, Processes, digest
+from baechi.torch.ranks.processes import Facts, Processes
 from baechi.torch.ranks.stepper import RankStepper, shapes_in, text_of, values_of
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph

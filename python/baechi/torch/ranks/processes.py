@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,22 +14,13 @@ import torch
 from torch import distributed
 
 from baechi._core import InputError
-from baechi.pipeline import DoesNotFit
 from baechi.progress import warn
 from baechi.torch.base import _private
+from baechi.torch.ranks.errors import RankError, Told, difference, digest, first_sentence, words_of
 from baechi.torch.ranks.inquest import Inquest
 
 _DIRECT = {"cuda": "nccl", "xpu": "xccl"}  # what takes the tensors of such devices as they are
 Facts = Mapping[str, str]  # what must be the same everywhere, by what it is called in an error
-
-
-class RankError(RuntimeError):
-    """Another rank failed, or was lost."""
-
-
-def digest(text: str) -> str:
-    """Return what tells texts apart."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def world_size() -> int:
@@ -229,9 +219,7 @@ class Processes:
         if all(each[0] for each in found):
             mean = torch.stack([each[1] for each in found[rank :: self.count]]).mean()
             return mean.to(loss.dtype).reshape(loss.shape)
-        told = (
-            None if failure is None else (failure.position, failure.part, _Told.of(failure.error))
-        )
+        told = None if failure is None else (failure.position, failure.part, Told.of(failure.error))
         failures = [(each[0], r, each) for r, each in enumerate(self.all_gathered(told)) if each]
         _, first, (_, part, error) = min(failures)
         if failure is not None and first == self.number:
@@ -253,7 +241,7 @@ class Processes:
         self._about = f"to {what}"
         if self._all_alike(error is None, digest(repr((what, facts))), digest(repr(own))):
             return
-        found = self.all_gathered((what, facts, None if error is None else _Told.of(error)))
+        found = self.all_gathered((what, facts, None if error is None else Told.of(error)))
         if error is not None:
             raise error
         for rank, (other, _, told) in enumerate(found):
@@ -272,8 +260,8 @@ class Processes:
             for replica in range(self.replicas):
                 begin = replica * self.count
                 if any(each != known[begin] for each in known[begin : begin + self.count]):
-                    raise InputError(_difference(what, known[begin : begin + self.count], begin))
-        raise InputError(_difference(what, known))
+                    raise InputError(difference(what, known[begin : begin + self.count], begin))
+        raise InputError(difference(what, known))
 
     @contextlib.contextmanager
     def agreeing(self, what: str) -> Iterator[dict[str, str]]:
@@ -346,54 +334,5 @@ class Processes:
                 mine = number // self.count == self.replica
                 left = left_to(number % self.count) if left_to is not None and mine else ""
                 waited += f"; behind what came from rank {number} it has {left}" if left else ""
-            self.failed = f"{lost}: {waited}: {_first_sentence(error)}"
+            self.failed = f"{lost}: {waited}: {first_sentence(error)}"
             raise RankError(self.failed) from error
-
-
-def _first_sentence(error: BaseException) -> str:
-    """Return what went wrong, without a library's place in its sources and its advice."""
-    said = str(error).rpartition("] ")[2] if str(error).startswith("[/") else str(error)
-    return said.partition(". ")[0]
-
-
-class _Told(NamedTuple):
-    """An error as other ranks are told of it."""
-
-    words: str
-    is_input: bool
-    as_it_is: DoesNotFit | None
-
-    @staticmethod
-    def of(error: BaseException) -> _Told:
-        """Return what others are told."""
-        as_it_is = error if isinstance(error, DoesNotFit) else None
-        return _Told(words_of(error), isinstance(error, ValueError), as_it_is)
-
-    def raise_as(self, where: str) -> None:
-        """Raise it on another rank."""
-        if self.as_it_is is not None:
-            raise self.as_it_is
-        raise (InputError if self.is_input else RankError)(f"{where}: {self.words}")
-
-
-def words_of(error: BaseException) -> str:
-    """Return what an error says, in one line."""
-    said = " ".join(str(error).split())
-    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
-
-
-def _difference(what: str, facts: list[dict[str, str]], begin: int = 0) -> str:
-    """Say what ranks do not agree on; `begin`: the number of the first of them."""
-    for name, first in facts[0].items():
-        for rank, other in enumerate(facts, begin):
-            if other.get(name) != first:
-                pair = f"rank {begin} and rank {rank}"
-                return (
-                    f"ranks cannot {what}: {pair} do not have the same {name}: "
-                    f"{_short(first)} and {_short(other.get(name, 'none'))}"
-                )
-    return f"ranks cannot {what}: they differ in what they know"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:80]}... (of digest {digest(text)[:8]})"

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from baechi.torch.ranks.averaging import Averaging
+from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.foreseen import Foreseen
 from baechi.torch.ranks.messages import Message
-from baechi.torch.ranks.processes import Failure, RankError
+from baechi.torch.ranks.processes import Failure
 from baechi.torch.ranks.second_runs import SecondRunsHere
 from baechi.torch.ranks.transport import Arriving, Transport
 from baechi.torch.run.micro_batches import Loss, Step, accumulate

@@ -15,8 +15,9 @@ from baechi.torch.base import _private
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.ranks.averaging import Averaging, Bucket, buckets_of
+from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.foreseen import Dry, Foreseen, WeightShape, rehearsed, step_foreseen
-from baechi.torch.ranks.processes import Facts, Processes, digest
+from baechi.torch.ranks.processes import Facts, Processes
 from baechi.torch.ranks.scaling import agree_on
 from baechi.torch.ranks.step import RankStep
 from baechi.torch.ranks.transport import Transport

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors as ranks tell each other of them, and what they say where they do not agree."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from baechi._core import InputError
+from baechi.pipeline import DoesNotFit
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or was lost."""
+
+
+def digest(text: str) -> str:
+    """Return what tells texts apart."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return what went wrong, without a library's place in its sources and its advice."""
+    said = str(error).rpartition("] ")[2] if str(error).startswith("[/") else str(error)
+    return said.partition(". ")[0]
+
+
+class Told(NamedTuple):
+    """An error as other ranks are told of it."""
+
+    words: str
+    is_input: bool
+    as_it_is: DoesNotFit | None
+
+    @staticmethod
+    def of(error: BaseException) -> Told:
+        """Return what others are told."""
+        as_it_is = error if isinstance(error, DoesNotFit) else None
+        return Told(words_of(error), isinstance(error, ValueError), as_it_is)
+
+    def raise_as(self, where: str) -> None:
+        """Raise it on another rank."""
+        if self.as_it_is is not None:
+            raise self.as_it_is
+        raise (InputError if self.is_input else RankError)(f"{where}: {self.words}")
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    said = " ".join(str(error).split())
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+
+
+def difference(what: str, facts: list[dict[str, str]], begin: int = 0) -> str:
+    """Say what ranks do not agree on; `begin`: the number of the first of them."""
+    for name, first in facts[0].items():
+        for rank, other in enumerate(facts, begin):
+            if other.get(name) != first:
+                pair = f"rank {begin} and rank {rank}"
+                return (
+                    f"ranks cannot {what}: {pair} do not have the same {name}: "
+                    f"{_short(first)} and {_short(other.get(name, 'none'))}"
+                )
+    return f"ranks cannot {what}: they differ in what they know"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:80]}... (of digest {digest(text)[:8]})"
