@@ -18,6 +18,7 @@ from baechi.progress import warn
 from baechi.torch.base import _private
 from baechi.torch.ranks.errors import RankError, Told, difference, digest, first_sentence, words_of
 from baechi.torch.ranks.inquest import Inquest
+from baechi.torch.ranks.leaving import destroy, leave_at_exit
 
 _DIRECT = {"cuda": "nccl", "xpu": "xccl"}  # what takes the tensors of such devices as they are
 Facts = Mapping[str, str]  # what must be the same everywhere, by what it is called in an error
@@ -64,7 +65,8 @@ class Processes:
     """
 
     def __init__(self, device: torch.device, replicas: int = 1) -> None:
-        if not distributed.is_initialized():
+        self._has_begun = not distributed.is_initialized()
+        if self._has_begun:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend)
         self.number = distributed.get_rank()  # among those of all replicas
@@ -89,6 +91,7 @@ class Processes:
         self.is_direct = self._join_directly(device)
         self.device = device
         self.links: Any = None  # between ranks, once they were measured
+        leave_at_exit(self)
 
     @staticmethod
     def on(device: torch.device, replicas: int = 1) -> Processes:
@@ -297,6 +300,21 @@ class Processes:
         except BaseException as error:
             self.failed = self.failed or f"{said()}: {words_of(error)}"
             raise
+
+    def leave(self) -> None:
+        """Leave the groups, with the first of all if it was begun here.
+
+        Not behind a failure: what was asked for then may never come, and would be waited for.
+        """
+        if self.failed:
+            return
+        self.failed = "the process is ending"
+        destroy([*self._pairs.values(), *filter(None, (self._alike, self._moving, self._agreeing))])
+        self._pairs, self._alike, self._moving, self._agreeing = {}, None, None, None
+        for key in [key for key, (_, known) in _KNOWN.items() if known is self]:
+            begun, _ = _KNOWN.pop(key)
+            if self._has_begun and begun is distributed.group.WORLD:
+                distributed.destroy_process_group()
 
     def _talk(self, call: Callable[[], Any], left_to: Callable[[int], str] | None = None) -> None:
         self.check()
