@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class DoesNotFit(Exception):
     """No plan fits the cluster; says which operator, how many bytes, and what would do."""
 
+    __module__ = "baechi"  # where a user finds it
+
     def __init__(self, answer: _core.Unplaceable | Any) -> None:
         """Take over what the planner found."""
         super().__init__(str(answer))

@@ -38,16 +38,17 @@ def in_bytes(count: int) -> str:
 
 
 def on_one_device(plan: _core.Plan) -> str:
-    """Say what the step takes on the best single device of the cluster."""
+    """Say what the step takes on the best single device of the cluster, each operator run once."""
+    no_room = "does not fit without second runs" if plan.recomputed else "does not fit"
     row = next((each for each in plan.methods if each.method == "single"), None)
     if row is not None:
-        return "does not fit" if row.makespan_ns is None else in_time(row.makespan_ns)
+        return no_room if row.makespan_ns is None else in_time(row.makespan_ns)
     try:
         single = place_graph(
             plan.graph, plan.cluster, "single", order=plan.order, bounds=False, suggest=False
         )
     except DoesNotFit:
-        return "does not fit"
+        return no_room
     return in_time(single.makespan_ns)
 
 

@@ -8,9 +8,12 @@ import importlib
 import multiprocessing
 import pickle
 import pkgutil
+import traceback
 from types import ModuleType
+from typing import Any
 
 import pytest
+from baechi.brief_errors import briefly
 
 import baechi
 
@@ -97,3 +100,50 @@ def test_what_does_not_fit_in_a_pool_is_raised_in_the_caller() -> None:
             answer.get(timeout=60)
     assert caught.value.operator == "large"
     assert caught.value.short_by == 9 * 2**20
+
+
+def functions_of(error: BaseException) -> list[str]:
+    """The functions that a traceback shows, the outermost first."""
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def in_a_library(function: Any) -> Any:
+    """Make a function call another from within this package, as its inner functions do."""
+    scope: dict[str, Any] = {"__name__": "baechi.inner", "function": function}
+    exec("def inner():\n    return function()", scope)
+    return scope["inner"]
+
+
+def test_what_the_user_can_mend_is_shown_without_inner_frames() -> None:
+    cause = KeyError("of the user")
+
+    def forward() -> None:
+        raise baechi.InputError("mend this") from cause
+
+    public = briefly(in_a_library(in_a_library(forward)))
+    with pytest.raises(baechi.InputError, match="mend this") as caught:
+        public()
+    shown = functions_of(caught.value)
+    assert shown[1:] == ["run", "forward"]  # the call, its front, and the user's own code
+    assert caught.value.__cause__ is cause
+
+
+def test_what_does_not_fit_ends_at_the_call() -> None:
+    builder = baechi.GraphBuilder()
+    builder.add("large", {"*": 1}, permanent=10 * 2**20)
+    graph = builder.build()
+    public = briefly(in_a_library(lambda: baechi.place_graph(graph, "2x1MiB", "m-topo")))
+    with pytest.raises(baechi.DoesNotFit, match="short") as caught:
+        public()
+    assert functions_of(caught.value)[1:] == ["run", "<lambda>"]
+    assert traceback.format_exception_only(caught.value)[0].startswith("baechi.DoesNotFit: ")
+
+
+def test_faults_of_the_package_keep_every_frame() -> None:
+    def broken() -> None:
+        raise RuntimeError("a fault")
+
+    public = briefly(in_a_library(in_a_library(broken)))
+    with pytest.raises(RuntimeError, match="a fault") as caught:
+        public()
+    assert functions_of(caught.value)[1:] == ["run", "inner", "inner", "broken"]

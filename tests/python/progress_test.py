@@ -188,6 +188,18 @@ def test_one_device_is_the_best_one_or_does_not_fit() -> None:
     assert on_one_device(tight) == "does not fit"
 
 
+def test_one_device_that_a_plan_fits_by_second_runs_is_not_said_to_be_too_small() -> None:
+    graph = baechi.generate("gnmt", length=10)
+    need = max(baechi.place_graph(graph, "1x4GiB", method="single").peaks.values())
+    plan = baechi.place_graph(
+        graph, f"1x{need * 95 // 100}B", order="program", recompute="auto", budget=0.1
+    )
+    assert plan.recomputed
+    first = str(summary("GNMT", plan, {"gpu:0": "cuda:0"}, {})).splitlines()[0]
+    assert first.startswith("GNMT on 1 of 1 devices")
+    assert first.endswith("on one device: does not fit without second runs")
+
+
 def test_the_figure_of_one_device_is_looked_up_or_planned_without_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from baechi._core import Graph, InputError
+from baechi.brief_errors import briefly
 from baechi.tensorflow import _private
 from baechi.tensorflow.captured import Captured, captured_function, finished
 from baechi.tensorflow.feeding import feed_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _TF1_VARIABLES = frozenset(["Variable", "VariableV2", "VarHandleOp"])
 
 
+@briefly
 def capture(
     target: Any,
     *inputs: Any,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baechi._core import Cluster, InputError, Plan, Profile, check_options
+from baechi.brief_errors import briefly
 from baechi.pipeline import cluster_of, place_graph
 from baechi.presets import presets_of
 from baechi.progress import stage, told
@@ -172,6 +173,7 @@ def assign(
     return placed
 
 
+@briefly
 @told
 def plan(
     target: Any,
@@ -202,6 +204,7 @@ def plan(
     return step.plan(found, names, profile, options)
 
 
+@briefly
 @told
 def place(
     target: Any,

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from baechi._core import InputError, Profile
+from baechi.brief_errors import briefly
 from baechi.pipeline import described
 from baechi.tensorflow import _private, versions
 from baechi.tensorflow.captured import Captured
@@ -25,6 +26,7 @@ from baechi.tensorflow.step_stats import Measured, bytes_of, give_back_fused, me
 from baechi.tensorflow.tracing import batch_size_of
 
 
+@briefly
 def measure(
     captured: Captured,
     *inputs: Any,

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from baechi._core import InputError, Plan
+from baechi.brief_errors import briefly
 from baechi.reports import report
 from baechi.summary import Summary, on_one_device, summary
 from baechi.torch.base.mini_batch import cut
@@ -83,6 +84,7 @@ class Placed:
             self.restore()
             raise
 
+    @briefly
     def step(self, inputs: Any, targets: Any = None, *, scaler: Any = None) -> torch.Tensor:
         """Run forward and backward of a mini-batch in the micro-batches that were planned.
 
@@ -116,6 +118,7 @@ class Placed:
         state: dict[str, Any] = self.model.state_dict()
         return state
 
+    @briefly
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of the model; over ranks each takes its own of what it is given."""
         self.model.load_state_dict(state)
@@ -128,6 +131,7 @@ class Placed:
         """
         return named_state(self.model, optimizer, lambda _: True)
 
+    @briefly
     def load_optimizer_state_dict(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     ) -> None:
@@ -135,6 +139,7 @@ class Placed:
         named = checked_state(self.model, optimizer, state)
         load_named(self.model, optimizer, named, lambda _: True)
 
+    @briefly
     def save(
         self, folder: str | os.PathLike[str], *, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
@@ -151,6 +156,7 @@ class Placed:
         write_beside(path, self.plan, {"processes": 1})
         write(path, state, kept, None)
 
+    @briefly
     def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Load weights, whatever placement and number of processes they come from.
 
@@ -179,6 +185,7 @@ class Placed:
         weights = self.model.parameters()
         return torch.nn.utils.clip_grad_norm_(weights, max_norm, norm_type, error_if_nonfinite)
 
+    @briefly
     def verify(
         self,
         inputs: Any,
@@ -363,6 +370,7 @@ class Placed:
     def _repr_html_(self) -> str:
         return self._summary().html()
 
+    @briefly
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Show the plan as one HTML page, as `baechi.report` does; return the path."""
         if self.plan is None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from baechi._core import InputError, Plan
+from baechi.brief_errors import briefly
 from baechi.progress import stage, told
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
@@ -108,6 +109,7 @@ def assign(
     return kind(model, Assigner(model, captured, chosen, logical, mode, wanted, again=own), plan)
 
 
+@briefly
 @told
 def plan(
     model: nn.Module,
@@ -160,6 +162,7 @@ def plan(
     return Planned(asked).plan
 
 
+@briefly
 @told
 def place(
     model: nn.Module,

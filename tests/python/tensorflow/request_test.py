@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ import keras
 import numpy
 import tensorflow as tf
 
-from baechi import InputError
+from baechi import DoesNotFit, InputError
 
 X = numpy.ones((4, 6), "float32")
 Y = numpy.zeros((4, 3), "float32")
+TWO = ["CPU:0", "CPU:1"]
 
 
 def compiled() -> keras.Model:
@@ -113,3 +115,23 @@ def test_an_open_size_is_asked_for_in_pythons_words() -> None:
     with pytest.raises(InputError) as error:
         baechi.tensorflow.place(doubled, tf.TensorSpec((None, 6)), cluster="2xcpu:1MiB")
     assert str(error.value).endswith("an open dimension: give it with batch=N")
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (
+            lambda: baechi.tensorflow.place(compiled(), X, Y, cluster="2x1B", devices=TWO),
+            DoesNotFit,
+        ),
+        (lambda: baechi.tensorflow.place(3), InputError),
+        (lambda: baechi.tensorflow.plan(compiled(), X, Y, cluster="2x1GiB+"), InputError),
+        (lambda: baechi.tensorflow.capture(3), InputError),
+        (lambda: baechi.tensorflow.measure(3), InputError),
+    ],
+)
+def test_an_error_of_the_user_ends_at_the_users_call(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert sum(file != __file__ for file in files) == 1

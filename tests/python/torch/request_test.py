@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -156,3 +157,37 @@ def test_a_cluster_that_the_machine_is_not_is_refused_or_said() -> None:
         warnings.simplefilter("error")
         baechi.torch.place(model, X, "4x64MiB").restore()
         baechi.torch.place(model, X, "8x1GiB", devices=["cpu"] * 8).restore()
+
+
+def too_small() -> Any:
+    return baechi.torch.place(
+        nn.Linear(512, 512), torch.ones(2, 512), "2x1MiB", devices=["cpu"] * 2
+    )
+
+
+def wrong_step() -> Any:
+    model, loss = nn.Linear(4, 4), torch.Tensor.sum
+    placed = baechi.torch.place(
+        model, X, "2x1GiB", devices=["cpu"] * 2, micro_batches=2, loss=loss, method="m-etf"
+    )
+    placed.step(torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (too_small, baechi.DoesNotFit),
+        (wrong_step, baechi.InputError),
+        (lambda: baechi.torch.place(3, X), baechi.InputError),  # type: ignore[arg-type]
+        (lambda: baechi.torch.plan(nn.Linear(4, 4), X, "2x1GiB+"), baechi.InputError),
+        (lambda: baechi.torch.capture(nn.Linear(5, 4), X), baechi.InputError),
+        (lambda: baechi.torch.measure(nn.Linear(4, 4, device="meta"), X), baechi.InputError),
+        (lambda: baechi.torch.device_map(3, {}), baechi.InputError),  # type: ignore[arg-type]
+        (lambda: baechi.torch.load_pt2("nothing.pt2", "rtx3090"), baechi.InputError),
+    ],
+)
+def test_an_error_of_the_user_ends_at_the_users_call(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert sum(file != __file__ for file in files) == 1

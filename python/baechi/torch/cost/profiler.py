@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import Cluster, InputError, roofline_time, write_text
+from baechi.brief_errors import briefly
 from baechi.presets import presets_of
 from baechi.progress import stage, warn
 from baechi.torch.base import _private
@@ -318,6 +319,7 @@ class _Samples:
         return 0 if alike is None else round(statistics.median(self._times[alike]))
 
 
+@briefly
 def measure(
     model: nn.Module,
     example_inputs: Any,

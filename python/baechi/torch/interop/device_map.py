@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
+from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.torch.base.devices import detected_cluster
 from baechi.torch.base.request import check_called_with, check_model
@@ -90,6 +91,7 @@ def _example(model: nn.Module) -> Any:
     return dict(example)
 
 
+@briefly
 def device_map(
     model: nn.Module,
     max_memory: Mapping[int | str, int | str] | None = None,

@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from baechi._core import Graph, GraphBuilder, InputError, roofline_time
+from baechi.brief_errors import briefly
 from baechi.torch.record.recorded_step import PRECISIONS
 
 # Every reader holds its own copy of a shared weight up to this size, as of an ONNX initializer.
@@ -31,6 +32,7 @@ _VIEWS = frozenset(
 )  # fmt: skip
 
 
+@briefly
 def load_pt2(
     path: str | os.PathLike[str],
     costs: str,

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
+from baechi.brief_errors import briefly
 from baechi.progress import stage, warn
 from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
@@ -95,6 +96,7 @@ def unchanged(
             parameter.grad = grad
 
 
+@briefly
 def capture(
     model: nn.Module,
     example_inputs: Any,
