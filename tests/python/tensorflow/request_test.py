@@ -127,7 +127,7 @@ def test_an_open_size_is_asked_for_in_pythons_words() -> None:
         (lambda: baechi.tensorflow.place(3), InputError),
         (lambda: baechi.tensorflow.plan(compiled(), X, Y, cluster="2x1GiB+"), InputError),
         (lambda: baechi.tensorflow.capture(3), InputError),
-        (lambda: baechi.tensorflow.measure(3), InputError),
+        (lambda: baechi.tensorflow.measure(3), InputError),  # type: ignore[arg-type]
     ],
 )
 def test_an_error_of_the_user_ends_at_the_users_call(call: Any, error: type[Exception]) -> None:

@@ -178,11 +178,11 @@ def wrong_step() -> Any:
     [
         (too_small, baechi.DoesNotFit),
         (wrong_step, baechi.InputError),
-        (lambda: baechi.torch.place(3, X), baechi.InputError),  # type: ignore[arg-type]
+        (lambda: baechi.torch.place(3, X), baechi.InputError),
         (lambda: baechi.torch.plan(nn.Linear(4, 4), X, "2x1GiB+"), baechi.InputError),
         (lambda: baechi.torch.capture(nn.Linear(5, 4), X), baechi.InputError),
         (lambda: baechi.torch.measure(nn.Linear(4, 4, device="meta"), X), baechi.InputError),
-        (lambda: baechi.torch.device_map(3, {}), baechi.InputError),  # type: ignore[arg-type]
+        (lambda: baechi.torch.device_map(3, {}), baechi.InputError),
         (lambda: baechi.torch.load_pt2("nothing.pt2", "rtx3090"), baechi.InputError),
     ],
 )
