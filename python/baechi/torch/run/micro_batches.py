@@ -19,6 +19,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.run.begun_gradients import begin_with
 from baechi.torch.run.communication import Arrival
 from baechi.torch.run.late_gradients import Product, product_in
 from baechi.torch.run.placed_runs import StepRuns
@@ -294,6 +295,7 @@ class Step:
             if gradient is not None:
                 ends.append(edge)
                 gradients.append(gradient)
+            del gradient  # `gradients` alone has it
         trained = self._trained[segment.index]
         starts = [edge for _, edge in begun.starts]
         if not (ends and (starts or trained)):
@@ -302,12 +304,13 @@ class Step:
         late = None
         if starts and segment.index in self._program.apart:
             late = product_in(ends, trained)
-        wanted = [*starts, *trained]
+        edges, weights = starts, trained
         if late is not None:
-            wanted = [*starts, *late.at_once, late.edge]
-        with _on(device):
+            edges, weights = [*starts, late.edge], late.at_once
+        wanted = [*starts, *weights, *edges[len(starts) :]]
+        with _on(device), begin_with(ends, edges, gradients) as begins:
             found = torch.autograd.grad(
-                ends, wanted, gradients, retain_graph=late is not None, allow_unused=True
+                ends, wanted, begins, retain_graph=late is not None, allow_unused=True
             )
         if late is not None:
             *found, arrived = found
