@@ -48,6 +48,7 @@ struct Benchmark {
 
 void bench_bounds();
 void bench_favorites();
+void bench_equal_devices();
 void bench_exact();
 void bench_gap();
 void bench_generate();

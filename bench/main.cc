@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
+    Benchmark{"equal_devices", bench_equal_devices},
     Benchmark{"exact", bench_exact},
     Benchmark{"gap", bench_gap},
     Benchmark{"generate", bench_generate},

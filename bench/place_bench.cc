@@ -144,6 +144,25 @@ void bench_place_layered() {
   }
 }
 
+// The list schedulers on a model of 22,756 operators, on few and on many equal devices.
+void bench_equal_devices() {
+  const OpGraph graph = generate_graph("gnmt", {.length = 50});
+  for (const auto mode : {CommunicationMode::kParallel, CommunicationMode::kSequential})
+    for (const std::size_t devices : {4U, 64U, 1'024U}) {
+      const Cluster where = cluster(devices, mode, gibibytes(4096));
+      for (const char* method : {"m-etf", "m-sct"}) {
+        const Placer place = find_placer(method).place;
+        report({"gnmt 50: " + std::string(method) + ", " + std::string(name_of(mode)) + ", " +
+                    std::to_string(devices) + " devices",
+                graph.num_ops(), 11},
+               [&] {
+                 const CostModel costs(graph, where);
+                 return checksum(placed(place(costs, {})));
+               });
+      }
+    }
+}
+
 // A table for docs/lab/benchmarks.md: what placing costs per operator, from ten thousand to a
 // million.
 void bench_growth() {

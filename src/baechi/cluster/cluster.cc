@@ -136,6 +136,7 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
 
   const std::size_t n = num_devices();
   link_of_.assign(n * n, 0);
+  std::vector<std::optional<std::uint32_t>> link_of_rule(spec_.links.size());  // without channels
   for (const DeviceId from : devices()) {
     for (const DeviceId to : devices()) {
       if (from == to) continue;
@@ -148,6 +149,13 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
         throw InputError("no link rule covers " + in_quotes((*this)[from].name) + " to " +
                          in_quotes((*this)[to].name) + ": add a default link");
 
+      std::optional<std::uint32_t>& known =
+          link_of_rule[static_cast<std::size_t>(best - spec_.links.data())];
+      if (known.has_value()) {
+        link_of_[from.index() * n + to.index()] = *known;
+        ++pairs_[*known];
+        continue;
+      }
       Link link{best->latency, best->bandwidth, {}};
       for (const std::string& pattern : best->channels) {
         const std::string name = expand_channel(pattern, (*this)[from], (*this)[to]);
@@ -161,8 +169,14 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
       link.channels.erase(std::unique(link.channels.begin(), link.channels.end()),
                           link.channels.end());
       const auto same = std::find(links_.begin(), links_.end(), link);
-      link_of_[from.index() * n + to.index()] = static_cast<std::uint32_t>(same - links_.begin());
-      if (same == links_.end()) links_.push_back(std::move(link));
+      const auto index = static_cast<std::uint32_t>(same - links_.begin());
+      if (same == links_.end()) {
+        links_.push_back(std::move(link));
+        pairs_.push_back(0);
+      }
+      link_of_[from.index() * n + to.index()] = index;
+      ++pairs_[index];
+      if (best->channels.empty()) known = index;
     }
   }
 }

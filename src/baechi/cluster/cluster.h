@@ -104,8 +104,13 @@ class Cluster {
 
   // Requires from != to. Pairs with equal links share one Link object: its address tells classes
   // of links apart.
-  const Link& link(DeviceId from, DeviceId to) const {
-    return links_[link_of_[from.index() * num_devices() + to.index()]];
+  const Link& link(DeviceId from, DeviceId to) const { return links_[link_index(from, to)]; }
+  // All links that differ, in the order in which the pairs, row by row, first have them, and how
+  // many pairs have each. Tables by link need no row per pair.
+  std::span<const Link> links() const { return links_; }
+  std::span<const std::size_t> pairs_by_link() const { return pairs_; }
+  std::size_t link_index(DeviceId from, DeviceId to) const {  // into links()
+    return link_of_[from.index() * num_devices() + to.index()];
   }
   std::size_t num_channels() const { return channels_.size(); }
   IdRange<ChannelId> channels() const { return channels_.keys(); }
@@ -115,6 +120,7 @@ class Cluster {
   ClusterSpec spec_;
   IdVector<ChannelId, std::string> channels_;
   std::vector<Link> links_;
+  std::vector<std::size_t> pairs_;      // by link
   std::vector<std::uint32_t> link_of_;  // row-major by (from, to)
 };
 

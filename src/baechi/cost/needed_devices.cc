@@ -6,6 +6,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "baechi/base/assert.h"
+
 namespace baechi {
 namespace {
 
@@ -15,6 +17,7 @@ bool exchangeable(const CostModel& costs, DeviceId a, DeviceId b) {
   if (costs.class_of(a) != costs.class_of(b) || cluster[a].capacity != cluster[b].capacity ||
       &cluster.link(a, b) != &cluster.link(b, a))
     return false;
+  if (cluster.links().size() == 1) return true;
   const IdRange<DeviceId> devices = cluster.devices();
   return std::all_of(devices.begin(), devices.end(), [&](DeviceId other) {
     return other == a || other == b ||
@@ -40,13 +43,20 @@ ClusterSpec spec_of(const Cluster& cluster, const IdVector<DeviceId, DeviceId>& 
 
 }  // namespace
 
-NeededDevices::NeededDevices(const CostModel& costs, IdVector<DeviceId, DeviceId> kept)
+NeededDevices::NeededDevices(const CostModel& costs, IdVector<DeviceId, DeviceId> kept,
+                             std::vector<DeviceId> stand_ins)
     : kept_(std::move(kept)),
+      stand_ins_(std::move(stand_ins)),
       cluster_(spec_of(costs.cluster(), kept_)),
       costs_(costs.graph(), cluster_) {}
 
 std::unique_ptr<const NeededDevices> NeededDevices::of(const CostModel& costs) {
-  const std::size_t most = std::max(kFew, costs.graph().num_ops());
+  return first_of_each_run(costs, std::max(kFew, costs.graph().num_ops()));
+}
+
+std::unique_ptr<const NeededDevices> NeededDevices::first_of_each_run(const CostModel& costs,
+                                                                      std::size_t most) {
+  BAECHI_ASSERT(most >= 2, "the links within a run are links of the small cluster");
   const std::size_t count = costs.cluster().num_devices();
   if (count <= most) return nullptr;
   IdVector<DeviceId, bool> pinned_to(count);
@@ -55,6 +65,7 @@ std::unique_ptr<const NeededDevices> NeededDevices::of(const CostModel& costs) {
       if (const auto device = costs.pin(op)) pinned_to[*device] = true;
 
   IdVector<DeviceId, DeviceId> kept;
+  std::vector<DeviceId> stand_ins;
   std::optional<DeviceId> first;  // of the run
   std::size_t length = 0;
   for (const DeviceId device : costs.cluster().devices()) {
@@ -64,9 +75,11 @@ std::unique_ptr<const NeededDevices> NeededDevices::of(const CostModel& costs) {
       length = 0;
     }
     if (length++ < most) kept.push_back(device);
+    if (length == most + 1) stand_ins.emplace_back(kept.size() - 1);
   }
   if (kept.size() == count) return nullptr;
-  return std::unique_ptr<const NeededDevices>(new NeededDevices(costs, std::move(kept)));
+  return std::unique_ptr<const NeededDevices>(
+      new NeededDevices(costs, std::move(kept), std::move(stand_ins)));
 }
 
 }  // namespace baechi

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster without the equal devices that a small graph can never use. Beyond the paper.
+// A cluster without equal devices that a plan does not need. Beyond the paper.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "baechi/base/id.h"
 #include "baechi/cluster/cluster.h"
@@ -22,6 +23,11 @@ class NeededDevices {
   // Nothing when all devices are needed: no run is longer than the number of operators and kFew.
   // O(devices^2). The costs must outlive the result.
   static std::unique_ptr<const NeededDevices> of(const CostModel& costs);
+  // The first `most` devices of each run, at least two. Nothing when no run is longer. It is for
+  // methods that use the devices of a run in turn, the first of those that are alike: while a run's
+  // last one is idle, what they do is what they would do on the whole cluster.
+  static std::unique_ptr<const NeededDevices> first_of_each_run(const CostModel& costs,
+                                                                std::size_t most);
 
   NeededDevices(const NeededDevices&) = delete;  // costs() refers to the cluster in here
   NeededDevices& operator=(const NeededDevices&) = delete;
@@ -29,13 +35,17 @@ class NeededDevices {
   const CostModel& costs() const { return costs_; }
   // What a device of the small cluster is called in the whole one.
   DeviceId original(DeviceId device) const { return kept_[device]; }
+  // The last devices of the runs of which some were left out, as the small cluster calls them.
+  const std::vector<DeviceId>& stand_ins() const { return stand_ins_; }
 
  private:
   static constexpr std::size_t kFew = 16;  // so many are kept even for fewer operators
 
-  NeededDevices(const CostModel& costs, IdVector<DeviceId, DeviceId> kept);
+  NeededDevices(const CostModel& costs, IdVector<DeviceId, DeviceId> kept,
+                std::vector<DeviceId> stand_ins);
 
   IdVector<DeviceId, DeviceId> kept_;
+  std::vector<DeviceId> stand_ins_;
   Cluster cluster_;
   CostModel costs_;
 };

@@ -38,7 +38,7 @@ std::optional<OpId> only_consumer(const OpGraph& graph, OpId op) {
 }
 
 Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
-  Coplacement result{OpLabels(graph.num_ops()), cut.makespan, cut.placed.device};
+  Coplacement result{OpLabels(graph.num_ops()), cut.makespan, cut.placed};
   IdVector<DeviceId, std::optional<OpId>> first(cut.placed.order->size());
   for (const OpId op : graph.ops()) {
     std::optional<OpId>& label = first[cut.placed.device[op]];

@@ -34,9 +34,9 @@ struct CoplacementOptions {
 };
 
 struct Coplacement {
-  OpLabels group;                      // equal for operators that are to share a device
-  std::optional<Time> cut;             // the step time that the cut promises, when there is one
-  std::optional<Placement> home = {};  // then: the devices it was cut for
+  OpLabels group;                        // equal for operators that are to share a device
+  std::optional<Time> cut;               // the step time that the cut promises, when there is one
+  std::optional<PlacedGraph> home = {};  // then: the devices it was cut for, and its order
   std::size_t by_consumer = 0, by_forward = 0;  // unions
   std::size_t capped = 0;                       // unions that a cap or a device kind forbade
 };

@@ -38,7 +38,7 @@ Optimized group_and_fuse(const CostModel& costs, const OptimizeOptions& options)
 
   PassClock clock("colocate", size);
   OpLabels group = colocation_labels(graph, options.colocation);
-  std::optional<Placement> home;
+  std::optional<PlacedGraph> home;
   if (level >= OptimizeLevel::kColocate) record(clock, group, describe(options.colocation));
   if (level >= OptimizeLevel::kCoplace) {
     clock = PassClock("coplace", size);

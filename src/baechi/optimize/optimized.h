@@ -22,8 +22,9 @@ struct Optimized {
   OpGraph graph;
   Expansion expansion;
   std::vector<PassStatistics> passes;  // in the order they ran
-  // When co-placement cut the graph: the device that each original operator's group was cut for.
-  std::optional<Placement> home = {};
+  // When co-placement cut the graph: the device that each original operator's group was cut for,
+  // and an order in which that fits, if devices keep to one.
+  std::optional<PlacedGraph> home = {};
 };
 
 inline PassStatistics::Size size_of(const OpGraph& graph) {

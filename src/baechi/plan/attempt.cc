@@ -73,11 +73,12 @@ class PlacerAttempt {
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
     if (place(shrink, {}) || placer_.baseline) return;
     if (place_carefully(shrink)) return;
+    if (shrink && keep_cut()) return;
     if (shrink) {
       fall_back("unoptimized");
       if (place(false, {}) || place_carefully(false)) return;
     }
-    search();
+    if (problem_.searched) search();
   }
 
  private:
@@ -120,9 +121,9 @@ class PlacerAttempt {
   // The paper's way lets the first operator of a group decide, and a group that starts with a
   // short operator stays where its parents are. This one takes the cut at its word.
   bool place_at_home(PlaceOptions options) {
-    const std::optional<Placement>& home = problem_.shrunk->optimized.home;
+    const std::optional<PlacedGraph>& home = problem_.shrunk->optimized.home;
     if (!home.has_value() || !placer_.list_scheduler) return false;
-    options.home = &*home;
+    options.home = &home->device;
     std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
     if (!placed.has_value()) return false;
     std::vector<PlacedGraph> candidates;
@@ -132,6 +133,16 @@ class PlacerAttempt {
     const bool better = offer(std::move(candidates));
     attempt_.at_home = attempt_.at_home || better;
     return better;
+  }
+
+  // The cut fits as it is, though not in the order that the list scheduler would have.
+  bool keep_cut() {
+    const std::optional<PlacedGraph>& home = problem_.shrunk->optimized.home;
+    if (!home.has_value() || !placer_.list_scheduler) return false;
+    fall_back("cut");
+    attempt_.optimized = true;
+    attempt_.at_home = offer({*home});
+    return attempt_.at_home;
   }
 
   std::optional<PlacedGraph> run_placer(const CostModel& costs, const PlaceOptions& options) {

@@ -46,6 +46,7 @@ struct Problem {
   const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
   LastResort* last_resort = nullptr;  // absent: one of its own
   ExecutionOrder order = ExecutionOrder::kPlanned;
+  bool searched = true;  // for any plan that fits, when the method's own choices do not
 };
 
 struct Attempt {
@@ -66,8 +67,9 @@ struct Attempt {
 // Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
 // When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
 // part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
-// memory aside for every output, "unoptimized" places the graph as it is, "repair" moves operators
-// off the devices that run over; then, once for all methods, "packing" places by memory alone,
+// memory aside for every output, "cut" takes the optimizer's cut in the order in which it fits (list
+// schedulers), "unoptimized" places the graph as it is, "repair" moves operators off the devices
+// that run over; then, once for all methods, "packing" places by memory alone,
 // "reordering" walks over placements and orders together, and "enumeration" rules out or finds
 // (graphs that `exact` takes only).
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);

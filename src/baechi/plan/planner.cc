@@ -18,6 +18,7 @@
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/robust.h"
+#include "baechi/plan/seen_devices.h"
 #include "baechi/plan/step_methods.h"
 #include "baechi/verify/check_schedule.h"
 
@@ -75,15 +76,28 @@ void widen(const NeededDevices& needed, std::size_t num_devices, Attempt& attemp
   attempt.peaks = std::move(peaks);
 }
 
-// Of hundreds of equal devices, methods see as many as there are operators. An expert's placement
-// names devices: then they see all.
+PortfolioResult run_on_few(const NeededDevices& few, std::size_t num_devices,
+                           const PlanRequest& request) {
+  PortfolioResult result = run_portfolio(few.costs(), Units(few.costs()), request);
+  for (Attempt& attempt : result.attempts) widen(few, num_devices, attempt);
+  return result;
+}
+
+// Of hundreds of equal devices, methods see as many as there are operators, and those of a
+// portfolio about as many as can have something to do. An expert's placement names devices: then
+// they see all.
 PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units,
                                       const PlanRequest& request) {
+  const std::size_t num_devices = costs.cluster().num_devices();
   const auto needed = request.place.expert == nullptr ? NeededDevices::of(costs) : nullptr;
-  if (needed == nullptr) return run_portfolio(costs, units, request);
-  PortfolioResult result = run_portfolio(needed->costs(), Units(needed->costs()), request);
-  for (Attempt& attempt : result.attempts) widen(*needed, costs.cluster().num_devices(), attempt);
-  return result;
+  if (needed != nullptr) return run_on_few(*needed, num_devices, request);
+  if (runs_alone(request.method) || (!request.watch && num_devices <= FirstPlans::kFewDevices))
+    return run_portfolio(costs, units, request);
+  const FirstPlans first = first_plans(costs, request);
+  if (first.step.has_value()) tell(request, *first.step, "m-etf");
+  const auto few = request.place.expert == nullptr ? devices_to_see(costs, first) : nullptr;
+  return few == nullptr ? run_portfolio(costs, units, request)
+                        : run_on_few(*few, num_devices, request);
 }
 
 Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
@@ -288,13 +302,18 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
   if (request.place.order == ExecutionOrder::kNone)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];
   if (request.robust.has_value()) {
-    RobustChoice choice = choose_robust(costs, attempts,
-                                        {.fraction = *request.robust,
-                                         .seed = request.place.seed,
-                                         .threads = request.threads,
-                                         .cancel = request.place.cancel});
-    best = &attempts[choice.attempt];
-    portfolio.notes.push_back(std::move(choice.note));
+    try {
+      RobustChoice choice = choose_robust(costs, attempts,
+                                          {.fraction = *request.robust,
+                                           .seed = request.place.seed,
+                                           .threads = request.threads,
+                                           .cancel = request.place.cancel});
+      best = &attempts[choice.attempt];
+      portfolio.notes.push_back(std::move(choice.note));
+    } catch (const Cancelled&) {  // anytime: the plan that there is stays
+      portfolio.notes.emplace_back(
+          "robust: you stopped before the plans were compared; this one has the shortest step");
+    }
   }
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds && bounds.empty(),
                       request.place.order);

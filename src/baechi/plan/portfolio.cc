@@ -100,9 +100,14 @@ class Portfolio {
       return;  // every placement was tried already
     Attempt optimized = attempt(problem(), placer, request_.place);
     if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
-    // Fewer operators to place is no promise of a shorter step: keep the better plan.
-    Attempt plain = attempt({costs_, units_, nullptr, &last_resort_, request_.place.order}, placer,
-                            request_.place);
+    // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
+    // one that fits has to be worth its part of the budget.
+    Attempt plain = attempt({.costs = costs_,
+                             .units = units_,
+                             .last_resort = &last_resort_,
+                             .order = request_.place.order,
+                             .searched = !optimized.placed.has_value()},
+                            placer, request_.place);
     optimized.nanoseconds += plain.nanoseconds;
     if (!plain.placed.has_value() ||
         (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
@@ -332,6 +337,8 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 }  // namespace
 
 std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
+
+bool runs_alone(std::string_view method) { return !recipe_of(method).has_value(); }
 
 std::vector<const PlacerEntry*> placers_of(std::string_view method) {
   const std::optional<PortfolioEntry> recipe = recipe_of(method);

@@ -26,6 +26,9 @@ struct PortfolioEntry {
 };
 std::span<const PortfolioEntry> portfolio_methods();
 
+// It makes one plan, and does not run others. Throws as placers_of.
+bool runs_alone(std::string_view method);
+
 // The placers whose plans the method compares, its own alone if it is one. Throws InputError that
 // lists the known names.
 std::vector<const PlacerEntry*> placers_of(std::string_view method);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/simulate/link_clocks.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "baechi/base/wide.h"
@@ -34,21 +33,7 @@ Time LinkClock::transfer_time(Bytes size) const {
   return link_->latency + Time(static_cast<std::int64_t>(rounded_up));
 }
 
-LinkClocks::LinkClocks(const Cluster& cluster) : num_devices_(cluster.num_devices()) {
-  std::vector<const Link*> links;
-  clock_of_.assign(num_devices_ * num_devices_, 0);
-  for (const DeviceId from : cluster.devices()) {
-    for (const DeviceId to : cluster.devices()) {
-      if (from == to) continue;
-      const Link* link = &cluster.link(from, to);
-      const auto at = std::find(links.begin(), links.end(), link);
-      clock_of_[from.index() * num_devices_ + to.index()] =
-          static_cast<std::uint32_t>(at - links.begin());
-      if (at != links.end()) continue;
-      links.push_back(link);
-      clocks_.emplace_back(*link);
-    }
-  }
-}
+LinkClocks::LinkClocks(const Cluster& cluster)
+    : cluster_(&cluster), clocks_(cluster.links().begin(), cluster.links().end()) {}
 
 }  // namespace baechi::simulation

@@ -2,7 +2,6 @@
 // What transfers take over the links of a cluster, without dividing by the bandwidth each time.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,13 +29,12 @@ class LinkClocks {
   explicit LinkClocks(const Cluster& cluster);
   // Requires from != to.
   Time transfer_time(DeviceId from, DeviceId to, Bytes size) const {
-    return clocks_[clock_of_[from.index() * num_devices_ + to.index()]].transfer_time(size);
+    return clocks_[cluster_->link_index(from, to)].transfer_time(size);
   }
 
  private:
-  std::size_t num_devices_;
-  std::vector<LinkClock> clocks_;
-  std::vector<std::uint32_t> clock_of_;  // row-major by (from, to)
+  const Cluster* cluster_;
+  std::vector<LinkClock> clocks_;  // by Cluster::link_index
 };
 
 }  // namespace baechi::simulation

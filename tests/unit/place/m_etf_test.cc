@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -162,6 +163,38 @@ TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
     CHECK(placed > 400);
     CHECK((kind.capacity == testing::kAmple) == (misfits == 0));
   }
+}
+
+TEST_CASE(
+    "m-etf: on long runs of equal devices every decision equals that of a scan of all pairs") {
+  int few = 0, many = 0, misfits = 0;
+  for (const testing::RandomInstances& kind : testing::kRandomInstances) {
+    CAPTURE(kind.name);
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      CAPTURE(seed);
+      const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
+      const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
+      const CostModel costs(graph, cluster);
+      const PlaceOptions options = testing::instance_options(seed);
+      const PlaceResult fast = place_m_etf(costs, options);
+      const PlaceResult naive = testing::naive_list_schedule(costs, options);
+      REQUIRE(fast.index() == naive.index());
+      if (const auto* plan = std::get_if<PlacedGraph>(&fast)) {
+        const auto used =
+            std::ranges::count_if(*plan->order, [](auto& ops) { return !ops.empty(); });
+        ++(used < 16 ? few : many);
+        REQUIRE(plan->device == std::get<PlacedGraph>(naive).device);
+        REQUIRE(plan->order == std::get<PlacedGraph>(naive).order);
+      } else {
+        ++misfits;
+        REQUIRE(std::get<DoesNotFit>(fast).op == std::get<DoesNotFit>(naive).op);
+        REQUIRE(std::get<DoesNotFit>(fast).short_by == std::get<DoesNotFit>(naive).short_by);
+      }
+    }
+  }
+  CHECK(few > 100);
+  CHECK(many > 50);
+  CHECK(misfits > 10);
 }
 
 }  // namespace

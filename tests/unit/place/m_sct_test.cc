@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
 #include <variant>
 
@@ -86,6 +87,36 @@ TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
     }
     CHECK(placed > 300);
   }
+}
+
+TEST_CASE(
+    "m-sct: on long runs of equal devices every decision equals that of a scan of all pairs") {
+  int few = 0, many = 0;
+  for (const testing::RandomInstances& kind : testing::kRandomInstances) {
+    CAPTURE(kind.name);
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      CAPTURE(seed);
+      const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
+      const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
+      const CostModel costs(graph, cluster);
+      const PlaceOptions options = testing::instance_options(seed);
+      const FavoriteChildren favorites = find_favorite_children(costs, options);
+      const PlaceResult fast = place_m_sct(costs, options);
+      const PlaceResult naive = testing::naive_list_schedule(costs, options, &favorites.child);
+      REQUIRE(fast.index() == naive.index());
+      if (const auto* plan = std::get_if<PlacedGraph>(&fast)) {
+        const auto used =
+            std::ranges::count_if(*plan->order, [](auto& ops) { return !ops.empty(); });
+        ++(used < 16 ? few : many);
+        REQUIRE(plan->device == std::get<PlacedGraph>(naive).device);
+        REQUIRE(plan->order == std::get<PlacedGraph>(naive).order);
+      } else {
+        REQUIRE(std::get<DoesNotFit>(fast).op == std::get<DoesNotFit>(naive).op);
+      }
+    }
+  }
+  CHECK(few > 100);
+  CHECK(many > 50);
 }
 
 }  // namespace

@@ -62,6 +62,39 @@ inline Cluster equal_devices(std::uint64_t seed, Bytes capacity) {
   return Cluster(std::move(spec));
 }
 
+// Runs of equal devices that are longer than what most of these graphs can use.
+inline Cluster many_devices(std::uint64_t seed, Bytes capacity) {
+  ClusterSpec spec = uniform_cluster({.count = 32 + seed % 5 * 12,
+                                      .capacity = capacity,
+                                      .latency = Time(static_cast<std::int64_t>(seed % 4)),
+                                      .bandwidth = Bandwidth(1'000'000'000),
+                                      .communication = static_cast<CommunicationMode>(seed % 3)});
+  if (seed % 7 == 0) spec.links[0].channels = {"bus"};
+  if (seed % 2 == 0) {  // another run behind the first, or within it
+    const std::size_t from = seed % 8 == 0 ? 5 : spec.devices.size() / 2;
+    for (std::size_t i = from; i < from + spec.devices.size() / 2 && i < spec.devices.size(); ++i) {
+      spec.devices[i].speed = Speed(seed % 8 == 2 ? 1'000'000 : 500'000);
+      spec.devices[i].host = "west";
+    }
+    LinkRule near = spec.links.front();
+    near.scope = LinkScope::kSameHost;
+    near.latency = Time(0);
+    if (seed % 8 != 4) spec.links.push_back(near);
+  }
+  if (seed % 11 == 0) spec.devices.back().kind = "cpu";
+  return Cluster(std::move(spec));
+}
+
+// For a quarter of the seeds a graph that can use many devices at a time.
+inline RandomDag instance_limits(std::uint64_t seed, const RandomInstances& kind) {
+  RandomDag limits = kind.limits;
+  if (seed % 4 != 3) return limits;
+  limits.min_ops = 60;
+  limits.max_ops = 110;
+  limits.edge_chance = 0.01;
+  return limits;
+}
+
 inline Cluster instance_cluster(std::uint64_t seed, const RandomInstances& kind) {
   return seed % 2 == 0 ? random_cluster(seed * 7 + 1, Bytes(kind.capacity))
                        : equal_devices(seed, Bytes(kind.capacity));

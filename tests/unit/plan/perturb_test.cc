@@ -7,11 +7,13 @@
 #include <set>
 #include <variant>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/robust.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
 
 namespace baechi::testing {
@@ -77,6 +79,32 @@ TEST_CASE("robust: the plan with the shortest worst step is chosen, and the note
   CHECK(choice.attempt == 2);
   CHECK(choice.note.starts_with("robust: of 2 plans together's has the shortest worst step, "));
   CHECK(choice.note.find("off by up to 10% (16 samples); apart ") != std::string::npos);
+}
+
+TEST_CASE("robust: who stops the search gets the shortest of the plans so far, with a note") {
+  int stopped = 0;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 30, .max_ops = 90, .edge_chance = 0.1});
+    const Cluster cluster = random_cluster(seed, Bytes(100'000));
+    const CostModel costs(graph, cluster);
+    CancelFlag cancel;
+    PlanRequest request;
+    request.budget = 0.1;
+    request.robust = 0.2;
+    request.place.cancel = &cancel;
+    request.watch = [&](const SearchNews& news) {
+      if (news.method.starts_with("refine")) cancel.request();
+    };
+    const Plan plan = std::get<Plan>(make_plan(costs, request));
+    if (!cancel.requested()) continue;
+    ++stopped;
+    for (const MethodOutcome& method : plan.methods)
+      if (method.makespan.has_value()) CHECK(plan.makespan() <= *method.makespan);
+    CHECK(plan.notes.back().starts_with("robust: you stopped before"));
+    CHECK(check_schedule(graph, cluster, plan.schedule).empty());
+  }
+  CHECK(stopped > 1);
 }
 
 TEST_CASE("robust: a planner's choice is at worst no worse than any of its methods' plans") {

@@ -35,6 +35,11 @@ ClusterState::ClusterState(const CostModel& costs, const AllowedDevices& allowed
     uses_[tensor].consumers_left = static_cast<std::uint32_t>(graph_.consumers(tensor).size());
 }
 
+void ClusterState::set_stand_ins(const std::vector<DeviceId>& stand_ins) {
+  stands_in_.assign(stand_ins.empty() ? 0 : num_devices(), false);
+  for (const DeviceId device : stand_ins) stands_in_[device] = true;
+}
+
 Time ClusterState::makespan() const {
   Time last;
   for (const Time time : free_) last = std::max(last, time);
@@ -154,6 +159,7 @@ void ClusterState::place(OpId op, DeviceId device) {
   free_[device] = start + *takes;
   order_[device].push_back(op);
   ++num_placed_;
+  use(device);
 
   const bool opens = opens_group(op);
   if (opens) {

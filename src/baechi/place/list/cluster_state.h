@@ -64,7 +64,10 @@ class ClusterState {
   // The only device left for `op`: where its group is, its pin, what designate() said.
   std::optional<DeviceId> decided(OpId op) const { return slots_[op].decided; }
   // Sends `op` to a device that it may go to, until undesignate() or its group is decided.
-  void designate(OpId op, DeviceId device) { slots_[op].decided = device; }
+  void designate(OpId op, DeviceId device) {
+    slots_[op].decided = device;
+    use(device);
+  }
   // False when `op` never had another choice than its decided device.
   bool undesignate(OpId op);
   // It would be the first of its colocation group.
@@ -105,6 +108,14 @@ class ClusterState {
 
   // Sends what is missing, in the order the transfers are requested, and runs the operator.
   void place(OpId op, DeviceId device);
+  // Devices that stand for equal ones which this cluster does not have (NeededDevices).
+  void set_stand_ins(const std::vector<DeviceId>& stand_ins);
+  // Something is to run on the device: it is no longer like those that are idle.
+  void use(DeviceId device) {
+    if (!stands_in_.empty() && stands_in_[device]) used_stand_in_ = true;
+  }
+  bool used_stand_in() const { return used_stand_in_; }
+
   // What the last place() sent.
   const std::vector<TensorId>& sent() const { return sent_; }
 
@@ -151,6 +162,8 @@ class ClusterState {
   TransferQueues queues_;
   bool keep_copies_;  // someone asks for them: queues or memory
   std::size_t num_placed_ = 0;
+  IdVector<DeviceId, bool> stands_in_;  // empty: none does
+  bool used_stand_in_ = false;
 
   IdVector<OpId, Slot> slots_;
   IdVector<OpId, Time> delays_;  // empty until the first

@@ -19,20 +19,25 @@ const Link* median_link(const CostModel& costs) {
   const auto count = static_cast<std::int64_t>(std::max<std::size_t>(graph.num_tensors(), 1));
   const Bytes average(total.count() / count);
 
-  std::vector<std::pair<Time, const Link*>> links;
-  for (const DeviceId from : cluster.devices())
-    for (const DeviceId to : cluster.devices())
-      if (from != to) {
-        const Link& link = cluster.link(from, to);
-        links.emplace_back(link.transfer_time(average), &link);
-      }
-  if (links.empty()) return nullptr;
-  const auto middle = links.begin() + static_cast<std::ptrdiff_t>(links.size() / 2);
-  std::nth_element(links.begin(), middle, links.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  const auto same = std::find_if(links.begin(), links.end(),
-                                 [&](const auto& link) { return link.first == middle->first; });
-  return same->second;
+  struct Candidate {
+    Time takes;
+    std::size_t link;
+  };
+  std::vector<Candidate> links;
+  for (std::size_t link = 0; link < cluster.links().size(); ++link)
+    links.push_back({cluster.links()[link].transfer_time(average), link});
+  std::stable_sort(links.begin(), links.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.takes < b.takes; });
+  const std::size_t pairs = cluster.num_devices() * (cluster.num_devices() - 1);
+  std::size_t before = 0;  // pairs of links before the candidate
+  for (auto first = links.begin(); first != links.end();) {
+    auto last = first;
+    for (; last != links.end() && last->takes == first->takes; ++last)
+      before += cluster.pairs_by_link()[last->link];
+    if (before > pairs / 2) return &cluster.links()[first->link];
+    first = last;
+  }
+  return nullptr;
 }
 
 FavoriteChildren as_favorites(const CostModel& costs, const lp::FavoriteMatching& matching) {

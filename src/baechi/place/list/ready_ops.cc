@@ -59,6 +59,7 @@ void ReadyOps::lacks_only_suppliers(OpId op) {
   has_called_[op] = true;
   Call& call = calls_[op];
   call.device = best_device(op);
+  state_.use(call.device);
   call.work = *state_.costs().compute_time(op, call.device);
   call_parents(op, call.device, call.work);
   expected_[call.device] += call.work;

@@ -3,27 +3,12 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
+#include <span>
 
 namespace baechi {
 namespace {
 
 constexpr std::int64_t kWorthWaiting = 4;  // a transfer must take so many times the work it saves
-
-// One link of each speed.
-std::vector<const Link*> distinct_links(const Cluster& cluster) {
-  std::vector<const Link*> links;
-  for (const DeviceId from : cluster.devices())
-    for (const DeviceId to : cluster.devices()) {
-      if (from == to) continue;
-      const Link& link = cluster.link(from, to);
-      const bool known = std::any_of(links.begin(), links.end(), [&](const Link* other) {
-        return other->latency == link.latency && other->bandwidth == link.bandwidth;
-      });
-      if (!known) links.push_back(&link);
-    }
-  return links;
-}
 
 Time least_time(const CostModel& costs, OpId op) {
   std::optional<Time> least;
@@ -38,7 +23,7 @@ Time least_time(const CostModel& costs, OpId op) {
 IdVector<OpId, bool> find_suppliers(const CostModel& costs) {
   const OpGraph& graph = costs.graph();
   IdVector<OpId, bool> supplier(graph.num_ops());
-  const std::vector<const Link*> links = distinct_links(costs.cluster());
+  const std::span<const Link> links = costs.cluster().links();
   if (links.empty()) return supplier;
 
   IdVector<OpId, Time> work(graph.num_ops());  // with all suppliers before it, some counted twice
@@ -53,8 +38,8 @@ IdVector<OpId, bool> find_suppliers(const CostModel& costs) {
 
     Bytes largest;
     for (const TensorId tensor : graph.outputs(op)) largest = std::max(largest, graph.size(tensor));
-    Time sending = links.front()->transfer_time(largest);
-    for (const Link* link : links) sending = std::min(sending, link->transfer_time(largest));
+    Time sending = links.front().transfer_time(largest);
+    for (const Link& link : links) sending = std::min(sending, link.transfer_time(largest));
     supplier[op] = work[op] * kWorthWaiting <= sending;
   }
   return supplier;

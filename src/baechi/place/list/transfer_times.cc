@@ -11,21 +11,13 @@ constexpr std::size_t kMostTables = 4;
 }  // namespace
 
 TransferTimes::TransferTimes(const CostModel& costs)
-    : graph_(&costs.graph()),
-      num_devices_(costs.cluster().num_devices()),
-      speed_of_(num_devices_ * num_devices_) {
-  const Cluster& cluster = costs.cluster();
-  for (const DeviceId from : cluster.devices()) {
-    for (const DeviceId to : cluster.devices()) {
-      if (from == to) continue;
-      const Link& link = cluster.link(from, to);
-      const auto same = std::find_if(links_.begin(), links_.end(), [&](const Link* known) {
-        return known->latency == link.latency && known->bandwidth == link.bandwidth;
-      });
-      speed_of_[from.index() * num_devices_ + to.index()] =
-          static_cast<std::uint32_t>(same - links_.begin());
-      if (same == links_.end()) links_.push_back(&link);
-    }
+    : graph_(&costs.graph()), cluster_(&costs.cluster()) {
+  for (const Link& link : cluster_->links()) {
+    const auto same = std::find_if(links_.begin(), links_.end(), [&](const Link* known) {
+      return known->latency == link.latency && known->bandwidth == link.bandwidth;
+    });
+    speed_of_.push_back(static_cast<std::size_t>(same - links_.begin()));
+    if (same == links_.end()) links_.push_back(&link);
   }
   if (links_.size() > kMostTables) return;
   for (const Link* link : links_) {

@@ -2,7 +2,7 @@
 // What every tensor takes over every link, without dividing by the bandwidth each time.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -19,7 +19,7 @@ class TransferTimes {
 
   // Requires from != to.
   Time operator()(TensorId tensor, DeviceId from, DeviceId to) const {
-    const std::uint32_t speed = speed_of_[from.index() * num_devices_ + to.index()];
+    const std::size_t speed = speed_of_[cluster_->link_index(from, to)];
     return tables_.empty() ? links_[speed]->transfer_time(graph_->size(tensor))
                            : tables_[speed][tensor];
   }
@@ -28,9 +28,9 @@ class TransferTimes {
 
  private:
   const OpGraph* graph_;
-  std::size_t num_devices_;
+  const Cluster* cluster_;
   std::vector<const Link*> links_;                // one for each latency and bandwidth
-  std::vector<std::uint32_t> speed_of_;           // into links_, row-major by (from, to)
+  std::vector<std::size_t> speed_of_;             // into links_, by Cluster::link_index
   std::vector<IdVector<TensorId, Time>> tables_;  // by link, unless there are too many
 };
 
