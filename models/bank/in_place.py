@@ -181,6 +181,24 @@ class BatchNorms(nn.Module):
         return self.head(x.mean(2))
 
 
+class RunningSum(nn.Module):
+    """Layers that add to one tensor, which is read in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        seen = []
+        for layer in self.layers:
+            x = layer(x).tanh()
+            total += x
+            seen.append(total * 1)
+        return self.last(total) + torch.stack(seen).sum(0)
+
+
 class Parametrised(nn.Module):
     """Weights that are computed: spectral norm with its power iteration, weight norm, rotation."""
 
@@ -232,6 +250,7 @@ ENTRIES = [
     Entry("masked-writes", "in place", MaskedWrites, _masked),
     Entry("counted-positions", "in place", Positions, _padded),
     Entry("running-norm", "in place", RunningNorm, _rows(WIDTH)),
+    Entry("running-sum", "in place", RunningSum, _rows(WIDTH)),
     Entry("batch-norms", "in place", BatchNorms, _images),
     Entry("parametrised", "in place", Parametrised, _images),
     Entry("old-spectral-norm", "in place", OldSpectral, _rows(8)),

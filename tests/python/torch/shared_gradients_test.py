@@ -132,6 +132,32 @@ def test_a_gradient_is_added_to_on_the_stream_of_another_transfer() -> None:
     place.restore()
 
 
+class ReadTwice(Model):
+    """The gradient of `u + now` joins that of another reader of `u`, which came from abroad."""
+
+    there = ("mul@1", "gate", "add@2", "sin@3", "mul@4", "add@5")
+
+    def __init__(self) -> None:
+        super().__init__("a", "b")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        u = self.a * x
+        now = self.b * x
+        gate = self.gate(now)
+        y = u + now
+        other = u.sin()
+        return y * gate + other
+
+
+@both_paths
+@both_tiers
+def test_a_gradient_is_added_to_that_of_another_reader_of_what_was_sent(tier: int) -> None:
+    place = placed(ReadTwice(), tier, d1=ReadTwice.there)
+    check_same(trained(place, busy=(0, 1)), alone(ReadTwice))
+    assert place.tier == tier
+    place.restore()
+
+
 class Stolen(Model):
     """The gradient of `u + p` becomes that of `p`, and is sent for `u`."""
 

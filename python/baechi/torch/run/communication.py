@@ -93,8 +93,29 @@ def _transfer(tensor: torch.Tensor, route: Any) -> Any:
         return _hop(tensor, behind, send, receive, consumer)
     with _private.on_stream(route[3]):
         copy = _Transfer.apply(tensor, route)
-    _private_autograd.run_first(copy.grad_fn)
+        _private_autograd.run_first(copy.grad_fn)
+    with _private.on_stream(route[4]):
+        copy = _Arrived.apply(copy)
+        _private_autograd.run_first(copy.grad_fn)
     return copy
+
+
+class _Arrived(torch.autograd.Function):
+    """Where the gradients of a copy's readers meet: on the stream that they compute on.
+
+    Autograd adds up on the stream of the node that wants the sum, and it asks only the host who
+    holds a summand before it adds to that in place elsewhere: read on the stream that receives, one
+    could be changed before.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, copy: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return copy.data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        return gradients[0]
 
 
 class _Collection(torch.autograd.Function):

@@ -121,15 +121,36 @@ class Transfer : public torch::autograd::Function<Transfer> {
   }
 };
 
+// What the readers of a copy give back meets here, on the stream that they compute on. Autograd adds
+// up on the stream of the node that wants the sum, and it asks only the host who holds a summand
+// before it adds to that in place elsewhere: read on `receive`, one could be changed before.
+class Arrived : public torch::autograd::Function<Arrived> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& copy) {
+    context->set_materialize_grads(false);
+    return copy.variable_data();  // no view: who changes it in place changes no other
+  }
+
+  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+    return {gradients[0]};
+  }
+};
+
 at::Tensor transfer(const at::Tensor& tensor, at::IntArrayRef parts) {
   const std::vector<std::int64_t> numbers = parts.vec();
   const Route route = unpack(numbers);
   if (!(at::GradMode::is_enabled() && tensor.requires_grad()))
     return hop(tensor, {route.behind, route.send, route.receive, route.consumer});
-  const c10::StreamGuard guard(route.receive);
-  at::Tensor copy = Transfer::apply(tensor, numbers);
   // Autograd runs what was made last first: a copy that was sent long before it was read would send
   // its gradient long after that is ready.
+  at::Tensor copy;
+  {
+    const c10::StreamGuard guard(route.receive);
+    copy = Transfer::apply(tensor, numbers);
+    copy.grad_fn()->set_sequence_nr(UINT64_MAX);
+  }
+  const c10::StreamGuard guard(route.consumer);
+  copy = Arrived::apply(copy);
   copy.grad_fn()->set_sequence_nr(UINT64_MAX);
   return copy;
 }
