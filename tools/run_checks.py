@@ -427,8 +427,7 @@ def check_docs(ctx: Context) -> None:
         raise Skipped("pip finds no mkdocs-material in its indexes") from None
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     ctx.run(*command, env={"NO_MKDOCS_2_WARNING": "1"})
-    pages = list((BUILD / "site").rglob("*.html"))
-    ctx.notes.append(f"{len(pages)} pages")
+    ctx.notes.append(ctx.run(sys.executable, "tools/check_site.py", BUILD / "site").strip())
     if not (BUILD / "site/how_to/gallery/gnmt.html").exists():
         raise Failed("the gallery has no page of a plan")
 

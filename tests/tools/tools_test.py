@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_paper_map
+import check_site
 import run_checks
 
 OPENING = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
@@ -313,3 +314,17 @@ def test_experiments_take_the_usual_build_where_no_index_has_that_for_the_cpu(
         (1, True) if found == "none" else (0, False)
     )
     assert (tmp_path / "calls").read_text().count("pip") == tried
+
+
+def test_a_site_with_a_dead_link_or_something_from_elsewhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "index.html").write_text('<a href="#top">up</a><a href="..">home</a>')
+    (tmp_path / "index.html").write_text(
+        '<a href="there/">a</a><a href="gone/">b</a><a href="https://example.org">c</a>'
+        '<link href="https://fonts.example.org/css"><img src="gone.png">'
+    )
+    assert check_site.problems(tmp_path) == [
+        "index.html links to gone/, which is not there",
+        "index.html loads https://fonts.example.org/css",
+        "index.html links to gone.png, which is not there",
+    ]

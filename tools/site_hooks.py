@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mkdocs build` does beside its own work.
+
+Pictures of the gallery open the pages that they show. These are made by the command ``baechi``;
+where it is not on the PATH the pictures stay pictures. What pages link to outside of ``docs`` is no
+page: the site shows the text of a file, and only names a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+GALLERY = "how_to/gallery.md"
+# Which page of make_gallery a picture is of.
+PAGES = {
+    "report_gnmt.png": "gnmt.html",
+    "report_search.png": "gnmt.html",
+    "report_inception.png": "inception.html",
+    "report_two.png": "two.html",
+}
+
+
+# What pages link to outside of docs, by its path in the site.
+_outside: dict[str, Path] = {}
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Lead links to programs to their text, and pictures of a report to it."""
+    docs = Path(config.docs_dir).resolve()
+    here = (docs / page.file.src_uri).parent
+    up = "../" * page.file.url.count("/")
+
+    def led(link: re.Match[str]) -> str:
+        target = (here / link["path"]).resolve()
+        if target.is_relative_to(docs) or not target.is_relative_to(docs.parent):
+            return link[0]
+        if not target.is_file():
+            return str(link["words"])
+        name = f"sources/{target.relative_to(docs.parent)}.txt"
+        _outside[name] = target
+        return f'<a href="{up}{name}">{link["words"]}</a>'
+
+    markdown = re.sub(r"(?<!!)\[(?P<words>[^\]]*)\]\((?P<path>\.\./[^)#\s]+)\)", led, markdown)
+    if page.file.src_uri != GALLERY or shutil.which("baechi") is None:
+        return markdown
+
+    def linked(picture: re.Match[str]) -> str:
+        name = PAGES.get(Path(picture["path"]).name)
+        return picture[0] if name is None else f"[{picture[0]}]({name})"
+
+    return re.sub(r"!\[[^\]]*\]\((?P<path>[^)]+)\)", linked, markdown)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Write the programs that pages link to, and the pages beside the gallery."""
+    for name, source in _outside.items():
+        written = Path(config.site_dir) / name
+        written.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, written)
+    baechi = shutil.which("baechi")
+    if baechi is None:
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from make_gallery import make_pages
+
+    folder = Path(config.site_dir) / "how_to" / "gallery"
+    make_pages(baechi, folder)
+    for file in folder.glob("*.json"):  # graphs and plans
+        file.unlink()
