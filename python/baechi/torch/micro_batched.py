@@ -71,9 +71,8 @@ class StepRequest:
             raise InputError("micro_batches are planned by modules: level='module'")
         if asked.tier == 1:
             raise InputError("micro_batches need a graph of the model: not tier=1")
-        if not asked.model.training:
-            what = "placements over ranks" if self.is_of_calls else "micro_batches"
-            raise InputError(f"{what} are steps of training: call model.train() first")
+        if not (self.is_of_calls or asked.model.training):
+            raise InputError("micro_batches are steps of training: call model.train() first")
         example = asked.example_inputs
         given = example if targets is None else (example, targets)
         self.samples = 1 if self.is_of_calls else samples_in(given, "example_inputs")

@@ -277,6 +277,8 @@ def test_what_a_step_cannot_take_is_said() -> None:
         placed.step(x)
     with torch.no_grad(), pytest.raises(ValueError, match="no_grad"):
         placed.step(x, target)
+    with pytest.raises(ValueError, match="an argument requires a gradient"):
+        placed.step(x.clone().requires_grad_(), target)
     placed.restore()
     with pytest.raises(ValueError, match="not placed any more"):
         placed.step(x, target)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rank_cases
+import rank_inputs
 import torch
 import torch_models
 from baechi.torch.record.capture import call_arguments
@@ -182,7 +183,7 @@ def refused() -> dict[str, str]:
     found = {
         "step": said(lambda: placed.step(x)),
         "part": said(lambda: model.first(x)),
-        "argument": said(lambda: model(x.clone().requires_grad_())),
+        "argument": said(lambda: model(x.clone().requires_grad_(rank == 1))),
         "batch": said(lambda: model(x[: 8 - 4 * rank])),
         "values": said(lambda: model(x + rank)),
         "grad": said(lambda: model(x) if rank else _without_gradients(model, x)),
@@ -274,11 +275,21 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
         for name, seed in MODEL_CASES[world]
     }
     cases[f"odd called {world}"] = functools.partial(train_odd_called, world)
+    for seed in (1, 2):
+        of = functools.partial(rank_inputs.gradients_of_arguments, seed, False)
+        cases[f"arguments {world} {seed}"] = of
     if world == 3:
+        again = {"recompute": "all", "exported": _graphs["odd"]}
+        cases["outside"] = functools.partial(rank_inputs.trained_with_what_comes_before, **again)
+        cases["inference"] = functools.partial(rank_inputs.inference, False)
+        cases["inference as planned"] = functools.partial(rank_inputs.inference, True)
         cases["odd called 3 again"] = functools.partial(train_odd_called, 3, recompute="all")
         cases["steps"] = also_steps
     else:
         cases["simulated"] = simulated
+        of = functools.partial(rank_inputs.gradients_of_arguments, 2, True)
+        cases["arguments simulated"] = of
+        cases["asked"] = rank_inputs.asked_of_weights
         cases["refused"] = refused
         cases["replicas"] = replicas
     return cases

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import rank_calls
 import rank_cases
+import rank_inputs
 import torch
 from rank_runs import run_processes
 from ranks_test import odd_step, same
@@ -64,6 +65,72 @@ def test_calls_and_steps_take_turns(folder: Path) -> None:
     same(folder, "steps", 3, model, losses)
 
 
+_ARGUMENTS = [(f"arguments {world} {seed}", world) for world in (2, 3) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("case", "world"), [*_ARGUMENTS, ("arguments simulated", 2)])
+def test_arguments_get_gradients_on_every_rank(folder: Path, case: str, world: int) -> None:
+    """Weights get theirs by `backward()` only, and never by what is asked of arguments."""
+    model, given = rank_inputs.reading()
+    names: list[set[str]] = [set() for _ in rank_inputs.HOWS]
+    for rank in range(world):
+        found = torch.load(folder / f"{case} {rank}.pt")
+        for number, how in enumerate(rank_inputs.HOWS):
+            *expected, wanted = rank_inputs.gradients(model, how, given)
+            *mine, here = found[number]
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+            for name, gradient in here.items():
+                if how != "backward":
+                    assert gradient is None
+                else:
+                    torch.testing.assert_close(gradient.cpu(), wanted[name], rtol=0, atol=0)
+            names[number] |= here.keys()
+    assert names == [{name for name, _ in model.named_parameters()}] * 3
+
+
+def test_what_comes_before_a_model_trains_with_it(folder: Path) -> None:
+    """Its operators run a second time."""
+    model, before, *batch = rank_inputs.outside()
+    losses = rank_inputs.train_outside(model, before, *batch)
+    for rank in range(3):
+        found, weights, outside = torch.load(folder / f"outside {rank}.pt")
+        torch.testing.assert_close(found, losses, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(outside, before.state_dict(), rtol=1e-9, atol=1e-9)
+        state = dict([*model.named_parameters(), *model.named_buffers()])
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, state[name].detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_some_weights_alone_get_no_gradients(folder: Path) -> None:
+    model, (x, shift) = rank_inputs.reading()
+    x = x.clone().requires_grad_()
+    model(x, shift)["y"].sum().backward()
+    assert x.grad is not None
+    for rank in range(2):
+        found = torch.load(folder / f"asked {rank}.pt")
+        assert "torch.autograd.grad of weights" in found["weights"]
+        assert "call loss.backward()" in found["weights"]
+        assert "gives all weights their gradients, or none" in found["some"]
+        assert found["then"] == f"{x.grad.norm().item():.9f}"
+
+
+@pytest.mark.parametrize("case", ["inference", "inference as planned"])
+def test_a_model_is_placed_for_inference(folder: Path, case: str) -> None:
+    """By a plan of the forward, without room for gradients; dropout is off."""
+    model, x = rank_inputs.odd_inference()
+    with torch.no_grad():
+        expected = [model(x), model(x[:3]), model(x[:1]), model(x)]
+    sent = 0
+    for rank in range(3):
+        found, peaks, kinds, step, transfers = torch.load(folder / f"{case} {rank}.pt")
+        assert kinds == {""}  # neither backward nor loss
+        assert "step runs micro-batches" in step
+        sent += transfers
+        assert sum(peaks.values()) < 8192
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert sent > 0
+
+
 def test_replicas_have_the_mean_of_their_gradients(folder: Path) -> None:
     model, (x, targets) = rank_cases.odd_model(), rank_cases.odd_batch()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -87,7 +154,7 @@ def test_where_one_rank_has_all_outputs_each_gets_its_gradient(folder: Path) -> 
 _SAID = {
     "step": "step runs micro-batches: place(..., micro_batches=4)",
     "part": "a part of Odd was called, which is placed over ranks: call the whole model",
-    "argument": "an argument requires a gradient",
+    "argument": "do not have the same arguments that require a gradient: [] and [0]",
     "batch": "do not have the same shapes of the batch",
     "values": "do not have the same values of the batch",
     "grad": "do not have the same wish for gradients: False and True",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._functorch import apis as transforms
 from torch._functorch import eager_transforms
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
 
@@ -29,6 +30,14 @@ def next_sequence_number() -> int:
 def sequence_number(node: Any) -> int:
     """Return when an autograd node was made: they count up, but for the accumulation of leaves."""
     return int(node._sequence_nr())
+
+
+def comes_to(leaf: torch.Tensor) -> bool | None:
+    """Whether the backward that runs gives a leaf its gradient; None: it returns the gradient."""
+    try:
+        return bool(torch._C._will_engine_execute_node(get_gradient_edge(leaf).node))
+    except RuntimeError:  # so PyTorch says of the leaves that torch.autograd.grad was asked for
+        return None
 
 
 def run_first(node: Any) -> None:

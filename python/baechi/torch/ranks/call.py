@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from baechi._core import InputError
+from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.ranks.averaging import Averaging
 from baechi.torch.ranks.elsewhere import ElsewhereOutput
 from baechi.torch.ranks.foreseen import Dry, Foreseen, Rehearsal
@@ -51,7 +52,8 @@ class _CallRehearsal(Rehearsal):
 
     def __init__(self, dry: Dry, with_gradients: bool) -> None:
         super().__init__(dry, _no_loss)
-        self._with_gradients = with_gradients
+        self._with_gradients = self._trains_inputs = with_gradients
+        self._outside: dict[int, torch.Tensor] = {}  # outputs that are where the arguments are
 
     def forward(self) -> None:
         """Run the forward; take note of what is returned."""
@@ -65,6 +67,8 @@ class _CallRehearsal(Rehearsal):
                 key = self._program.graph.nodes[output].key
                 message = message_of(value, False, (0, output, home, home), key)
                 self.found.outputs[output] = message
+            elif isinstance(value, torch.Tensor):
+                self._outside[output] = value
         self.found.trains = set(self._trains)
         self.found.again = self._second.sent_again()
 
@@ -72,15 +76,21 @@ class _CallRehearsal(Rehearsal):
         """Run a backward that begins with the gradients of some outputs."""
         for output in outputs_of(self._program):
             if (0, output) in self._trains:
-                message = self.found.outputs[output]
-                where = self._dry.host.where
-                gradient = torch.empty(message.size, dtype=message.dtype, device=where)
                 home = self._program.homes[output]
-                self._begin_at(0, output, home, gradient if output in wanted else None)
+                self._begin_at(
+                    0, output, home, self._gradient_like(output) if output in wanted else None
+                )
         for part in self._program.order:
             if part.phase in _BACKWARD:
                 self._run_part(part)
         self.take_weights()
+        self.found.of_inputs = set(self.of_inputs())
+
+    def _gradient_like(self, output: int) -> torch.Tensor:
+        if output in self._outside:
+            return torch.empty_like(self._outside[output])
+        message, where = self.found.outputs[output], self._dry.host.where
+        return torch.empty(message.size, dtype=message.dtype, device=where)
 
 
 def call_foreseen(with_gradients: bool) -> Callable[[Dry], Foreseen]:
@@ -122,7 +132,8 @@ class RankCall(RankStep):
         with_gradients: bool,
     ) -> None:
         super().__init__(program, sent, [tensors], _no_loss, foreseen, transport)
-        self._with_gradients = with_gradients
+        self._with_gradients = self._trains_inputs = with_gradients
+        self._with_weights = True  # which get their gradients
         self.number = number  # of the call
         self.is_over = False  # its backward ran
         self.arguments = tensors  # whose shapes its backward is foreseen from
@@ -206,9 +217,14 @@ class RankCall(RankStep):
         foreseen: Foreseen,
         gradients: Mapping[int, torch.Tensor | None],
         averaging: Averaging | None,
+        *,
+        with_weights: bool,
     ) -> None:
         """Run this rank's part of the backward; `failure` says why it could not."""
         self._foreseen, self._averaging = foreseen, averaging
+        self._with_weights = with_weights
+        if not with_weights:
+            self._trained = [[] for _ in self._trained]
         self._try(0, lambda: self._begin_with(gradients))
         self._go_through(_BACKWARD)
         self._finish_backward()
@@ -216,9 +232,32 @@ class RankCall(RankStep):
     def _begin_with(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
         here = self._devices[self._me]
         for output, gradient in gradients.items():
-            if self._program.homes[output] == self._me:
+            home = self._program.homes[output]
+            if home == self._me:
                 taken = None if gradient is None else self._sent.fetched(gradient, here)
                 self._begin_at(0, output, self._me, taken)
+            elif home is None:  # every rank has it, and one begins
+                self._begin_at(0, output, None, None if self._me else gradient)
+
+    def _accumulate(
+        self, weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None
+    ) -> None:
+        if self._with_weights:
+            super()._accumulate(weight, gradient, device)
+
+    def gradients_of_inputs(self, processes: Processes) -> dict[int, torch.Tensor]:
+        """Return what the arguments get of all ranks, by their number among the tensors."""
+        mine = self.of_inputs()
+        found = {}
+        for index in sorted(self._foreseen.of_inputs):
+            number = self._program.graph.nodes[index].target
+            argument = self.arguments[number]
+            gradient = mine.get(index)
+            if gradient is None:
+                gradient = torch.zeros_like(argument, requires_grad=False)
+            total = processes.summed(gradient.detach().to("cpu"))
+            found[number] = total.to(argument.device, argument.dtype)
+        return found
 
 
 def _broadcast(tensor: torch.Tensor, source: int, processes: Processes) -> Any:

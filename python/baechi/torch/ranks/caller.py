@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from baechi._core import InputError
-from baechi.torch.base.nested import tensors_in
+from baechi.torch.base import _private_autograd
 from baechi.torch.ranks.averaging import Averaging, Bucket, buckets_of
 from baechi.torch.ranks.call import (
     RankCall,
@@ -122,14 +122,10 @@ class RankCaller:
 
     def _prepared(self, args: Any, kwargs: Any, with_gradients: bool) -> tuple[_Known, Any]:
         tensors: list[torch.Tensor] = []
-        if with_gradients and any(t.requires_grad for t in tensors_in((args, kwargs))):
-            raise InputError(
-                "an argument requires a gradient, which a call over ranks does not compute: "
-                "detach() it"
-            )
         trained = self._stepper.trained()
         program = self._program(args, kwargs, tensors)
-        shapes = shapes_in((args, kwargs)), trained, with_gradients
+        asking = [i for i, t in enumerate(tensors) if with_gradients and t.requires_grad]
+        shapes = shapes_in((args, kwargs)), trained, with_gradients, asking
         for known in self._known:
             if known.program is program and known.shapes == shapes:
                 return known, tensors
@@ -139,6 +135,7 @@ class RankCaller:
             "autocast": str(program.exported.autocast),
             "weights that are trained": trained,
             "wish for gradients": str(with_gradients),
+            "arguments that require a gradient": str(asking),
             "graph, which follows from modes, attributes and arguments of the model": digest(
                 text_of(program.graph)
             )[:16],
@@ -179,18 +176,33 @@ class RankCaller:
         """Return what the caller may begin a backward from."""
         numbers = [o for o in found if o in known.for_all]
 
-        def run(gradients: Sequence[torch.Tensor | None]) -> None:
-            self._run_backward(known, call, dict(zip(numbers, gradients, strict=True)))
+        asking = [i for i, t in enumerate(call.arguments) if t.requires_grad]
+        weights = [w for w in self._assigner.model.parameters() if w.requires_grad]
+
+        def run(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+            wanted = dict(zip(numbers, gradients, strict=True))
+            back = self._run_backward(known, call, wanted, weights)
+            return [back.get(i) for i in asking]
 
         trained = [o in call.trained for o in numbers]
         anchor = torch.zeros((), requires_grad=True)
-        made = _Called.apply(anchor, run, [found[o] for o in numbers], trained)
+        # Weights get theirs in the backward itself. Autograd only knows of them, so that it tells
+        # whether they are wanted; hooks would see that it has none.
+        leaves = [w for w in weights if not w._backward_hooks]
+        ends = [*(call.arguments[i] for i in asking), *leaves]
+        made = _Called.apply(anchor, run, [found[o] for o in numbers], trained, *ends)
         return {**found, **dict(zip(numbers, made, strict=True))}
 
     def _run_backward(
-        self, known: _Known, call: RankCall, gradients: dict[int, torch.Tensor | None]
-    ) -> None:
+        self,
+        known: _Known,
+        call: RankCall,
+        gradients: dict[int, torch.Tensor | None],
+        weights: Sequence[torch.Tensor],
+    ) -> dict[int, torch.Tensor]:
+        """Run this rank's part of a backward; return the gradients of arguments, by number."""
         mine, processes = self._assigner, self._processes
+        with_weights = True
         processes.check()
         gradients = {o: g for o, g in gradients.items() if o in call.trained}
         wanted = tuple(o for o, g in gradients.items() if g is not None)
@@ -201,10 +213,12 @@ class RankCaller:
                     "once: call the model again"
                 )
             call.check_weights()
+            with_weights = _wants(weights)
             begun = self._backward_of(known, call, wanted)
             facts: Facts | Exception = {
                 "number of the call, counted from the first": str(call.number),
                 "outputs that get gradients": self._names(known, wanted),
+                "wish for gradients of weights": str(with_weights),
                 "messages of the backward": digest(begun.foreseen.text())[:16],
             }
         except Exception as error:
@@ -213,17 +227,20 @@ class RankCaller:
         self._check_alike(known, [gradients[o] for o in wanted], wanted)
         call.is_over = True
         averaging = None
-        if processes.replicas > 1:
-            device, weights = self._stepper.device, self._stepper.averaged(begun.foreseen)
-            averaging = Averaging(processes, device, weights, begun.buckets)
+        if processes.replicas > 1 and with_weights:
+            device, averaged = self._stepper.device, self._stepper.averaged(begun.foreseen)
+            averaging = Averaging(processes, device, averaged, begun.buckets)
 
-        def run() -> None:
-            call.backward(begun.foreseen, gradients, averaging)
+        def run() -> dict[int, torch.Tensor]:
+            call.backward(begun.foreseen, gradients, averaging, with_weights=with_weights)
             processes.ended(0, torch.zeros(()), call.failure, call.left_to)
+            return call.gradients_of_inputs(processes)
 
         with processes.running(call.said):
-            mine.run_step(run, list(gradients.values()))
-        self._behind()
+            back = mine.run_step(run, list(gradients.values()))
+        if with_weights:
+            self._behind()
+        return back
 
     def _backward_of(self, known: _Known, call: RankCall, wanted: tuple[int, ...]) -> _Backward:
         begun = known.backwards.get(wanted)
@@ -255,6 +272,22 @@ class RankCaller:
                         f"other gradients of {self._names(known, [output])}, {said}: every rank "
                         "computes the same loss from what the model returns"
                     )
+
+
+def _wants(weights: Sequence[torch.Tensor]) -> bool:
+    """Whether the backward that runs is to give weights their gradients."""
+    wanted = {_private_autograd.comes_to(weight) for weight in weights}
+    if None in wanted:
+        raise InputError(
+            "torch.autograd.grad of weights: over ranks each has a part of them: call "
+            "loss.backward() and read weight.grad of those that are here"
+        )
+    if len(wanted) > 1:
+        raise InputError(
+            "a backward over ranks gives all weights their gradients, or none: leave inputs= away, "
+            "or name no weights in it"
+        )
+    return wanted != {False}
 
 
 def _traits(gradient: torch.Tensor) -> tuple[float, float]:
@@ -292,8 +325,10 @@ class _Called(torch.autograd.Function):
         run: Callable[[Sequence[torch.Tensor | None]], None],
         made: list[torch.Tensor],
         trained: list[bool],
+        *ends: torch.Tensor,  # what may get a gradient by it
     ) -> Any:
         """Return what was made as what has edges."""
+        ctx.ends = len(ends)
         ctx.run = run
         ctx.set_materialize_grads(False)
         apart = [t for t, is_trained in zip(made, trained, strict=True) if not is_trained]
@@ -304,5 +339,5 @@ class _Called(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         """Run the backward of the call."""
-        ctx.run(gradients)
-        return None, None, None, None
+        found = ctx.run(gradients)
+        return None, None, None, None, *found, *[None] * (ctx.ends - len(found))

@@ -41,6 +41,7 @@ class Foreseen:
     gradients: set[str] = field(default_factory=set)  # the weights that get one
     of_loss: set[str] = field(default_factory=set)  # those that the loss itself reads
     outputs: dict[int, Message] = field(default_factory=dict)  # of a call, to all, by node
+    of_inputs: set[int] = field(default_factory=set)  # the arguments that get one, by node
     # Values that are sent once more, when they were made again: micro-batch, node, target.
     again: set[tuple[int, int, int]] = field(default_factory=set)
 
@@ -48,7 +49,7 @@ class Foreseen:
         """Return all that ranks must agree on."""
         lines = [f"{part}: {message}" for part, sent in self.messages.items() for message in sent]
         lines += [f"output: {message}" for message in self.outputs.values()]
-        weights = sorted(self.gradients), sorted(self.of_loss)
+        weights = sorted(self.gradients), sorted(self.of_loss), sorted(self.of_inputs)
         return "\n".join(
             [
                 *lines,

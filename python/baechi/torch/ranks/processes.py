@@ -189,6 +189,17 @@ class Processes:
         found = self._gathered(torch.tensor(mine, dtype=torch.float64))
         return [each.tolist() for each in found]
 
+    def summed(self, mine: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a tensor of the host that every rank of this replica has."""
+        kind = mine.dtype
+        if kind in (torch.float16, torch.bfloat16):
+            mine = mine.float()
+        line = torch.view_as_real(mine.resolve_conj()) if kind.is_complex else mine
+        line = line.contiguous().clone()
+        self._about = "to add up the gradients of arguments"
+        self._talk(lambda: distributed.all_reduce(line, group=self._moving))
+        return (torch.view_as_complex(line) if kind.is_complex else line).to(kind)
+
     def _gathered(
         self, line: torch.Tensor, left_to: Callable[[int], str] | None = None
     ) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ from baechi.torch.ranks.messages import Message
 from baechi.torch.ranks.processes import Failure
 from baechi.torch.ranks.second_runs import SecondRunsHere
 from baechi.torch.ranks.transport import Arriving, Transport
-from baechi.torch.run.micro_batches import Loss, Step, accumulate
+from baechi.torch.run.micro_batches import Loss, Step
 from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
@@ -114,7 +114,7 @@ class RankStep(Step):
 
     def _take_weight_gradients(self) -> None:
         for index, arriving in self._weight_gradients:
-            accumulate(self._weights[index], arriving.wait(), self._devices[self._me])
+            self._accumulate(self._weights[index], arriving.wait(), self._devices[self._me])
 
     def _run_part(self, part: Part) -> None:
         """Run a part if it is this rank's, or everybody's."""

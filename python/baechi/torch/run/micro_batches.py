@@ -79,6 +79,7 @@ class Step:
         kinds = {d.torch_device.type for d in self._devices if not d.is_elsewhere}
         self._autocast = Autocast(program.exported.autocast, kinds)
         self._with_gradients = True  # autograd sees what runs
+        self._trains_inputs = False  # those that require a gradient get one
         self._weights = {
             n.index: weight_of(program.model, n.target)
             for n in program.graph.nodes
@@ -229,6 +230,9 @@ class Step:
         return value
 
     def _made_outside(self, m: int, index: int, value: torch.Tensor) -> None:
+        if self._trains_inputs and value.requires_grad:
+            self._trains.add((m, index))
+            value = value.detach()
         self._values[m, index, None] = value
         for target, readers in self._program.readers[index].items():
             self._left[m, index, target] = readers
@@ -319,7 +323,7 @@ class Step:
         at_once = trained if late is None else late.at_once
         for weight, gradient in zip(at_once, found[len(starts) :], strict=True):
             if gradient is not None:
-                accumulate(weight, gradient, device)
+                self._accumulate(weight, gradient, device)
         self._end(segment, m, begun, found[: len(starts)])
 
     def _by_weights(self, segment: Segment, m: int) -> None:
@@ -333,7 +337,7 @@ class Step:
             found = torch.autograd.grad([late.edge], late.weights, [arrived], allow_unused=True)
         for weight, gradient in zip(late.weights, found, strict=True):
             if gradient is not None:
-                accumulate(weight, gradient, device)
+                self._accumulate(weight, gradient, device)
 
     def _end(self, segment: Segment, m: int, begun: _Begun, found: Sequence[Any]) -> None:
         for (index, _), gradient in zip(begun.starts, found, strict=True):
@@ -355,19 +359,35 @@ class Step:
         total = self._sums.pop(key, None)
         if total is None:
             return
-        assert home is not None  # arguments want no gradients
         assert where is not None
-        if home != where:
+        if home is None:
+            self._came_outside(m, index, total, where)
+        elif home != where:
             self._send_back(m, index, total, where, home)
         elif weight is not None:
-            accumulate(weight, total, self._devices[home])
+            self._accumulate(weight, total, self._devices[home])
+
+    def _came_outside(self, m: int, index: int, total: torch.Tensor, where: int) -> None:
+        """Add what came for a value that is where the arguments are, by way of the host."""
+        target = self._batches[m][0].device
+        if target.type != "cpu" or total.device.type != "cpu":
+            with _on(self._devices[where]):
+                total = total.to("cpu")
+            total = total.to(target)
+        known = self._sums.get((m, index, None))
+        self._sums[m, index, None] = total if known is None else known + total
+
+    def of_inputs(self) -> dict[int, torch.Tensor]:
+        """Return the gradients of arguments that came here, by their nodes, of one micro-batch."""
+        inputs = (node.index for node in self._program.graph.nodes if node.kind == "input")
+        return {i: total for i in inputs if (total := self._sums.get((0, i, None))) is not None}
 
     def _send_back(self, m: int, index: int, total: torch.Tensor, where: int, home: int) -> None:
         """Send the gradient of a value to where the value was made."""
         arrival = self._sent.links.send(total, self._devices[where], self._devices[home])
         weight = self._weights.get(index)
         if weight is not None:
-            accumulate(weight, arrival.wait(), self._devices[home])
+            self._accumulate(weight, arrival.wait(), self._devices[home])
         else:
             self._back.setdefault((m, index), []).append(arrival)
 
@@ -383,6 +403,11 @@ class Step:
                 with torch.no_grad(), _on(device):
                     total = total + gradient
         return total
+
+    def _accumulate(
+        self, weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None
+    ) -> None:
+        accumulate(weight, gradient, device)
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]

@@ -14,7 +14,7 @@ from baechi._core import InputError, Plan
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.mini_batch import check_can_be_cut, cut, samples_in
-from baechi.torch.base.nested import map_tensors
+from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS, LOSS
 from baechi.torch.run.assigner import Assigner
@@ -202,6 +202,11 @@ class Stepper:
             check_can_be_cut(targets, planned.samples, "targets")
         if not torch.is_grad_enabled():
             raise InputError("step computes gradients: call it outside of torch.no_grad()")
+        if any(t.requires_grad for t in tensors_in(inputs)):
+            raise InputError(
+                "an argument requires a gradient, which a step of micro-batches does not compute: "
+                "detach() it, or call the model and backward(), which compute it"
+            )
         samples = samples_in(inputs if targets is None else (inputs, targets), "inputs")
         if samples != planned.samples:
             raise InputError(
