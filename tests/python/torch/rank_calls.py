@@ -18,6 +18,7 @@ from typing import Any
 
 import rank_cases
 import rank_inputs
+import rank_leaving
 import torch
 import torch_models
 from baechi.torch.record.capture import call_arguments
@@ -289,6 +290,7 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
         cases["simulated"] = simulated
         of = functools.partial(rank_inputs.gradients_of_arguments, 2, True)
         cases["arguments simulated"] = of
+        cases["leaving"] = rank_leaving.growth
         cases["asked"] = rank_inputs.asked_of_weights
         cases["refused"] = refused
         cases["replicas"] = replicas

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import rank_calls
 import rank_cases
 import rank_inputs
+import rank_leaving
 import torch
 from rank_runs import run_processes
 from ranks_test import odd_step, same
@@ -188,6 +189,14 @@ def test_what_ranks_do_not_agree_on_is_said_on_each(folder: Path) -> None:
     told = sorted(each["logits"] for each in found)
     assert told[0].startswith("InputError: sum: what the model returns beside its loss is on")
     assert told[1] == "nothing"
+
+
+def test_what_has_left_is_held_no_longer(folder: Path) -> None:
+    """A rank that sends 64 MiB in a step grows by the gradients that come back, and by no more."""
+    found = [torch.load(folder / f"leaving {rank}.pt") for rank in range(2)]
+    assert all(sent >= rank_leaving.SENT for _, sent, _ in found)
+    (grown,) = (grown for sends, _, grown in found if sends)
+    assert grown < rank_leaving.SENT * 5 // 4
 
 
 def test_a_rank_that_calls_no_backward_is_missed(folder: Path) -> None:

@@ -3,6 +3,7 @@
 
 Nothing is tagged, as NCCL knows no tags: the messages of a pair of ranks are received in the order
 in which they are sent. No call here waits but `Arriving.wait` and `Transport.finish`.
+What was sent is let go of once it has left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import distributed
 
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.ranks.messages import Message, bytes_of, laid_out
+from baechi.torch.ranks.outgoing import Outgoing, Sent
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.run.communication import Arrival
 
@@ -59,7 +61,7 @@ class Transport:
         self.is_direct = processes.is_direct
         self._processes = processes
         self._bring = bring
-        self._leaving: list[tuple[Any, torch.Tensor, Message]] = []
+        self.outgoing = Outgoing(processes.is_direct)
         self.open: dict[int, Arriving] = {}  # asked for, and not waited for yet
         self.messages = 0  # that were sent so far
         self.bytes = 0
@@ -75,7 +77,7 @@ class Transport:
         flat = bytes_of(tensor)
         group = self._processes.group_of(message.source, message.target)
         work = distributed.isend(flat, self._processes.number_of(message.target), group=group)
-        self._leaving.append((work, flat, message))
+        self.outgoing.add(Sent(work, flat, message))
         self.messages += 1
         self.bytes += flat.numel()
 
@@ -117,6 +119,5 @@ class Transport:
         """Wait until all has left and arrived, so that its memory may be used again."""
         for arriving in list(self.open.values()):
             arriving.finish()
-        for work, _, message in self._leaving:
-            self.wait_for(work, message, message.target)
-        self._leaving.clear()
+        for sent in self.outgoing.rest():
+            self.wait_for(sent.work, sent.message, sent.message.target)

@@ -211,5 +211,6 @@ class Stepper:
         if samples != planned.samples:
             raise InputError(
                 f"step is called with {samples} samples and was planned for {planned.samples}: "
-                "place the model again for another mini-batch, or drop the last, smaller one"
+                "place the model again for another mini-batch, drop the last, smaller one, or call "
+                "the model and backward() for it"
             )

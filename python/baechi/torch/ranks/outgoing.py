@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that a rank sends: each holds its memory until it has left."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import torch
+
+from baechi.torch.ranks.messages import Message
+
+
+class Sent(NamedTuple):
+    """A message on its way."""
+
+    work: Any
+    flat: torch.Tensor  # its bytes
+    message: Message
+
+
+class Outgoing:
+    """Messages on their way out.
+
+    gloo tells that one has left only to who waits for it, so a thread does, for one after another.
+    NCCL and XCCL tell whoever asks.
+    """
+
+    def __init__(self, is_direct: bool) -> None:
+        self._is_direct = is_direct
+        self._queue: SimpleQueue[Sent | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._state = _State()
+
+    @property
+    def held(self) -> int:
+        """Bytes of what has not left yet."""
+        return self._state.held
+
+    def add(self, sent: Sent) -> None:
+        """Hold a message until it has left."""
+        state = self._state
+        with state.changed:
+            state.held += sent.flat.numel()
+            state.most = max(state.most, state.held)
+            if self._is_direct:
+                state.kept.append(sent)
+                state.drop_complete()
+                return
+            state.waited_for += 1
+        if self._thread is None:
+            given = self._queue, state
+            self._thread = threading.Thread(target=_wait_for_all, args=given, daemon=True)
+            self._thread.start()
+            weakref.finalize(self, self._queue.put, None).atexit = False
+        self._queue.put(sent)
+
+    def rest(self) -> list[Sent]:
+        """Wait for what leaves; return what did not, or cannot tell."""
+        with self._state.changed:
+            self._state.changed.wait_for(lambda: self._state.waited_for == 0)
+            return self._state.take_kept()
+
+    def most(self) -> int:
+        """Return the most bytes that were held since this was asked last."""
+        with self._state.changed:
+            most, self._state.most = self._state.most, self._state.held
+        return most
+
+
+class _State:
+    """What the thread that waits and the one that sends both know."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waited_for = 0
+        self.held = self.most = 0
+        self.kept: list[Sent] = []  # for whoever takes the rest
+
+    def drop_complete(self) -> None:
+        while self.kept and self.kept[0].work.is_completed():
+            self.held -= self.kept.pop(0).flat.numel()
+
+    def take_kept(self) -> list[Sent]:
+        kept, self.kept = self.kept, []
+        self.held -= sum(sent.flat.numel() for sent in kept)
+        return kept
+
+    def has_left(self, sent: Sent) -> None:
+        with self.changed:
+            self.held -= sent.flat.numel()
+
+    def was_waited_for(self, lost: list[Sent]) -> None:
+        with self.changed:
+            self.kept += lost
+            self.waited_for -= 1
+            if not self.waited_for:
+                self.changed.notify_all()
+
+
+def _wait_for_all(queue: SimpleQueue[Sent | None], state: _State) -> None:
+    while True:
+        sent = queue.get()
+        if sent is None:
+            return
+        lost = []
+        try:
+            sent.work.wait()
+            state.has_left(sent)
+        except RuntimeError:  # whoever takes the rest waits once more, and says so
+            lost.append(sent)
+        del sent  # and its memory, before the next one is waited for
+        state.was_waited_for(lost)
