@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from baechi.calibrate import Line, cluster_document, fit, measure, sizes_up_to
+from baechi.calibrate import cluster_document, fit, measure, sizes_up_to
+from baechi.measured_links import Line
 from baechi.torch.cost.copy_times import copies
 from baechi.torch.cost.profiler import Clock
 

@@ -166,9 +166,9 @@ def against_solver(rows: list[dict[str, Any]]) -> Table:
         Column("shape", "graph"),
         Column("operators", "operators", count),
         Column("part", "memory", percent),
-        Column("best", "CP-SAT, us", microseconds, "finds none"),
-        Column("bound", "its bound, us", microseconds),
-        Column("auto", "auto, us", microseconds, "does not fit"),
+        Column("best", "CP-SAT, us", in_microseconds, "finds none"),
+        Column("bound", "its bound, us", in_microseconds),
+        Column("auto", "auto, us", in_microseconds, "does not fit"),
         Column("to_best", "over CP-SAT's", percent),
         Column("gap", "over the bound", percent),
     ]
@@ -183,6 +183,6 @@ def against_solver(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def microseconds(nanoseconds: float) -> str:
-    """One decimal."""
+def in_microseconds(nanoseconds: float) -> str:
+    """Write a time with one decimal."""
     return f"{nanoseconds / 1e3:.1f}"

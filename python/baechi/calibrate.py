@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from baechi._core import Cluster, InputError
 from baechi.calibration_plot import plot
+from baechi.measured_links import Line, Measured, Sample
 
 FRAMEWORKS = {"torch": "baechi.torch.cost.copy_times", "tensorflow": "baechi.tensorflow.copy_times"}
 LARGEST = 512 << 20
@@ -52,38 +53,6 @@ class Copies(Protocol):
             MemoryError: A device has no room for that much.
 
         """
-
-
-@dataclass(frozen=True)
-class Sample:
-    """How long the copies of one size took."""
-
-    bytes: int
-    seconds: float  # the median
-    repeats: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """seconds = latency + bytes * seconds_per_byte."""
-
-    latency: float
-    seconds_per_byte: float
-    error: float  # median of the samples' relative distances from the line
-
-    def at(self, size: int) -> float:
-        """Return the seconds for a size."""
-        return self.latency + size * self.seconds_per_byte
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What is known of the link from one device to another."""
-
-    source: str
-    target: str
-    samples: list[Sample]
-    line: Line
 
 
 def sizes_up_to(largest: int) -> list[int]:

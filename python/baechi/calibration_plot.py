@@ -6,10 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from baechi.calibrate import Measured
+from baechi.measured_links import Measured
 
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 30, 50
