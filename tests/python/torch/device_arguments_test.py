@@ -108,3 +108,26 @@ class NearOthers(nn.Module):
 
 def test_a_tensor_that_is_taken_to_where_it_is_stays_the_same() -> None:
     trains_the_same(NearOthers().double(), torch.randn(4, 16, dtype=torch.float64))
+
+
+class NearTheArgument(nn.Module):
+    """Takes tensors to where the model was called, which is where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, other = self.first(x), self.second(x)
+        first.to(x).add_(1)
+        first.to(x.device).mul_(2)
+        other.to(device=x.device, dtype=x.dtype)[:, :8].tanh_()
+        y: torch.Tensor = self.last(first + other)
+        return y
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+def test_a_tensor_that_is_taken_to_where_the_model_was_called_stays_the_same(tier: int) -> None:
+    trains_the_same(
+        NearTheArgument().double(), torch.randn(4, 16, dtype=torch.float64), tiers=(tier,)
+    )

@@ -199,7 +199,8 @@ def without_device(
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    is_ours: Callable[[torch.Tensor | torch.device], bool],
+    is_ours: Callable[[torch.Tensor], bool],
+    is_near: Callable[[torch.Tensor | torch.device], bool],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a function; those of `x.to(y)` and `x.to(y.device)` name no device.
 
@@ -209,16 +210,19 @@ def without_device(
         name: Of the function.
         args: Of its call.
         kwargs: Of its call.
-        is_ours: Whether a tensor, or a device, is one of those that take part of the model.
+        is_ours: Whether a tensor is on one of the devices that take part of the model.
+        is_near: Whether a tensor, or a device, is so, or is where the model is called. By its name
+            the CPU is obeyed: a model that writes it may want a tensor there.
 
     """
     if name != "to" or not args or not is_ours(args[0]):
         return args, kwargs
     given, rest = args[1] if len(args) > 1 else None, args[2:]
-    if isinstance(given, torch.Tensor) and is_ours(given):
+    if isinstance(given, torch.Tensor) and is_near(given):
         return (args[0], given.dtype, *rest), kwargs
     asked = asked_device(name, args, kwargs)
-    if asked is None or not is_ours(torch.device(asked)):
+    by_name = isinstance(asked, str) and is_host(asked)
+    if asked is None or by_name or not is_near(torch.device(asked)):
         return args, kwargs
     named = {key: value for key, value in kwargs.items() if key != "device"}
     rest = args[1:] if given is not None and "device" in kwargs else rest

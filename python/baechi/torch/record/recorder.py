@@ -207,10 +207,12 @@ class Recorder(Interceptor):
         op.told = kwargs.get("device") is not None
         args = _placed_arguments(name, args)
         if name == "to":
-            near = args[0].device  # and a device that is named stays, as the host may be meant
-            args, kwargs = without_device(
-                name, args, kwargs, lambda t: getattr(t, "device", None) == near
-            )
+            near = args[0].device
+
+            def is_near(what: torch.Tensor | torch.device) -> bool:
+                return getattr(what, "device", None) == near  # a device may mean the host
+
+            args, kwargs = without_device(name, args, kwargs, is_near, is_near)
         with self._running(op, args, kwargs), contextlib.ExitStack() as stack:
             if name in TRANSFORMS:
                 stack.enter_context(_private_autograd.without_saved_hooks(self.pack))

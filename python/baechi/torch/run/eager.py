@@ -234,7 +234,7 @@ class EagerRunner(Interceptor):
             known = scope.planned[index] = (name, key, self._device_of.get(key))
             if key not in self._recorded:
                 self._new(key)
-        args, kwargs = without_device(name, args, kwargs, self._sent.is_ours)
+        args, kwargs = without_device(name, args, kwargs, self._sent.is_ours, self._sent.is_near)
         name = CONVERSION if converts(name, args, kwargs) else name
         args = with_host_arguments(name, args, self._copied_to_host)
         tensors = list(tensors_in((args, tuple(kwargs.values()))))

@@ -88,6 +88,14 @@ class SentTensors:
         where = torch.device(what.type, what.index or 0) if what.type != "cpu" else None
         return any(device.torch_device == where for device in self.devices)
 
+    def is_near(self, what: torch.Tensor | torch.device) -> bool:
+        """Whether it is one of ours, or where the model is called: without a placement, all one."""
+        if self.is_ours(what):
+            return True
+        if isinstance(what, torch.Tensor):
+            return what.device == self.home and not self.stays_on_host(what)
+        return what == self.home
+
     def mark(self, value: Any, device: LogicalDevice | None) -> None:
         """Take note that `device` has the tensors in `value`, where others share its memory."""
         if device is not None and device.shared:
