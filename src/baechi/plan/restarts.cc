@@ -26,6 +26,7 @@ template <class Run>  // from a seed to a Restarted
 Restarts restart(const RestartOptions& options, std::int64_t work, std::int64_t guess,
                  const Run& run) {
   constexpr std::int64_t kMost = 64;  // runs
+  constexpr double kBehind = 1.03;    // that a first one may be
   std::vector<Restarted> found;
   const auto run_up_to = [&](std::size_t runs) {
     const std::size_t done = found.size();
@@ -35,8 +36,15 @@ Restarts restart(const RestartOptions& options, std::int64_t work, std::int64_t 
     });
   };
   run_up_to(work >= 2 * guess ? 2 : 1);
+  const auto promising = [&](const Restarted& one) {
+    return one.plan.has_value() && one.plan->step.has_value() &&
+           static_cast<double>(one.plan->step->count()) <=
+               kBehind * static_cast<double>(options.to_beat->count());
+  };
+  const bool go_on = !options.to_beat.has_value() || std::ranges::any_of(found, promising);
   const std::int64_t each = std::max<std::int64_t>(found.front().work, 1);
-  run_up_to(static_cast<std::size_t>(std::clamp<std::int64_t>((work + each / 2) / each, 1, kMost)));
+  const std::int64_t runs = std::clamp<std::int64_t>((work + each / 2) / each, 1, kMost);
+  if (go_on) run_up_to(static_cast<std::size_t>(runs));
   Restarts result;
   for (Restarted& one : found) {
     result.work += one.work;

@@ -21,6 +21,8 @@ struct RestartOptions {
   const PlaceOptions& place;        // the seeds that follow on its own are taken
   unsigned threads = 1;             // the result does not depend on them
   std::function<bool()> must_stop;  // asked from all threads
+  // Given: where the first ones do not fit, or are longer by more than 3%, there are no more.
+  std::optional<Time> to_beat = {};
 };
 
 struct Restarts {

@@ -83,7 +83,10 @@ class SearchOn {
         "refine: partitions");
     further(
         is_large() ? Share::kCutsOfLarge : Share::kCuts,
-        [&](const RestartOptions& options) {
+        [&](RestartOptions options) {
+          // Where cuts lag behind, as with little memory, moves of clusters get what they leave.
+          if (is_large() && request_.place.order == ExecutionOrder::kPlanned)
+            options.to_beat = best_.makespan;
           return further_cuts(problem_.costs, problem_.units, options);
         },
         "refine: cuts");

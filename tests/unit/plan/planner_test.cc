@@ -275,6 +275,22 @@ TEST_CASE("planner: unknown methods and impossible budgets are refused") {
   }
 }
 
+// Its order by m-ETF would hold too much at once, and to move operators off takes twice the time.
+TEST_CASE(
+    "planner: where the cut of a graph fits, m-etf takes it before it looks for another plan") {
+  const OpGraph graph = generate_graph("gnmt", {.length = 2});
+  ClusterSpec spec = uniform_cluster({.count = 2,
+                                      .capacity = Bytes(1'150 << 20),
+                                      .latency = microseconds(50),
+                                      .bandwidth = Bandwidth(6'000'000'000)});
+  spec.devices[1].capacity = Bytes(575 << 20);
+  spec.devices[1].speed = Speed(600'000);
+  const Cluster cluster(spec);
+  const Plan plan = std::get<Plan>(make_plan(CostModel(graph, cluster), request_for("m-etf")));
+  CHECK(plan.fallbacks == std::vector<std::string>{"headroom", "reserve", "cut"});
+  CHECK(check_schedule(graph, cluster, plan.schedule).empty());
+}
+
 TEST_CASE("planner: cancelling before the search is cancelling; the flag is seen") {
   const OpGraph graph = figure_1();
   const Cluster cluster = unit_latency_cluster(2, Bytes(100));
