@@ -341,7 +341,8 @@ def test_random_numbers_are_drawn_in_turn() -> None:
 
     order = step_order(program.graph, program.segments, 4, last_first)
     for index in drawing:
-        assert [m for phase, s, m in order if phase is Phase.FORWARD and s == index] == [0, 1, 2, 3]
+        mine = [p for p in order if p.phase is Phase.FORWARD and p.segment == index]
+        assert [part.micro_batch for part in mine] == [0, 1, 2, 3]
     assert len(set(order)) == len(order) == 4 * (2 * len(program.segments) + 1)
 
 

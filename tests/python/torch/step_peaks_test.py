@@ -13,6 +13,7 @@ from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
 from baechi.torch.planning import Request
 from baechi.torch.run.begun_gradients import begin_with
+from baechi.torch.run.gradient_sums import GradientSums
 from torch_models import ALL, built
 from training_steps import loss_like
 
@@ -60,6 +61,37 @@ def check_peaks(name: str, cases: Any) -> None:
 def test_on_one_device(name: str) -> None:
     """What a backward begins with is not held behind the node that takes it."""
     check_peaks(name, [(1, 4, 0, "none"), (1, 2, 0, "all")])
+
+
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [
+        ("unet", [(2, 4, 2, "none"), (4, 4, 4, "none"), (3, 2, 6, "all")]),
+        ("gpt2", [(2, 4, 2, "none"), (3, 2, 6, "all")]),
+        ("transformer", [(3, 8, 3, "none"), (4, 4, 4, "none"), (2, 4, 5, "all")]),
+    ],
+)
+def test_on_several_devices(name: str, cases: Any) -> None:
+    """What is sent takes memory at its target when the plan has it leave, gradients as well."""
+    check_peaks(name, cases)
+
+
+def test_sums_are_made_in_place_only_where_nobody_else_sees_it() -> None:
+    sums = GradientSums()
+    first, second, third, own = (torch.full((3,), float(i)) for i in range(4))
+    for gradient in (first, second, third):
+        sums.add("a", gradient)
+    sums.add("a", own, own=True)
+    assert torch.equal(sums.pop("a"), torch.full((3,), 6.0))
+    assert [float(t[0]) for t in (first, second, third)] == [0.0, 1.0, 2.0]
+    assert sums.pop("a") is None
+    sums.add("b", second)
+    sums.add("b", own, own=True)
+    assert sums.pop("b") is own
+    wide = torch.ones(1).expand(3)  # one number in memory
+    sums.add("c", wide, own=True)
+    sums.add("c", torch.arange(3.0))
+    assert torch.equal(sums.pop("c"), torch.tensor([1.0, 2.0, 3.0]))
 
 
 def tensors_of(x: torch.Tensor) -> list[torch.Tensor]:

@@ -220,7 +220,7 @@ class RankStep(Step):
 
     def said_of(self, part: Part) -> str:
         """Name a part for an error."""
-        phase, number, m = part
+        phase, number, m, *_ = part
         if phase is Phase.LOSS:
             return f"the loss of micro-batch {m}"
         segment = self._program.segments[number]

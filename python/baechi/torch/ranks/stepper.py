@@ -49,6 +49,8 @@ class _Known:
 class RankStepper(Stepper):
     """Runs this rank's part of steps."""
 
+    sends_later = False  # a message takes memory of the device when it is read
+
     def __init__(self, assigner: Assigner, planned: StepPlan, processes: Processes) -> None:
         super().__init__(assigner, planned)
         self._processes = processes

@@ -16,6 +16,30 @@ from typing import Any
 import torch
 
 
+class Begin(torch.autograd.Function):
+    """Where autograd begins in a segment: it keeps an edge for the gradient, and no memory."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> Any:  # noqa: ARG004
+        """Return the value as what has an edge."""
+        return value.data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        """Never run: gradients are taken at the edge."""
+        raise AssertionError("autograd ends at this edge")
+
+
+class Begun:
+    """What the backward pass of a segment needs: edges of autograd, and what keeps them."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[int, Any]] = []  # the values that came, by their edge
+        self.ends: list[tuple[int, Any]] = []  # those that were made
+
+
 @contextlib.contextmanager
 def begin_with(
     ends: Sequence[Any], wanted: Sequence[Any], gradients: list[torch.Tensor]

@@ -19,8 +19,9 @@ from torch.autograd.graph import get_gradient_edge
 
 from baechi._core import InputError
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.run.begun_gradients import begin_with
+from baechi.torch.run.begun_gradients import Begin, Begun, begin_with
 from baechi.torch.run.communication import Arrival
+from baechi.torch.run.gradient_sums import GradientSums
 from baechi.torch.run.late_gradients import Product, product_in
 from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.sent_tensors import SentTensors
@@ -33,30 +34,6 @@ from baechi.torch.weights.homes import has_hooks_of_others, weight_of
 
 Where = int | None  # a device; None: where the arguments are
 Loss = Callable[[Any, int, LogicalDevice | None], torch.Tensor]  # of an output, by micro-batch
-
-
-class _Begin(torch.autograd.Function):
-    """Where autograd begins in a segment: it keeps an edge for the gradient, and no memory."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> Any:  # noqa: ARG004
-        """Return the value as what has an edge."""
-        return value.data
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
-        """Never run: gradients are taken at the edge."""
-        raise AssertionError("autograd ends at this edge")
-
-
-class _Begun:
-    """What the backward pass of a segment needs: edges of autograd, and what keeps them."""
-
-    __slots__ = ("ends", "starts")
-
-    def __init__(self) -> None:
-        self.starts: list[tuple[int, Any]] = []  # the values that came, by their edge
-        self.ends: list[tuple[int, Any]] = []  # those that were made
 
 
 class Step:
@@ -93,11 +70,12 @@ class Step:
         self._anchor = torch.zeros((), requires_grad=True)
         self._values: dict[tuple[int, int, Where], Any] = {}  # micro-batch, value, device
         self._left: dict[tuple[int, int, Where], int] = {}  # of their readers
+        self._leaving: dict[Part, tuple[Any, Any]] = {}  # with the event behind which it is made
         self._awaited: dict[tuple[int, int, Where], int] = {}  # gradients that will come for them
-        self._sums: dict[tuple[int, int, Where], torch.Tensor] = {}  # of those that came
+        self._sums = GradientSums()  # of those that came, by the same
         self._back: dict[tuple[int, int], list[Arrival]] = {}  # gradients on their way home
         self._trains: set[tuple[int, int]] = set()  # micro-batch, value: it wants a gradient
-        self._begun: dict[tuple[int, int], _Begun] = {}  # segment, micro-batch
+        self._begun: dict[tuple[int, int], Begun] = {}  # segment, micro-batch
         self._late: dict[tuple[int, int], tuple[Product, torch.Tensor]] = {}  # with its gradient
         self._second = SecondRunsInStep(program, self._weights, StepRuns(sent))
         self._total: torch.Tensor | None = None
@@ -134,6 +112,8 @@ class Step:
         with autocast.backward() if backward else autocast.forward():
             if part.phase is Phase.FORWARD:
                 self._forward(segments[part.segment], part.micro_batch)
+            elif part.phase in (Phase.SEND, Phase.SEND_BACK):
+                self._send_later(part)
             elif part.phase is Phase.AGAIN:
                 self._second.again(segments[part.segment], part.micro_batch)
             elif part.phase is Phase.BACKWARD:
@@ -154,14 +134,14 @@ class Step:
     # Forward
 
     def _forward(self, segment: Segment, m: int) -> None:
-        begun = _Begun()
+        begun = Begun()
         device = self._device(segment.device)
         taken: list[Any] = []
         sources: dict[int, Any] = {}
         for read in segment.reads:
             value = self._read(m, read, self._program.read_on(segment, read))
             if (m, read) in self._trains and not segment.only_looks:
-                value = _Begin.apply(self._anchor, value)
+                value = Begin.apply(self._anchor, value)
                 begun.starts.append((read, get_gradient_edge(value)))
                 key = m, read, segment.device
                 self._awaited[key] = self._awaited.get(key, 0) + 1
@@ -196,9 +176,16 @@ class Step:
         """Keep a value for its readers, and send it to those elsewhere."""
         home = self._program.homes[index]
         self._values[m, index, home] = value
+        ready = None
         for target, readers in self._program.readers[index].items():
             self._left[m, index, target] = readers
-            if home is not None and target is not None and target != home:
+            if home is None or target is None or target == home:
+                continue
+            later = self._leaves_later(Phase.SEND, m, index, target)
+            if later is not None:
+                ready = ready or _behind_all_of(self._devices[home])
+                self._leaving[later] = value, ready
+            else:
                 self._values[m, index, target] = self._send(m, index, value, home, target)
         if home is not None and home not in self._program.readers[index]:
             del self._values[m, index, home]
@@ -209,6 +196,28 @@ class Step:
         if index in self._program.of_weights:  # which may change once it was sent
             arrival.settle(self._devices[home])
         return arrival
+
+    def _leaves_later(self, phase: Phase, m: int, index: int, reader: int) -> Part | None:
+        """Return the part in which a value, or the gradient of one, is sent; None: now."""
+        if (phase, index, reader) not in self._program.sent_later:
+            return None
+        return Part(phase, self._program.maker[index], m, index, reader)
+
+    def _send_later(self, part: Part) -> None:
+        """Send what was made for another device, behind what made it alone."""
+        phase, _, m, index, reader = part
+        tensor, ready = self._leaving.pop(part, (None, None))
+        if tensor is None:  # there is no gradient
+            return
+        home = self._program.homes[index]
+        assert home is not None
+        way = (home, reader) if phase is Phase.SEND else (reader, home)
+        source, target = (self._devices[number] for number in way)
+        arrival = self._sent.links.send(tensor, source, target, ready)
+        if phase is Phase.SEND:
+            self._values[m, index, reader] = arrival
+        else:
+            self._back.setdefault((m, index), []).append(arrival)
 
     def _read(self, m: int, index: int, where: Where) -> Any:
         """Return a value where a segment reads it; drop it behind the last one."""
@@ -339,7 +348,7 @@ class Step:
             if gradient is not None:
                 self._accumulate(weight, gradient, device)
 
-    def _end(self, segment: Segment, m: int, begun: _Begun, found: Sequence[Any]) -> None:
+    def _end(self, segment: Segment, m: int, begun: Begun, found: Sequence[Any]) -> None:
         for (index, _), gradient in zip(begun.starts, found, strict=True):
             self._came(m, index, segment.device, gradient)
 
@@ -347,20 +356,20 @@ class Step:
         """Add up what came for a value on a device; behind the last one it goes home."""
         key = m, index, where
         if gradient is not None:
-            known = self._sums.get(key)
-            if known is not None:
-                with torch.no_grad(), _on(self._device(where)):
-                    gradient = known + gradient
-            self._sums[key] = gradient
+            with _on(self._device(where)):
+                self._sums.add(key, gradient)
         self._awaited[key] -= 1
         home, weight = self._program.homes[index], self._weights.get(index)
         if self._awaited[key] or (home == where and weight is None):
             return
-        total = self._sums.pop(key, None)
+        total = self._sums.pop(key)
         if total is None:
             return
         assert where is not None
-        if home is None:
+        later = self._leaves_later(Phase.SEND_BACK, m, index, where)
+        if later is not None:
+            self._leaving[later] = total, _behind_all_of(self._devices[where])
+        elif home is None:
             self._came_outside(m, index, total, where)
         elif home != where:
             self._send_back(m, index, total, where, home)
@@ -374,8 +383,7 @@ class Step:
             with _on(self._devices[where]):
                 total = total.to("cpu")
             total = total.to(target)
-        known = self._sums.get((m, index, None))
-        self._sums[m, index, None] = total if known is None else known + total
+        self._sums.add((m, index, None), total)
 
     def of_inputs(self) -> dict[int, torch.Tensor]:
         """Return the gradients of arguments that came here, by their nodes, of one micro-batch."""
@@ -393,16 +401,12 @@ class Step:
 
     def _gradient(self, m: int, index: int, device: LogicalDevice | None) -> torch.Tensor | None:
         """Return all that came for a value that a segment made, where it made it."""
-        home = self._program.homes[index]
-        total = self._sums.pop((m, index, home), None)
+        key = m, index, self._program.homes[index]
         for arrival in self._back.pop((m, index), ()):
             gradient = arrival.wait()
-            if total is None:
-                total = gradient
-            else:
-                with torch.no_grad(), _on(device):
-                    total = total + gradient
-        return total
+            with _on(device):
+                self._sums.add(key, gradient, own=True)
+        return self._sums.pop(key)
 
     def _accumulate(
         self, weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None
@@ -423,6 +427,11 @@ def _may_get_gradient(value: torch.Tensor) -> bool:
 
 def _on(device: LogicalDevice | None) -> Any:
     return contextlib.nullcontext() if device is None else device.computing()
+
+
+def _behind_all_of(device: LogicalDevice) -> Any:
+    """Return an event behind all that a device was asked to do so far."""
+    return device.stream.record_event() if device.has_streams else None
 
 
 def accumulate(weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None) -> None:

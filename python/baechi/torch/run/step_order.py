@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from baechi.torch.trace.graph import ExportedGraph
 from baechi.torch.trace.segments import Segment, may_end_later
+
+if TYPE_CHECKING:
+    from baechi.torch.run.sendings import Sending
 
 
 class Phase(IntEnum):
@@ -26,14 +29,18 @@ class Phase(IntEnum):
     AGAIN = 2  # the second run of a forward, for the backward pass
     BACKWARD = 3
     BY_WEIGHTS = 4  # the rest of a backward in two: the gradients of its weights
+    SEND = 5  # a value, to another device
+    SEND_BACK = 6  # its gradient, to where it was made
 
 
 class Part(NamedTuple):
-    """A segment's pass, or the loss, of a micro-batch."""
+    """A segment's pass, the loss, or what a segment sends, of a micro-batch."""
 
     phase: Phase
     segment: int
     micro_batch: int
+    value: int = -1  # that is sent, or whose gradient is
+    reader: int = -1  # the device that reads it
 
 
 StartOf = Callable[[Phase, str, int], int | None]  # planned, of an operator and a micro-batch
@@ -45,11 +52,13 @@ def step_order(
     micro_batches: int,
     start_of: StartOf,
     repeated: Collection[int] = (),
+    sendings: Sequence[Sending] = (),
 ) -> list[Part]:
     """Return all parts of a step, in the order of the plan's starts; `repeated`: run again."""
     before = _waits(graph, segments, micro_batches)
     for m in range(micro_batches):
         _add_second_runs(before, segments, repeated, m)
+    sent_at = _add_sendings(before, micro_batches, sendings)
     for segment in filter(functools.partial(is_apart, start_of), segments):
         for m in range(micro_batches):
             backward = Part(Phase.BACKWARD, segment.index, m)
@@ -61,16 +70,18 @@ def step_order(
     missing = {part: len(waits) for part, waits in before.items()}
     known: dict[Part, int] = {}
 
-    def entry(part: Part) -> tuple[int, int, Part]:
+    def entry(part: Part) -> tuple[int, bool, int, Part]:
         planned: list[int] = []
-        if part.phase is not Phase.LOSS:
+        if part in sent_at:
+            planned.append(sent_at[part])
+        elif part.phase is not Phase.LOSS:
             for operator in segments[part.segment].operators:
                 start = start_of(part.phase, operator, part.micro_batch)
                 if start is not None:
                     planned.append(start)
         earliest = max((known[b] for b in before[part]), default=0)
         known[part] = max(planned, default=earliest)
-        return known[part], part.micro_batch, part
+        return known[part], part not in sent_at, part.micro_batch, part
 
     ready = [entry(part) for part, count in missing.items() if count == 0]
     heapq.heapify(ready)
@@ -103,6 +114,21 @@ def _add_second_runs(
         if segment.index in repeated:
             own = Part(Phase.AGAIN, segment.index, m)
             before[Part(Phase.BACKWARD, segment.index, m)].add(own)
+
+
+def _add_sendings(
+    before: dict[Part, set[Part]], micro_batches: int, sendings: Sequence[Sending]
+) -> dict[Part, int]:
+    """Add what leaves when the plan says, between who makes and who reads it; return when."""
+    sent_at: dict[Part, int] = {}
+    for part, starts, behind, ahead_of in sendings:
+        for m in range(micro_batches):
+            mine = part._replace(micro_batch=m)
+            sent_at[mine] = starts[m]
+            before[mine] = {other._replace(micro_batch=m) for other in behind}
+            for other in ahead_of:
+                before[other._replace(micro_batch=m)].add(mine)
+    return sent_at
 
 
 def is_apart(start_of: StartOf, segment: Segment) -> bool:

@@ -12,6 +12,7 @@ from baechi._core import InputError
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.segment_program import function_of
+from baechi.torch.run.sendings import Sending, Sendings, SentAt
 from baechi.torch.run.step_order import StartOf, is_apart, step_order
 from baechi.torch.trace.graph import Node
 from baechi.torch.trace.segments import Segment, repeated_segments, segments_of
@@ -33,6 +34,7 @@ class StepProgram:
         loss_on: int | None,
         again: Collection[str] = (),
         *,
+        sent_at: SentAt | None = None,
         outputs_stay: bool = False,
         own_loss: bool = False,
     ) -> None:
@@ -55,6 +57,7 @@ class StepProgram:
         }
         weights = {s for n in self.graph.nodes if n.kind == "weight" for s in n.storages}
         self.of_weights = {n.index for n in self.graph.nodes if weights.intersection(n.storages)}
+        self.maker = {value: s.index for s in self.segments for value in s.makes}
         self.apart = {s.index for s in self.segments if is_apart(start_of, s)}
         self.repeated = repeated_segments(self.segments, again)
         runs_again = {o for i in self.repeated for o in self.segments[i].operators}
@@ -64,7 +67,6 @@ class StepProgram:
                 f"the plan has {whole!r} run again, which is one with others in the graph of the "
                 "model, or changes something: make the plan of this model"
             )
-        self.order = step_order(self.graph, self.segments, micro_batches, start_of, self.repeated)
         self.functions = [
             function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
         ]
@@ -78,6 +80,15 @@ class StepProgram:
             self.readers.setdefault(output, {})
         for output in self.read_at_end:
             self._add_reader(output, self.homes[output] if outputs_stay else self.loss_on)
+        sendings: list[Sending] = []
+        if sent_at is not None:
+            how = (self.homes, self.read_on, sent_at, micro_batches)
+            finder = Sendings(self.graph, self.segments, *how)
+            sendings = finder.of(self.loss_on, self.read_at_end, self.of_weights)
+        self.sent_later = {(s.part.phase, s.part.value, s.part.reader) for s in sendings}
+        self.order = step_order(
+            self.graph, self.segments, micro_batches, start_of, self.repeated, sendings
+        )
 
     def _own_loss(self) -> list[int]:
         """Return the output that is the loss of the model itself; all where there is none."""

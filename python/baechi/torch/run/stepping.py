@@ -80,6 +80,19 @@ class StepPlan:
         copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
         return 0 if copy is None else self.ends[copy]
 
+    @functools.cached_property
+    def _sent(self) -> dict[tuple[str, str], list[int]]:
+        """When what an operator of the plan's graph makes leaves for a device."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for producer, _, target, _, _, start, _ in self.plan.transfers:
+            found.setdefault((producer, target), []).append(start)
+        return {way: sorted(starts) for way, starts in found.items()}
+
+    def sent_at(self, phase: Phase, operator: str, micro_batch: int, target: str) -> list[int]:
+        """Return when what an operator makes leaves for a device, one tensor after the other."""
+        copy = self.copy_of(operator + _BEHIND.get(phase, ""), micro_batch)
+        return [] if copy is None else self._sent.get((copy, target), [])
+
     def loss_of(
         self, output: Any, targets: Any, bring: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
@@ -104,12 +117,18 @@ def check_scaler(scaler: Any) -> None:
 class Stepper:
     """Runs steps of a model that was placed for them."""
 
+    sends_later = True  # when the plan says: what is sent takes memory at its target at once
+
     def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
         self._assigner = assigner
         self._planned = planned
         self._programs: list[tuple[PlacedGraph, StepProgram]] = []  # of the graphs that there are
         self.micro_batches = planned.micro_batches
         self.is_of_calls = planned.is_of_calls
+
+    def _sent_at(self, phase: Phase, operator: str, micro_batch: int, target: int) -> list[int]:
+        name = self._assigner.devices[target].name
+        return self._planned.sent_at(phase, operator, micro_batch, name)
 
     def step(self, inputs: Any, targets: Any = None, scaler: Any = None) -> torch.Tensor:
         """Run forward and backward of all micro-batches; return the mean of their losses."""
@@ -155,6 +174,7 @@ class Stepper:
                     planned.start_of,
                     loss_on,
                     [name for name, _ in planned.plan.recomputed],
+                    sent_at=self._sent_at if self.sends_later else None,
                     own_loss=planned.own_loss,
                 )
                 kept = [each for each in self._programs if mine.graphs.has(each[0])]
