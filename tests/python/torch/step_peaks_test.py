@@ -41,7 +41,9 @@ def peaks_of(name: str, count: int, micro_batches: int, known: list[Any], **opti
         placed.step(inputs)
         measured = [simulated.max_memory_allocated(device) for device in range(count)]
         foreseen = list(placed.peaks.values())
-        known[:] = placed._assigner.graphs.tier2.exported  # traced once
+        graphs = placed._assigner.graphs
+        assert graphs is not None
+        known[:] = graphs.tier2.exported  # traced once
         placed.restore()
     return foreseen, measured
 
