@@ -11,23 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from baechi.torch.run.step_order import Part, Phase
+from baechi.torch.run.step_order import Part, Phase, Sending
 from baechi.torch.trace.graph import ExportedGraph
 from baechi.torch.trace.segments import Segment
 
 # Planned: of an operator's forward or backward, of a micro-batch, to a device, in their order.
 SentAt = Callable[[Phase, str, int, int], Sequence[int]]
-
-
-class Sending(NamedTuple):
-    """Something that leaves in every micro-batch; parts are those of the first one."""
-
-    part: Part
-    starts: tuple[int, ...]  # by micro-batch
-    behind: tuple[Part, ...]  # what makes it
-    ahead_of: tuple[Part, ...]  # what reads it
 
 
 class Sendings:

@@ -12,13 +12,10 @@ import functools
 import heapq
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from baechi.torch.trace.graph import ExportedGraph
 from baechi.torch.trace.segments import Segment, may_end_later
-
-if TYPE_CHECKING:
-    from baechi.torch.run.sendings import Sending
 
 
 class Phase(IntEnum):
@@ -41,6 +38,15 @@ class Part(NamedTuple):
     micro_batch: int
     value: int = -1  # that is sent, or whose gradient is
     reader: int = -1  # the device that reads it
+
+
+class Sending(NamedTuple):
+    """Something that leaves in every micro-batch; parts are those of the first one."""
+
+    part: Part
+    starts: tuple[int, ...]  # by micro-batch
+    behind: tuple[Part, ...]  # what makes it
+    ahead_of: tuple[Part, ...]  # what reads it
 
 
 StartOf = Callable[[Phase, str, int], int | None]  # planned, of an operator and a micro-batch

@@ -12,8 +12,8 @@ from baechi._core import InputError
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.segment_program import function_of
-from baechi.torch.run.sendings import Sending, Sendings, SentAt
-from baechi.torch.run.step_order import StartOf, is_apart, step_order
+from baechi.torch.run.sendings import Sendings, SentAt
+from baechi.torch.run.step_order import Sending, StartOf, is_apart, step_order
 from baechi.torch.trace.graph import Node
 from baechi.torch.trace.segments import Segment, repeated_segments, segments_of
 
