@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_paper_map
 import check_site
+import make_gallery
 import run_checks
 
 OPENING = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
@@ -328,3 +329,17 @@ def test_a_site_with_a_dead_link_or_something_from_elsewhere_is_found(tmp_path: 
         "index.html loads https://fonts.example.org/css",
         "index.html links to gone.png, which is not there",
     ]
+
+
+def test_the_picture_in_the_readme_is_of_its_own_commands(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(make_gallery, "run_in", lambda _, *words: ran.append(" ".join(words)))
+    make_gallery.make_pages("baechi", tmp_path)
+    shown = [
+        line.partition("#")[0].strip() for line in (root / "README.md").read_text().split("\n")
+    ]
+    for command in ran[:2]:
+        assert command.startswith(("baechi generate gnmt", "baechi place gnmt.json"))
+        assert command in shown
