@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unit/place/naive_scan.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <set>
 #include <span>
 #include <utility>
+#include <variant>
 
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/list/cluster_state.h"
@@ -197,6 +200,20 @@ class NaiveScan {
 PlaceResult naive_list_schedule(const CostModel& costs, const PlaceOptions& options,
                                 const IdVector<OpId, std::optional<OpId>>* favorite_child) {
   return NaiveScan(costs, options, favorite_child).run();
+}
+
+std::optional<std::size_t> check_same(const PlaceResult& fast, const PlaceResult& naive) {
+  REQUIRE(fast.index() == naive.index());
+  if (const auto* misfit = std::get_if<DoesNotFit>(&fast)) {
+    REQUIRE(misfit->op == std::get<DoesNotFit>(naive).op);
+    REQUIRE(misfit->short_by == std::get<DoesNotFit>(naive).short_by);
+    return std::nullopt;
+  }
+  const auto& plan = std::get<PlacedGraph>(fast);
+  REQUIRE(plan.device == std::get<PlacedGraph>(naive).device);
+  REQUIRE(plan.order == std::get<PlacedGraph>(naive).order);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(*plan.order, [](const auto& ops) { return !ops.empty(); }));
 }
 
 }  // namespace baechi::testing
