@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from two_processes import printed_by_two
 
 TRAINING = """
 import atexit
@@ -53,17 +52,5 @@ def test_no_thread_of_groups_outlives_the_interpreter(
     """Who began the first group leaves it; its two threads and its loop stay where nobody does."""
     port = str(20000 + os.getpid() % 20000)
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAINING, str(rank), str(tmp_path / "store"), begun],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), **told},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        printed, said = rank.communicate(timeout=300)
-        assert rank.returncode == 0, said
+    for printed in printed_by_two(TRAINING, tmp_path / "store", begun, **told):
         assert printed.splitlines()[-1] == f"{left} threads of gloo"

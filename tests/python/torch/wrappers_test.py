@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ pytest.importorskip("torch")
 import torch
 from branching_net import X, both, net, placed, placed_on, same_gradients, same_steps, step
 from torch import nn
+from two_processes import printed_by_two
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
@@ -103,19 +101,7 @@ dist.destroy_process_group()
 
 @TIERS
 def test_two_processes_train_a_placed_model_each(tier: int, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANKS, str(rank), str(tier), str(tmp_path / "store")],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=300)
-        assert rank.returncode == 0, said
+    printed_by_two(RANKS, tier, tmp_path / "store")
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
