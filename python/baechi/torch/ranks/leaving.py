@@ -29,9 +29,6 @@ _members: weakref.WeakSet[Leaves] = weakref.WeakSet()
 
 def leave_at_exit(member: Leaves) -> None:
     """Have it leave its groups when the process ends, if it is still there."""
-    if not _members:
-        atexit.unregister(_leave)
-        atexit.register(_leave)
     _members.add(member)
 
 
@@ -42,6 +39,7 @@ def destroy(groups: Iterable[Any]) -> None:
             distributed.destroy_process_group(group)
 
 
+@atexit.register
 def _leave() -> None:
     for member in list(_members):
         member.leave()
