@@ -67,8 +67,8 @@ struct Attempt {
 // Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
 // When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
 // part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
-// memory aside for every output, "cut" takes the optimizer's cut in the order in which it fits (list
-// schedulers), "unoptimized" places the graph as it is, "repair" moves operators off the devices
+// memory aside for every output, "cut" takes the optimizer's cut in the order in which it fits
+// (list schedulers), "unoptimized" places the graph as it is, "repair" moves operators off the devices
 // that run over; then, once for all methods, "packing" places by memory alone,
 // "reordering" walks over placements and orders together, and "enumeration" rules out or finds
 // (graphs that `exact` takes only).

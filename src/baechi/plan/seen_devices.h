@@ -24,9 +24,9 @@ struct FirstPlans {
 FirstPlans first_plans(const CostModel& costs, const PlanRequest& request);
 
 // Of every run of equal devices the first ones: more than the list schedulers use of all, a power
-// of two, and 16 at least. List schedulers take an idle device wherever an operator could start earlier, so
-// that beyond theirs others find little to do. Nothing when that is no less than half of the
-// cluster. The costs must outlive the result.
+// of two, and 16 at least. List schedulers take an idle device wherever an operator could start
+// earlier, so that beyond theirs others find little to do. Nothing when that is more than half of
+// the cluster. The costs must outlive the result.
 std::unique_ptr<const NeededDevices> devices_to_see(const CostModel& costs,
                                                     const FirstPlans& plans);
 
