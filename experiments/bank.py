@@ -45,6 +45,13 @@ whose peaks are measured, and on asynchronous ones with delays and poison. Losse
 and the last gradients have to be those of one device to a millionth; peaks at most 10% above and 3%
 below what was measured. *No plan* is what `place` says of tiny models whose largest operator needs
 more than a device has; then 80% is tried."""
+ON_ACCELERATOR = "bank_accelerator"
+REAL = """\
+A model is trained for three steps of AdamW (or by the script that it is for) in double precision on
+the accelerator, unplaced, and then placed on one, three and four logical devices of it at random,
+in both tiers and all modes. Streams idle for up to 200 us when they are entered, so that work which
+does not wait for what it needs is found out. Losses, weights, buffers and the last gradients have
+to be those of the unplaced model to a millionth. Peaks are not compared."""
 
 
 @dataclass
@@ -103,14 +110,14 @@ def covers(known: Known, trial: dict[str, Any]) -> bool:
     return known.covers(trial["trial"], trial["result"], trial.get("said", ""))
 
 
-def run_row(name: str, seed: int) -> Row:
+def run_row(name: str, seed: int, module: str = "bank_row") -> Row:
     """Run one model in a process."""
     row = Row(name)
     entry = ENTRIES[name]
     if bank_packages.missing(entry.needs):
         row.skipped = f"{entry.needs} is not installed"
         return row
-    command = [sys.executable, "-m", "experiments.bank_row", name, str(seed)]
+    command = [sys.executable, "-m", f"experiments.{module}", name, str(seed)]
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -159,7 +166,9 @@ def run_all(
     deadline = time.monotonic() + 60 * (1e9 if chosen.minutes is None else chosen.minutes)
 
     def run(name: str) -> Row | None:
-        return None if time.monotonic() > deadline else run_row(name, chosen.seed)
+        if time.monotonic() > deadline:
+            return None
+        return run_row(name, chosen.seed, *(["bank_accelerator"] if chosen.accelerator else []))
 
     rows = []
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
@@ -176,15 +185,15 @@ def sampled(names: list[str], word: str) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{word} {name}".encode()).digest())
 
 
-def earlier(folder: Path) -> dict[str, Any]:
+def earlier(folder: Path, name: str = "bank") -> dict[str, Any]:
     """Return the rows that the page in a folder has, by model."""
-    path = folder / "bank.json"
+    path = folder / f"{name}.json"
     tables = json.loads(path.read_text())["tables"] if path.exists() else []
     return {row["model"]: row for table in tables for row in table["rows"]}
 
 
-def page(rows: Mapping[str, Any]) -> Page:
-    """The bank's page."""
+def page(rows: Mapping[str, Any], accelerator: bool = False) -> Page:
+    """The bank's page, or that of its run on a real accelerator."""
 
     def share(part: float) -> str:
         return f"{part:+.1%}"
@@ -208,14 +217,18 @@ def page(rows: Mapping[str, Any]) -> Page:
     head = ", ".join(f"{count} {what}" for what, count in counts.items())
     ran = f"{len(found)} of {len(ENTRIES)} models, PyTorch {torch.__version__}"
     summary = f"{ran}: {head}; {total:.0f} CPU minutes."
-    return Page(
-        "bank",
-        "The bank of models",
-        "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md).",
-        "d",
-        [Table("Models", columns, found)],
-        f"{summary}\n\n{SUMMARY}",
-    )
+    table = Table("Models", columns, found)
+    if accelerator:
+        about = f"Models of models/bank train on logical devices of {hardware_name()}."
+        title = "The bank of models on a real accelerator"
+        return Page(ON_ACCELERATOR, title, about, "c", [table], f"{summary}\n\n{REAL}")
+    about = "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md)."
+    return Page("bank", "The bank of models", about, "d", [table], f"{summary}\n\n{SUMMARY}")
+
+
+def hardware_name() -> str:
+    """Return what the accelerator calls itself."""
+    return str(torch.get_device_module().get_device_name())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -228,6 +241,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="begin no model after these")
     parser.add_argument("--seed", type=int, default=1, help="of placements and delays")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--accelerator",
+        action="store_true",
+        help="on logical devices of the real accelerator here, not on simulated ones",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the page")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in ENTRIES]:
@@ -241,14 +259,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if why := bank_packages.install():
         print(f"pip cannot install {bank_packages.LIST.name}: {why}", file=sys.stderr)
-    there = earlier(chosen.output)
+    name, options = (ON_ACCELERATOR, " --accelerator") if chosen.accelerator else ("bank", "")
+    there = earlier(chosen.output, name)
     if chosen.sample is not None:
         names = sampled([name for name in names if name in there], chosen.sample)
 
     def keep(row: Row) -> None:
         there[row.name] = row.raw()
         if chosen.sample is None:
-            page(there).write(chosen.output, "./do bank")  # a run that is cut short leaves its rows
+            # A run that is cut short leaves its rows.
+            page(there, chosen.accelerator).write(chosen.output, f"./do bank{options}")
 
     rows = run_all(names, chosen, keep)
     bad = [row.name for row in rows if row.unknown() or row.mended()]

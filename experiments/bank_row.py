@@ -15,7 +15,6 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import baechi.torch.sim as sim
 import torch
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.placing import place_with
@@ -76,6 +75,8 @@ class Trained:
 class Subject:
     """A model of the bank: its batches, and what training on one device makes of it."""
 
+    trials: tuple[Trial, ...] = TRIALS
+
     def __init__(self, entry: Entry, seed: int) -> None:
         self.entry = entry
         self.seed = seed
@@ -86,9 +87,17 @@ class Subject:
             for size, seed in zip(entry.sizes, (1, 2, 1), strict=True)
         ]
         self.train = entry.train or self._adamw
-        self.truth = self.trained(self.built(), self.batches)
+        self.truth = self.trained_alone()
         self.known: list[Any] = []  # its graph, made once for all trials
         self.need = 0  # bytes, on one device
+
+    def trained_alone(self) -> Trained:
+        """Train on one device, unplaced."""
+        return self.trained(self.built(), self.batches)
+
+    def devices(self, count: int) -> list[str]:
+        """Name so many devices."""
+        return [f"sim:{i}" for i in range(count)]
 
     def built(self) -> Any:
         """Return the model before its first step."""
@@ -153,6 +162,8 @@ class Subject:
                 return {"result": "no plan", "said": first_line(error)}
 
     def _run(self, trial: Trial, number: int, share: float | None) -> dict[str, Any]:
+        from baechi.torch import sim
+
         capacity = ROOM if share is None else int(self.need * share)
         seed = self.seed * 100 + number
         how: dict[str, Any] = {"asynchronous": trial.asynchronous, "poison": trial.asynchronous}
@@ -171,7 +182,7 @@ class Subject:
             self.built(),
             batches[0],
             cluster=f"{trial.devices}x{capacity * 97 // 100}B",
-            devices=[f"sim:{i}" for i in range(trial.devices)],
+            devices=self.devices(trial.devices),
             loss=self.entry.loss,
             method=trial.method,
             optimizer="adamw",
@@ -184,6 +195,8 @@ class Subject:
         )
 
     def _run_on(self, trial: Trial, seed: int, capacity: int) -> dict[str, Any]:
+        from baechi.torch import sim
+
         batches = [map_tensors(lambda t: t.to(trial.inputs_on), batch) for batch in self.batches]
         devices = range(trial.devices)
         measured: list[int] = []
@@ -259,14 +272,13 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}"
 
 
-def trials(entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
+def trials(subject: Subject) -> Iterator[dict[str, Any]]:
     """Yield what became of each trial."""
-    subject = Subject(entry, seed)
     if not all(map(torch.isfinite, map(torch.tensor, subject.truth.losses))):
         raise ValueError(f"on one device its losses are {subject.truth.losses}")
     why = subject.why_no_graph()
     yield {"trial": "graph", "result": "none" if why else "ok", "said": why}
-    for number, trial in enumerate(TRIALS):
+    for number, trial in enumerate(subject.trials):
         if (why and trial.tier == 2) or (trial.share and not subject.need):
             continue  # there is no graph, or one device did not run it
         try:
@@ -277,15 +289,15 @@ def trials(entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         yield {"trial": trial.name, **found}
 
 
-def main(name: str, seed: int = 1) -> None:
+def main(kind: type[Subject], name: str, seed: int = 1) -> None:
     """Run the trials of one model."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     start = time.process_time()
-    for found in trials(ENTRIES[name], seed):
+    for found in trials(kind(ENTRIES[name], seed)):
         seconds, start = time.process_time() - start, time.process_time()
         print(json.dumps({**found, "seconds": round(seconds, 2)}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:3]))
+    main(Subject, sys.argv[1], *map(int, sys.argv[2:3]))

@@ -15,9 +15,10 @@ pytest.importorskip("torch")
 pytest.importorskip("baechi.torch.sim")
 
 import torch
+from baechi.torch import sim
 from baechi.torch.run import communication
 
-from experiments import bank, bank_packages, bank_row
+from experiments import bank, bank_accelerator, bank_packages, bank_row
 from models.bank import ENTRIES, FAMILIES
 from models.bank.entry import Entry, noise, tokens
 from models.bank.known import KNOWN, Known
@@ -103,6 +104,22 @@ def test_a_peak_may_be_a_tenth_too_high_and_three_in_a_hundred_too_low() -> None
     assert compared([110_000, 97_000], [100_000, 100_000])["peaks"] == pytest.approx([-0.03, 0.1])
     assert compared([90_000], [100_000])["result"] == "PEAK"
     assert compared([115_000], [100_000])["result"] == "PEAK"
+
+
+def test_on_a_real_accelerator_all_devices_are_logical_ones_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bank_accelerator, "accelerator", lambda: torch.device("sim", 0))
+    idled: list[int] = []
+    monkeypatch.setattr(bank_accelerator, "idle", idled.append)
+    with sim.configured(devices=1, asynchronous=True, poison=True):
+        subject = bank_accelerator.Accelerated(ENTRIES["shared-block"], 1)
+        found = list(bank_row.trials(subject))
+        assert [trial["result"] for trial in found] == ["ok"] * 7
+        assert all(trial["transfers"] for trial in found[2:])
+        assert idled
+        subject.truth.losses[2] += 1e-3
+        assert subject.run(bank_accelerator.TRIALS[1], 1)["result"] == "WRONG"
 
 
 def ended(name: str, *trials: tuple[str, str]) -> bank.Row:
