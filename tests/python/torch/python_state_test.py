@@ -254,6 +254,18 @@ WORLD = {
     "a path": (lambda _, x: x if Path(__file__).exists() else -x, "os.stat"),
     "secrets": (lambda _, x: x * secrets.randbelow(5), "os.urandom|random.getrandbits"),
     "an identifier": (lambda _, x: x * (uuid.uuid4().int % 7), "os.urandom"),
+    "whether it is compiled": (
+        lambda _, x: x if torch.compiler.is_compiling() else -x,
+        r"torch.compiler.is_compiling \(python_state_test.py:\d+\)",
+    ),
+    "whether it is exported": (
+        lambda _, x: x if torch.compiler.is_exporting() else -x,
+        "torch.compiler.is_exporting",
+    ),
+    "whether Dynamo runs": (
+        lambda _, x: x if torch._dynamo.is_compiling() else -x,
+        r"torch\._dynamo\..*is_compiling",
+    ),
     "a new generator": (lambda _, x: x * np.random.default_rng().random(), "os.urandom"),
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes what a model's code asks the world for while it is traced: random numbers, clock, files.
+"""Notes what a model's code asks while it is traced: random numbers, clock, files, if it is traced.
 
 A graph would have what the trace was told, in every call. The interpreter says which functions the
 code calls; what runs inside PyTorch is not looked at.
@@ -34,6 +34,10 @@ _ENVIRON = "os.environ"
 _ENVIRONMENT: tuple[CodeType, ...] = tuple(
     getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__", "__len__")
 )
+# PyTorch's functions by which code asks whether it is traced. Whoever asks computes otherwise then.
+# Of installed packages it is believed that what they compute is the same: transformers makes masks
+# that it leaves out elsewhere.
+_TRACED = frozenset(["is_compiling", "is_exporting"])
 
 
 def _asked(function: Any) -> str | None:
@@ -60,16 +64,26 @@ def _asked(function: Any) -> str | None:
     return None
 
 
-def _line_of_model(frame: FrameType | None, asked: str) -> str | None:
+def _asked_if_traced(frame: FrameType) -> str | None:
+    """Return the name of the function whose call has begun if it is one of `_TRACED`."""
+    module = str(frame.f_globals.get("__name__", ""))
+    name = frame.f_code.co_name
+    return f"{module}.{name}" if module.partition(".")[0] == "torch" else None
+
+
+def _line_of_model(frame: FrameType | None, *, trusted: bool) -> str | None:
     """Return the file and line of the user's that led to a frame; None if none did.
 
-    What installed packages have in the environment are settings that no script changes in between.
+    Args:
+        frame: What asks.
+        trusted: Whether installed packages may ask that.
+
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         top = module.partition(".")[0]
         if not of_library(module):
-            if asked == _ENVIRON and installed(module):
+            if trusted and installed(module):
                 return None
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         if top in _ASKED_FOR_MESSAGES or "importlib" in module:
@@ -103,14 +117,17 @@ class OutsideReads:
     def _event(self, frame: FrameType, event: str, called: Any) -> None:
         if self.found is not None:
             return
-        asked = None
+        asked: str | None = None
+        asking: FrameType | None = frame
+        trusted = False
         if event == "c_call":
             asked = _asked(called)
         elif event == "call" and frame.f_code in _ENVIRONMENT:
-            asked = _ENVIRON
-        if asked is None:
-            return
-        line = _line_of_model(frame, asked)
+            # What packages have in the environment are settings that no script changes in between.
+            asked, trusted = _ENVIRON, True
+        elif event == "call" and frame.f_code.co_name in _TRACED:
+            asked, asking, trusted = _asked_if_traced(frame), frame.f_back, True
+        line = asked and _line_of_model(asking, trusted=trusted)
         if line is not None:
             self.found = f"{asked} ({line})"
 
