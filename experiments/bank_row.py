@@ -8,6 +8,7 @@ ended, so that a crash or a hang is that of the trial after the last line.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import sys
 import time
@@ -93,6 +94,7 @@ class Subject:
 
     def trained_alone(self) -> Trained:
         """Train on one device, unplaced."""
+        importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
         return self.trained(self.built(), self.batches)
 
     def devices(self, count: int) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +195,12 @@ def test_a_sample_rotates() -> None:
 
 def test_tokens_leave_padding_free() -> None:
     assert int(tokens(100, below=3).min()) == 1
+
+
+def test_a_row_made_in_a_process_of_its_own_is_without_failures() -> None:
+    program = [sys.executable, "-m", "experiments.bank_row", "own-backward"]
+    lines = subprocess.run(program, capture_output=True, text=True, check=True).stdout.splitlines()
+    results = {found["trial"]: found["result"] for found in map(json.loads, lines)}
+    assert results.pop("graph") == "none"
+    assert set(results.values()) == {"ok"}
+    assert "asynchronous, tier 1, streams" in results
