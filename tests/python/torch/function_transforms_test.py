@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from baechi.torch.base import _private
 from same_training import trains_the_same
 from torch import nn
 
@@ -27,6 +28,15 @@ def pairs(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def closed(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     first = other[0] * 2
     return torch.func.vmap(lambda row: (m.inner(row) * first).cos())(h)
+
+
+def changed(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def one(row: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = m.inner(row) * scale
+        found[:2].add_(row[:2])
+        return found.mul_(1.5).cos()
+
+    return torch.func.vmap(one)(h, other)
 
 
 def gradient(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -73,7 +83,10 @@ class Mapping(nn.Module):
         return self.last(self.how(self, h, self.last(h).sin()))
 
 
-HOW = [rows, pairs, closed, gradient, gradients, jacobian, pulled_back, jacobians, curved]
+HOW = [
+    *(rows, pairs, closed, changed, gradient, gradients),
+    *(jacobian, pulled_back, jacobians, curved),
+]
 
 
 @pytest.mark.repeats
@@ -82,6 +95,18 @@ HOW = [rows, pairs, closed, gradient, gradients, jacobian, pulled_back, jacobian
 def test_functions_of_torch_func(how: Any) -> None:
     torch.manual_seed(3)
     trains_the_same(Mapping(how).double(), torch.randn(4, 8).double(), homes=("cpu",))
+
+
+def test_a_tensor_that_stands_for_several_has_the_storage_of_what_it_stands_for() -> None:
+    seen: list[int] = []
+
+    def look(row: torch.Tensor) -> torch.Tensor:
+        seen.append(_private.storage_address(row))
+        return row.sum()
+
+    rows = torch.ones(2, 3)
+    torch.func.vmap(torch.func.grad(look))(rows)
+    assert seen == [_private.storage_address(rows)]
 
 
 class Forces(nn.Module):

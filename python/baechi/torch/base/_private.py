@@ -106,7 +106,12 @@ def has_global_module_hooks() -> bool:
 
 def storage_address(tensor: torch.Tensor) -> int:
     """Return what identifies the storage of a tensor while the storage lives."""
-    return int(tensor.untyped_storage()._cdata)
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:  # one that stands for several, in a function of torch.func
+        if not is_transformed(tensor):
+            raise
+        return storage_address(torch._C._functorch.get_unwrapped(tensor))
 
 
 def scale_of(scaler: Any) -> torch.Tensor | None:

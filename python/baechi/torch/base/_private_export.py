@@ -47,6 +47,13 @@ def no_tracing() -> Iterator[None]:
         yield
 
 
+def is_without_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape only."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
 @contextlib.contextmanager
 def nothing_hidden(error: type[Exception]) -> Iterator[None]:
     """Raise `error` in this thread where a trace would follow what it then forgets."""

@@ -23,6 +23,7 @@ from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.versions import check_version
+from baechi.torch.record import function_caches
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
 from baechi.torch.record.recorder import DispatcherSide, Recorder, recorder_of
@@ -152,6 +153,7 @@ def _captured(
         stack.enter_context(_private_compile.eager())
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:
+            stack.enter_context(function_caches.passed_by(model))
             args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)
         recorder.know_weights(change or (lambda t: t))
         recorder.install()

@@ -28,6 +28,7 @@ _VALUES = (bool, int, float, complex, str, list, tuple, set, dict, torch.Tensor,
 _HOLDERS = ("numpy", "collections", "itertools", "random", "builtins", "queue")  # of data
 _MANY = 1000  # members of a container that are looked at
 _RECORDS = (SimpleNamespace, argparse.Namespace)
+_CACHING = functools._lru_cache_wrapper
 
 
 def of_library(module: str | None) -> bool:
@@ -111,12 +112,23 @@ class _Reading:
         self._found: dict[int, tuple[str, Any, dict[str, None]]] = {}  # by id of the owner
         self._seen: dict[int, Any] = {}  # by id; held, so that no id is used again
         self._waiting: list[Callable[[], None]] = []
+        self._caches: dict[tuple[int, str], Names] = {}
 
     def names(self) -> list[Names]:
         """Return what was found once all has been looked through."""
         while self._waiting:
             self._waiting.pop()()
         return [Names(where, owner, tuple(names)) for where, owner, names in self._found.values()]
+
+    def caches(self) -> list[Names]:
+        """Return the names of functions that keep what they return (`functools.lru_cache`)."""
+        self.names()
+        return list(self._caches.values())
+
+    def note_cache(self, where: str, owner: Any, name: str, value: Any) -> None:
+        """Take note of a function if it keeps what it returns."""
+        if isinstance(value, _CACHING):
+            self._caches[id(owner), name] = Names(where, owner, (name,))
 
     def take(self, value: Any) -> None:
         """Look into the code that a value stands for."""
@@ -145,6 +157,7 @@ class _Reading:
             return
         for name, value in vars(cls).items():
             self.take(value)
+            self.note_cache(cls.__qualname__, cls, name, value)
             if not name.startswith("__") and _is_data(value):
                 self._note(cls.__qualname__, cls, name)
 
@@ -170,11 +183,13 @@ class _Reading:
             return
         if name != "__class__":
             self.take(value)
+            self.note_cache("a closure", cell, name, value)
             if not code_only and _is_data(value):
                 self._note("a closure", cell, name)
 
     def _global(self, namespace: dict[str, Any], name: str) -> None:
         if name in namespace:
+            self.note_cache(str(namespace.get("__name__")), namespace, name, namespace[name])
             if not installed(str(namespace.get("__name__"))):
                 self.take(namespace[name])
             if _is_data(namespace[name]):
@@ -196,11 +211,21 @@ def _is_data(value: Any) -> bool:
     )
 
 
+def _read(model: nn.Module) -> _Reading:
+    reading = _Reading()
+    for path, module in model.named_modules():
+        reading.take(type(module))
+        for name, value in vars(module).items():
+            reading.take(value)
+            reading.note_cache(path, vars(module), name, value)
+    return reading
+
+
 def names_of(model: nn.Module) -> list[Names]:
     """Return the names that hold data and that the code of a model reads or sets."""
-    reading = _Reading()
-    for module in model.modules():
-        reading.take(type(module))
-        for value in vars(module).values():
-            reading.take(value)
-    return reading.names()
+    return _read(model).names()
+
+
+def caches_of(model: nn.Module) -> list[Names]:
+    """Return the names of functions of the model's code that keep what they return."""
+    return _read(model).caches()

@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch.base import _private_compile, _private_export
 from baechi.torch.base.nested import PLAIN, map_tensors, renewed, tensors_in
+from baechi.torch.record import function_caches
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import of_library
 from baechi.torch.record.interception import Interceptor
@@ -320,6 +321,10 @@ def _check_settled(
         raise first
 
 
+def _refuse(why: str) -> None:
+    raise NotExportedError(why)
+
+
 def export(
     model: nn.Module,
     example_inputs: Any,
@@ -364,6 +369,7 @@ def export(
         tracer.install()
         stack.callback(tracer.remove)
         stack.enter_context(_private_export.nothing_hidden(NotExportedError))
+        stack.enter_context(function_caches.filled_with_values(model, _refuse))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         twins = [_host_twin(t) for t in given]

@@ -135,6 +135,8 @@ class _Builder:
             raise NotExportedError(f"its graph has a node of kind {node.op!r}")
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
             self._of[node] = self._inside(*_context(node.target, self._arguments(node)))
+        elif str(getattr(node.target, "__module__", None)).startswith("torch._functorch"):
+            raise NotExportedError("it calls a transform of torch.func")
         elif node.target is operator.getitem and isinstance(self._argument(node.args[0]), tuple):
             self._of[node] = self._argument(node.args[0])[node.args[1]]
         elif not any(name in str(node.target) for name in _DROPPED):
