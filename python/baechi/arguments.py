@@ -3,7 +3,8 @@
 
 A binding that refuses a call lists its signature and the types that it was given. On import of the
 package, every function and method of the core gets a front, which names the argument, its value
-and what is taken instead.
+and what is taken instead. Its types are named as a user finds them, in ``baechi``: so they stand in
+tracebacks, signatures and pickles.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def _explain_all() -> None:
             setattr(_core, name, _explained(member, f"baechi.{name}", is_method=False))
         elif isinstance(member, type) and member.__module__ == _core.__name__:
             _explain_methods(member)
+            member.__module__ = "baechi"
 
 
 _explain_all()

@@ -164,7 +164,7 @@ def test_times_out_of_range_are_told_with_the_range() -> None:
 def bound() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield all that the core binds, by what it is called; methods with an argument for `self`."""
     for name, member in vars(baechi._core).items():
-        if isinstance(member, type) and member.__module__ == baechi._core.__name__:
+        if isinstance(member, type):
             for own in vars(member):
                 if own == "__init__":  # which classes have that only the core makes, too
                     if isinstance(vars(member)[own], FunctionType):

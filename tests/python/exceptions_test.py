@@ -16,6 +16,7 @@ import pytest
 from baechi.brief_errors import briefly
 
 import baechi
+from baechi import _core
 
 
 def never_fits() -> baechi.DoesNotFit:
@@ -85,6 +86,38 @@ def test_every_exception_survives_pickling_and_copying(
             assert type(other) is exception
             assert str(other) == str(made)
             assert vars(other) == vars(made)
+
+
+@pytest.mark.parametrize(
+    ("package", "framework"),
+    [("baechi", None), ("baechi.torch", "torch"), ("baechi.tensorflow", "tensorflow")],
+)
+def test_an_exception_is_named_where_a_user_finds_it(package: str, framework: str | None) -> None:
+    if framework is not None:
+        pytest.importorskip(framework)
+    public = importlib.import_module(package)
+    exported = [value for value in map(vars(public).get, public.__all__) if isinstance(value, type)]
+    exceptions = [value for value in exported if issubclass(value, Exception)]
+    assert exceptions
+    for exception in exceptions:
+        assert exception.__module__ == package
+        made = never_fits() if exception is baechi.DoesNotFit else exception("words")
+        (shown,) = traceback.format_exception_only(made)
+        assert shown.startswith(f"{package}.{exception.__name__}: ")
+
+
+def test_types_of_the_core_are_named_where_a_user_finds_them() -> None:
+    core = [value for value in vars(_core).values() if isinstance(value, type)]
+    assert _core.Graph in core
+    for kind in core:
+        assert kind.__module__ == "baechi"
+        assert getattr(baechi, kind.__name__) is kind
+        assert repr(kind) == f"<class 'baechi.{kind.__name__}'>"
+    graph = baechi.generate("chain", operators=4)
+    assert b"_core" not in pickle.dumps(graph)
+    with pytest.raises(baechi.InputError) as caught:
+        baechi.Cluster("4 potatoes")
+    assert traceback.format_exception_only(caught.value)[0].startswith("baechi.InputError: ")
 
 
 def place_too_much(capacity: str) -> str:

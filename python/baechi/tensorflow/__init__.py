@@ -8,8 +8,9 @@
 The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(captured, plan=...)`.
 """
 
+from baechi.tensorflow.assigner import NotAsPlanned
 from baechi.tensorflow.graph_generator import capture
 from baechi.tensorflow.placing import place, plan
 from baechi.tensorflow.profiler import measure
 
-__all__ = ["capture", "measure", "place", "plan"]
+__all__ = ["NotAsPlanned", "capture", "measure", "place", "plan"]

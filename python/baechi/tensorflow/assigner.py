@@ -33,6 +33,8 @@ _BODY = re.compile(r"^(.+?)/(?:body|cond|then|else)/_\d+/")
 class NotAsPlanned(RuntimeError):
     """Operations did not land on the devices that were planned for them."""
 
+    __module__ = "baechi.tensorflow"  # where a user finds it
+
 
 @dataclass
 class Landing:

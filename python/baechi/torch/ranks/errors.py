@@ -13,6 +13,8 @@ from baechi.pipeline import DoesNotFit
 class RankError(RuntimeError):
     """Another rank failed, or was lost."""
 
+    __module__ = "baechi.torch"  # where a user finds it
+
 
 def digest(text: str) -> str:
     """Return what tells texts apart."""
