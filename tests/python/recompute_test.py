@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,32 @@ def test_graphs_of_second_runs_made_otherwise_take_as_long_and_hold_as_much() ->
     assert replayed.makespan_ns == plan.makespan_ns
     assert replayed.peaks == plan.peaks
     assert repeatable(graph) == ["f0", "f1", "f2"]
+
+
+def random_training(seed: int, layers: int) -> baechi.Graph:
+    """Make operators that read one or two of those before them, and their backward."""
+    drawn, builder = random.Random(seed), baechi.GraphBuilder("training")
+    builder.add("x", {"gpu": 0}, outputs=[1])
+    names, reads = ["x"], {}
+    for i in range(1, layers + 1):
+        reads[i] = sorted({names[-1], drawn.choice(names[-6:])})
+        inputs, size = [(name, 0) for name in reads[i]], drawn.randint(1, 2_000)
+        builder.add(f"f{i}", {"gpu": drawn.randint(1, 2_000)}, inputs=inputs, outputs=[size])
+        names.append(f"f{i}")
+    for i in range(layers, 0, -1):
+        inputs = [(name, 0) for name in reads[i]]
+        inputs += [(f"b{j}", 0) for j in range(i + 1, layers + 1) if f"f{i}" in reads[j]]
+        time = {"gpu": drawn.randint(1, 2_000)}
+        builder.add(f"b{i}", time, inputs=inputs, outputs=[1], forward=f"f{i}")
+    return builder.build()
+
+
+@pytest.mark.parametrize(("part", "seed"), [(0.6, 0), (0.6, 5), (0.45, 4), (0.45, 5), (0.45, 6)])
+def test_auto_is_never_longer_than_none(part: float, seed: int) -> None:
+    """Also where the search for second runs is in vain."""
+    graph = random_training(seed, 60)
+    room = int(part * sum(sum(graph[name].outputs) for name in graph.names))
+    cluster = baechi.Cluster(f"3x{room}B", link="0.1us,1GB/s")
+    none = baechi.place_graph(graph, cluster, budget=0.05)
+    auto = baechi.place_graph(graph, cluster, budget=0.05, recompute="auto")
+    assert auto.makespan_ns <= none.makespan_ns

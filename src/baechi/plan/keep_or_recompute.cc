@@ -41,11 +41,16 @@ std::vector<double> thresholds(const std::vector<ForwardRun>& runs) {
   return result;
 }
 
-// The least time of what keeps up to so much, in a thousand steps of bytes: most of what can be
-// reached in a dynamic program is dominated, and need not be sorted.
+// The least time of what keeps up to so much, in a thousand steps of bytes or more: most of what can
+// be reached in a dynamic program is dominated, and need not be sorted.
 class Front {
  public:
-  explicit Front(Bytes limit) : step_(limit.count() / kSteps + 1), least_(kSteps + 1) { clear(); }
+  explicit Front(Bytes limit) {
+    const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(limit.count(), 0));
+    while (count >> shift_ >= 2 * kSteps) ++shift_;
+    least_.resize((count >> shift_) + 1);
+    clear();
+  }
 
   void clear() { std::fill(least_.begin(), least_.end(), kNever); }
   void add(Bytes kept, Time time) {
@@ -63,12 +68,13 @@ class Front {
   }
 
  private:
-  static constexpr std::int64_t kSteps = 1000;
+  static constexpr std::uint64_t kSteps = 1000;
   static constexpr Time kNever{std::numeric_limits<std::int64_t>::max()};
 
-  std::size_t at(Bytes kept) const { return static_cast<std::size_t>(kept.count() / step_); }
+  // Steps are powers of two: no division in the innermost loop.
+  std::size_t at(Bytes kept) const { return static_cast<std::uint64_t>(kept.count()) >> shift_; }
 
-  std::int64_t step_;
+  unsigned shift_ = 0;
   std::vector<Time> least_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/recompute_planning.h"
@@ -90,20 +91,24 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
   Plan* none = std::get_if<Plan>(&without);
   const auto begin = std::chrono::steady_clock::now();
   std::optional<RecomputePlan> found;
-  if (none == nullptr || planning.memory_costs(*none))
-    found = planning.find(none);
-  else
-    planning.search_on_without(*none);
+  bool stopped = false;
+  try {
+    if (none == nullptr || planning.memory_costs(*none)) found = planning.find(none);
+  } catch (const Cancelled&) {  // anytime: the plan that there is stays
+    if (none == nullptr) throw;
+    stopped = true;
+  }
   const std::int64_t nanoseconds =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
           .count();
-  if (!found.has_value() && none == nullptr && !planning.cannot_fit()) {
-    without = planning.plan_without_haste(times);
-    none = std::get_if<Plan>(&without);
-  }
   const bool better = found.has_value() && !found->again.empty() &&
                       (none == nullptr || found->makespan < none->makespan());
-  if (!better && none != nullptr) none->bounds = planning.bounds();
+  if (!better && none != nullptr) {
+    none->bounds = planning.bounds();
+    if (stopped)
+      none->notes.emplace_back(
+          "you stopped before second runs were looked for: this plan has none");
+  }
   if (!better && none == nullptr) {
     // That every placement was tried is about plans without second runs.
     auto& answer = std::get<Unplaceable>(without);

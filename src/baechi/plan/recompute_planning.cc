@@ -8,24 +8,21 @@
 #include <variant>
 
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/plan/attempt.h"
 #include "baechi/plan/memory_needs.h"
 #include "baechi/plan/portfolio.h"
-#include "baechi/plan/search_on.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
 namespace {
 
-// Parts of the budget where memory makes the step longer.
-constexpr double kAmple = 0.06;          // a plan with ample memory: does it?
-constexpr double kToFit = 0.1;           // to find any without second runs
-constexpr double kWithout = 0.4;         // plans without second runs
-constexpr double kStartsOfUnfit = 0.06;  // where nothing fits without second runs, and
-constexpr double kStarts = 0.03;         // each of four more plans to start from
+// Parts of the budget, beside all of it for plans without second runs.
+constexpr double kAmple = 0.06;  // a plan with ample memory: does memory cost time?
+constexpr double kToFit = 0.1;   // where nothing fits without second runs, to find any start
+constexpr double kStartsOfUnfit = 0.06;  // there, and
+constexpr double kStarts = 0.03;         // else, each of four more plans to start from
 constexpr double kChoices = 0.3;         // which operators run again
-constexpr double kRefining = 0.05;       // where and when everything runs, twice
+constexpr double kRefining = 0.05;       // where and when everything runs; twice if nothing fits so
 
 constexpr std::size_t kFewOps = 40;  // that are planned with all of the budget in any case
 constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more are only divided to start from
@@ -64,10 +61,6 @@ RecomputePlanning::RecomputePlanning(const OpGraph& graph, const Cluster& cluste
 bool RecomputePlanning::is_few() const { return costs_.graph().num_ops() <= kFewOps; }
 
 bool RecomputePlanning::is_large() const { return costs_.graph().num_ops() > kMostPlannedOften; }
-
-bool RecomputePlanning::searches_on() const {
-  return searches() && order_ == ExecutionOrder::kPlanned;
-}
 
 bool RecomputePlanning::searches() const { return placers_of(request_.method).size() > 1; }
 
@@ -108,7 +101,7 @@ void RecomputePlanning::suggest(Unplaceable& answer) const {
 
 std::vector<NamedBound> RecomputePlanning::bounds() const {
   if (!request_.bounds) return {};
-  return lower_bounds(CostModel(costs_.graph(), room_), request_.place.cancel);
+  return lower_bounds(CostModel(costs_.graph(), room_));  // also of a search that was stopped
 }
 
 const Plan* RecomputePlanning::with_ample_memory() {
@@ -117,68 +110,12 @@ const Plan* RecomputePlanning::with_ample_memory() {
   return std::get_if<Plan>(&*easy_);
 }
 
-bool RecomputePlanning::is_short() {
-  if (is_few() || cannot_fit()) return false;
-  const Plan* plan = with_ample_memory();
-  const auto& devices = costs_.cluster().devices();
-  return plan != nullptr && std::any_of(devices.begin(), devices.end(), [&](DeviceId device) {
-           return plan->devices[device].peak > costs_.cluster()[device].capacity;
-         });
-}
-
-PlanResult RecomputePlanning::plan_without(PlanTimes* times) {
+PlanResult RecomputePlanning::plan_without(PlanTimes* times) const {
   PlanRequest request = request_;
   request.place.order = order_;
   request.suggest = false;
-  if (!is_short()) return plan_without_haste(times);
-  request.budget_to_fit = request_.budget * kToFit;
-  // Of many operators, what every method falls back to takes longer than the search that follows.
-  if (is_large() && searches_on()) {
-    request.method = "partition";
-    PlanResult result = make_plan(costs_, request, times);
-    if (Plan* plan = std::get_if<Plan>(&result)) {
-      search_on(*plan, kWithout);
-      return result;
-    }
-    request.method = request_.method;
-  }
-  request.budget *= kWithout;
+  request.bounds = request.bounds && !any();  // else bounds() has them
   return make_plan(costs_, request, times);
-}
-
-PlanResult RecomputePlanning::plan_without_haste(PlanTimes* times) const {
-  PlanRequest request = request_;
-  request.place.order = order_;
-  request.suggest = false;
-  return make_plan(costs_, request, times);
-}
-
-void RecomputePlanning::search_on_without(Plan& plan) {
-  if (is_short()) search_on(plan, 1 - kAmple - kWithout);
-}
-
-// From a plan without second runs, for a part of the budget.
-void RecomputePlanning::search_on(Plan& plan, double part) {
-  if (!searches_on()) return;
-  const Units units(costs_);
-  const Problem problem{costs_, units};
-  Attempt best;
-  if (!offer_placement(problem, placed_graph_of(plan, costs_.graph()), best)) return;
-  PlanRequest rest = request_;
-  rest.budget *= part;
-  Budget budget(rest, no_fallbacks_);
-  baechi::search_on(problem, rest, budget, best);
-  if (best.makespan >= plan.makespan()) return;
-  best.method = "refine";
-  Plan better = plan_of(costs_, *best.placed, best.method, false);
-  better.bounds = std::move(plan.bounds);
-  better.methods = std::move(plan.methods);
-  std::erase_if(better.methods,
-                [&](const MethodOutcome& row) { return row.method == best.method; });
-  better.methods.push_back(outcome_of(best));
-  better.passes = std::move(plan.passes);
-  better.notes = std::move(plan.notes);
-  plan = std::move(better);
 }
 
 std::optional<RecomputePlan> RecomputePlanning::all(bool fits) {
@@ -259,7 +196,7 @@ std::optional<RecomputePlan> RecomputePlanning::find(const Plan* without) {
 
 bool RecomputePlanning::memory_costs(const Plan& without) {
   const Plan* ample = with_ample_memory();
-  constexpr double kWorthIt = 1.005;
+  constexpr double kWorthIt = 1.01;
   return ample != nullptr && static_cast<double>(without.makespan().count()) >
                                  static_cast<double>(ample->makespan().count()) * kWorthIt;
 }
@@ -294,7 +231,9 @@ std::optional<RecomputePlan> RecomputePlanning::find_in_planned_order(const Plan
   const auto shortest = [&] {
     return std::ranges::min_element(found, {}, &RecomputePlan::makespan);
   };
-  for (int turn = 0; turn < 2; ++turn) {
+  // Where there is a plan without, second runs seldom make much of a difference.
+  const int turns = without != nullptr ? 1 : 2;
+  for (int turn = 0; turn < turns; ++turn) {
     const Time before = shortest()->makespan;
     RecomputePlan plan = search_.improved(*shortest());
     if (searches()) plan = search_.refined(std::move(plan), budget_.refinement(kRefining).work);

@@ -24,13 +24,10 @@ class RecomputePlanning {
 
   bool any() const { return runs_.any(); }
   const CostModel& costs() const { return costs_; }
-  // Without second runs: with all of the budget, unless memory is short.
-  PlanResult plan_without(PlanTimes* times);
-  PlanResult plan_without_haste(PlanTimes* times) const;  // with all of it
+  // Without second runs: what `none` finds.
+  PlanResult plan_without(PlanTimes* times) const;
   // Memory makes the step longer than it would be with ample memory.
   bool memory_costs(const Plan& without);
-  // Where it does not, the search goes on without second runs, for what is left of the budget.
-  void search_on_without(Plan& plan);
   // By arithmetic, with or without second runs.
   bool cannot_fit() const { return prove_cannot_fit(costs_, Units(costs_)).has_value(); }
   // What would do where nothing fits, with second runs or without.
@@ -48,8 +45,6 @@ class RecomputePlanning {
   bool is_few() const;
   bool is_large() const;
   bool searches() const;
-  bool searches_on() const;  // from a plan without second runs
-  void search_on(Plan& plan, double part);
   PlanRequest quick(double budget) const;
   PlanRequest quick_start(bool fits) const;  // whether something fits without second runs
   std::vector<Recomputation> whole_regions() const;
@@ -57,8 +52,6 @@ class RecomputePlanning {
   // as good as that of kAll.
   std::optional<RecomputePlan> all(bool fits);
   const Plan* with_ample_memory();
-  // What runs fastest with ample memory does not fit.
-  bool is_short();
   std::vector<RecomputePlan> starts(const Plan* without);
   std::optional<RecomputePlan> find_in_planned_order(const Plan* without);
   std::optional<RecomputePlan> in_program_order(const IdVector<OpId, bool>& chosen,

@@ -160,12 +160,21 @@ std::optional<RecomputePlan> RecomputeSearch::fit(const RecomputeStart& start) {
   std::optional<RecomputePlan> best, nearest;
   std::optional<Chosen> last;
   bool last_was_stuck = false;
+  struct Within {  // what was chosen last on a device: only limits that changed are asked again
+    std::optional<Bytes> limit;
+    std::vector<bool> again;
+  };
+  std::vector<Within> known(choices.size());
   const auto choose = [&] {
     Chosen chosen(graph.num_ops());
     for (std::size_t d = 0; d < choices.size(); ++d) {
-      std::optional<std::vector<bool>> again = choices[d].within(limit[DeviceId(d)]);
-      if (!again.has_value()) again = choices[d].regions_within(choices[d].least());
-      for (std::size_t i = 0; i < again->size(); ++i) chosen[devices[d].ops[i]] = (*again)[i];
+      if (known[d].limit != limit[DeviceId(d)]) {
+        std::optional<std::vector<bool>> again = choices[d].within(limit[DeviceId(d)]);
+        if (!again.has_value()) again = choices[d].regions_within(choices[d].least());
+        known[d] = {limit[DeviceId(d)], *std::move(again)};
+      }
+      for (std::size_t i = 0; i < known[d].again.size(); ++i)
+        chosen[devices[d].ops[i]] = known[d].again[i];
     }
     return chosen;
   };

@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -414,6 +416,28 @@ TEST_CASE("recompute: nothing is searched for what no second run can make fit") 
   const StepPlan made = planned(three_layers(), devices(2, Bytes(14)), request);
   REQUIRE(std::holds_alternative<Unplaceable>(made.result));
   CHECK(std::get<Unplaceable>(made.result).proved);
+}
+
+TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
+  for (const auto& [seed, percent] : {std::pair(2, 60), std::pair(4, 65)}) {
+    CAPTURE(seed);
+    const OpGraph graph = random_training(static_cast<std::uint64_t>(seed), 25, false);
+    const Cluster cluster = devices(2, Bytes(need_of_one(graph).count() * percent / 100));
+    CancelFlag flag;
+    PlanRequest request = asking(Recompute::kAuto);
+    request.budget = 20;
+    request.place.cancel = &flag;
+    const std::jthread user([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      flag.request();
+    });
+    const StepPlan made = planned(graph, cluster, request);
+    REQUIRE(std::holds_alternative<Plan>(made.result));
+    const Plan& plan = std::get<Plan>(made.result);
+    CHECK(check_plan(made.graph_of_one(), made.step.graph, plan).empty());
+    CHECK_FALSE(plan.bounds.empty());
+    CHECK(plan.notes.back().find("you stopped before second runs") == 0);
+  }
 }
 
 TEST_CASE("recompute: what it is not for is refused or told") {
