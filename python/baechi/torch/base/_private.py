@@ -88,6 +88,25 @@ class on_stream:  # noqa: N801
         torch._C._accelerator_setDeviceIndex(self._device)
 
 
+current_device = torch._C._accelerator_getDeviceIndex  # its number
+
+
+class on_device:  # noqa: N801
+    """Makes a device the current one: Triton's kernels, and others of no library, start there."""
+
+    __slots__ = ("_before", "_number")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._before = current_device()
+        torch._C._accelerator_setDeviceIndex(self._number)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._accelerator_setDeviceIndex(self._before)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether a device had too little memory; what CUDA's libraries say has no class of its own."""
     said = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")

@@ -108,6 +108,10 @@ _TRANSFORMS = {
 }
 
 
+# What `torch.jit.script` makes of functions, and of methods.
+_SCRIPTED = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+
+
 @contextlib.contextmanager
 def without_saved_hooks(pack: Any) -> Iterator[None]:
     """Take hooks on saved tensors off, with which derivatives of `torch.func` do not run."""
@@ -126,14 +130,14 @@ class AutogradCalls:
     """While anybody wants it: sees what autograd does with functions of Python.
 
     `torch.utils.checkpoint` keeps a function for the backward; what `resumed_later` returns is kept
-    in its place, and is told by `begins` when the function is about to run in the forward. The call
-    of an autograd function, which no function mode sees, is handed to `applied`, what a function of
-    `torch.func` calls to `transformed`.
+    in its place, and is told by `begins` when the function is about to run in the forward. No
+    function mode sees calls of an autograd function, of a function of TorchScript, and what a
+    function of `torch.func` calls: they are handed to `applied`, `scripted` and `transformed`.
     """
 
     def __init__(self) -> None:
         self._who: dict[int, weakref.ref[Any]] = {}
-        self._before: tuple[Any, Any, Any, dict[str, Any]] | None = None
+        self._before: tuple[Any, Any, Any, dict[str, Any], list[Any]] | None = None
 
     def begin(self, who: Any) -> None:
         """Let `who`, a function mode, see them until `end` or the end of `who`."""
@@ -145,7 +149,8 @@ class AutogradCalls:
         generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"]
         impls = {name: getattr(of, name) for name, of in _TRANSFORMS.items()}
-        self._before = generator, forward, apply, impls
+        scripts = [kind.__dict__["__call__"] for kind in _SCRIPTED]
+        self._before = generator, forward, apply, impls, scripts
 
         def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
             resumed = self._resumed(kept, runs_now=False)
@@ -173,6 +178,18 @@ class AutogradCalls:
         for name, run in impls.items():
             setattr(_TRANSFORMS[name], name, functools.partial(self._transform, run))
         torch.autograd.Function.apply = classmethod(with_apply)
+        for kind, run in zip(_SCRIPTED, scripts, strict=True):
+            kind.__call__ = self._with_script(run)
+
+    def _with_script(self, run: Any) -> Any:
+        def with_script(script: Any, *args: Any, **kwargs: Any) -> Any:
+            call = run.__get__(script)
+            who = self._seeing()
+            return (
+                call(*args, **kwargs) if who is None else who.scripted(script, call, args, kwargs)
+            )
+
+        return with_script
 
     def _transform(self, run: Any, *args: Any, **kwargs: Any) -> Any:
         who = self._seeing()
@@ -201,12 +218,14 @@ class AutogradCalls:
     def _forget(self, key: int) -> None:
         self._who.pop(key, None)
         if self._before is not None and not self._who:
-            generator, forward, apply, impls = self._before
+            generator, forward, apply, impls, scripts = self._before
             for name, run in impls.items():
                 setattr(_TRANSFORMS[name], name, run)
             setattr(checkpointing, _CHECKPOINT, generator)
             checkpointing.CheckpointFunction.forward = staticmethod(forward)
             torch.autograd.Function.apply = apply
+            for kind, run in zip(_SCRIPTED, scripts, strict=True):
+                kind.__call__ = run
             self._before = None
 
 

@@ -140,6 +140,9 @@ def default_devices(cluster: Cluster) -> list[torch.device]:
     return [cpu if here else next(free) for here in on_cpu]
 
 
+_HERE = contextlib.nullcontext()
+
+
 class LogicalDevice:
     """A device of the cluster, and where its operators really run."""
 
@@ -158,6 +161,7 @@ class LogicalDevice:
         self.has_streams = torch_device.type not in ("cpu", "meta")
         self.is_elsewhere = is_elsewhere  # in another process: nothing of it is here
         self._own = torch.Stream(torch_device) if shared and self.has_streams else None
+        self._number = torch_device.index if self.has_streams else None
 
     @property
     def stream(self) -> Any:
@@ -173,9 +177,20 @@ class LogicalDevice:
         """Its stream, when that is not the one the caller uses anyway."""
         return self._own
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what runs now runs here, and on its stream, where it is not told otherwise."""
+        if self._own is not None:
+            return False
+        return self._number is None or _private.current_device() == self._number
+
     def computing(self) -> Any:
-        """Return a context in which its stream is the current one."""
-        return contextlib.nullcontext() if self._own is None else _private.on_stream(self._own)
+        """Return a context in which it is the current device, and its stream the current one."""
+        if self._own is not None:
+            return _private.on_stream(self._own)
+        if self._number is None or _private.current_device() == self._number:
+            return _HERE
+        return _private.on_device(self._number)
 
     def __repr__(self) -> str:
         return f"LogicalDevice({self.index}, {self.name!r}, {str(self.torch_device)!r})"

@@ -383,6 +383,10 @@ class Interceptor(TorchFunctionMode):
         """Hand the call of an autograd function to run_function: its inside is not looked at."""
         return self._as_function(cls.__name__, call, args, kwargs)
 
+    def scripted(self, script: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Hand the call of a function of TorchScript to run_function."""
+        return self._as_function(script.name, call, args, kwargs)
+
     def transformed(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Hand the call of a function of `torch.func`, and all that it calls, to run_function."""
         state = self._state

@@ -292,7 +292,7 @@ class EagerRunner(Interceptor):
     def _computed(
         self, call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice | None
     ) -> Any:
-        if device is None or device.own_stream is None:
+        if device is None or device.is_current:
             return call(*args, **kwargs)
         with device.computing():
             return call(*args, **kwargs)

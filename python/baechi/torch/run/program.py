@@ -170,7 +170,7 @@ class _Writer:
         before: tuple[str, ...] = ()
         for i, (device, text, contexts) in enumerate(lines):
             if device is not _ANY:
-                current = device if device is not None and device.own_stream else None
+                current = device if device is not None and device.has_streams else None
             stream = (f"{self._source.name(current, 'to')}.computing()",) if current else ()
             around = (*stream, *contexts)
             if around and around != before:

@@ -216,7 +216,7 @@ class SentTensors:
         sent = without_repeats(tensor)
         self.links.transfers += 1
         self.links.bytes += sent.numel() * sent.element_size()
-        with contextlib.nullcontext() if target.own_stream is None else target.computing():
+        with target.computing():
             copy = sent.to(target.torch_device)
         return Arrival(copy if sent is tensor else copy.expand(tensor.shape), None, None, None)
 

@@ -7,7 +7,6 @@ an object that its modules share. A hook on a gradient may read what the forward
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +81,7 @@ class Together(TorchFunctionMode):
         args, kwargs = map_tensors(move, args), map_tensors(move, kwargs)
         if changed is not None and self._sent.may_be_read:
             self._sent.about_to_change(changed, owner)
-        with contextlib.nullcontext() if device.own_stream is None else device.computing():
+        with device.computing():
             out = func(*args, **kwargs)
         self._sent.mark(out, device)
         return out

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that no function mode of PyTorch sees: TorchScript's, and kernels of no library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+import torch
+from random_placement import placed_at_random
+from same_training import EXCLUSIVE, trains_the_same
+from torch import nn
+
+SCRIPT = torch.jit.CompilationUnit("""
+def gated(x, gate):
+    return torch.tanh(x) * torch.sigmoid(gate) + x
+
+def doubled(x):
+    return x.mul_(2.0)
+""")
+
+
+class Scripted(nn.Module):
+    """Calls functions of TorchScript between its parts, as older models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = x
+        for part in self.parts:
+            x = SCRIPT.gated(part(x), first)
+            x = SCRIPT.doubled(x * 0.5)
+        return x
+
+
+def test_functions_of_torchscript_run_where_they_are_planned() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Scripted().double(), torch.randn(8, 16).double(), seeds=range(6))
+
+
+SEEN: list[bool] = []  # whether a kernel started on its argument's device
+
+
+def noted(x: torch.Tensor) -> torch.Tensor:
+    """Take note of the device that a kernel of Triton's, say, would start on."""
+    SEEN.append(x.device.index in (None, torch.accelerator.current_device_index()))
+    return x.clone()
+
+
+kernel: Any = torch.library.custom_op("baechi_tests::kernel", noted, mutates_args=())
+kernel.register_fake(torch.empty_like)
+kernel.register_autograd(lambda _, gradient: kernel(gradient))
+
+
+class Called(torch.autograd.Function):
+    """The same in a function with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return kernel(x)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return kernel(gradients[0])
+
+
+class Norm(nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x * self.weight)
+
+
+@pytest.mark.parametrize(("tier", "call"), [(1, kernel), (1, Called.apply), (2, kernel)])
+def test_kernels_of_no_library_find_their_device_the_current_one(
+    tier: int, call: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), Norm(call)) for _ in range(6)))
+    inputs = torch.randn(4, 8)
+    placed = placed_at_random(model, inputs, EXCLUSIVE, tier=tier, seed=1)
+    assert len(set(placed.plan.device_of.values())) == 3
+    torch.accelerator.set_device_index(2)
+    try:
+        SEEN.clear()
+        placed.model(inputs).sum().backward()
+        assert placed.tier == tier
+        assert SEEN == [True] * 12
+        assert torch.accelerator.current_device_index() == 2
+    finally:
+        torch.accelerator.set_device_index(0)
