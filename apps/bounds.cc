@@ -15,12 +15,12 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct BoundsArguments {
   GraphArgument graph;
   ClusterArgument cluster;
 };
 
-ExitCode bounds(const Options& options, const RunContext& context) {
+ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster), context.cancel);
@@ -49,8 +49,8 @@ ExitCode bounds(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_bounds(OptionSet& set) {
+  auto options = std::make_shared<BoundsArguments>();
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   return [options](const RunContext& context) { return bounds(*options, context); };
@@ -64,7 +64,7 @@ extern const Command kBoundsCommand{
     .examples =
         "baechi bounds model.json --cluster 4x8GiB\n"
         "baechi bounds model.json --cluster cluster.json --json",
-    .declare = declare,
+    .declare = declare_bounds,
 };
 
 }  // namespace baechi::cli

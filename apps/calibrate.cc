@@ -50,7 +50,7 @@ ExitCode run(const std::vector<std::string>& arguments) {
 }
 
 // The options, for --help and completion; what they mean and their defaults is Python's.
-struct Options {
+struct CalibrateArguments {
   bool torch = false, tensorflow = false;
   std::string devices, largest, repeats, output, into, plot, samples;
 
@@ -72,9 +72,9 @@ struct Options {
   }
 };
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
-  Options& o = *options;
+Run declare_calibrate(OptionSet& set) {
+  auto options = std::make_shared<CalibrateArguments>();
+  CalibrateArguments& o = *options;
   set.add_flag("--torch", o.torch, "Copy with PyTorch");
   set.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
   set.add("--devices", o.devices, "The framework's names, A,B,...; else all accelerators");
@@ -96,7 +96,7 @@ extern const Command kCalibrateCommand{
     .examples =
         "baechi calibrate --torch -o cluster.json --plot links.svg\n"
         "baechi calibrate --torch --devices cuda:0,cuda:1 --largest 64MiB --into cluster.json",
-    .declare = declare,
+    .declare = declare_calibrate,
 };
 
 }  // namespace baechi::cli

@@ -23,7 +23,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct CheckArguments {
   std::vector<std::string> files;
   GraphArgument graph;  // for the plans
 };
@@ -101,8 +101,8 @@ void print_json(const std::vector<Verdict>& verdicts) {
   print_result(text);
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_check(OptionSet& set) {
+  auto options = std::make_shared<CheckArguments>();
   set.add("files", options->files, "Graphs, clusters, plans, placements and profiles, in any order")
       .required()
       .check(check_path)
@@ -145,7 +145,7 @@ extern const Command kCheckCommand{
     .examples =
         "baechi check graph.json cluster.json plan.json\n"
         "baechi check --graph graph.json plan.json",
-    .declare = declare,
+    .declare = declare_check,
 };
 
 }  // namespace baechi::cli

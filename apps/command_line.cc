@@ -3,9 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <initializer_list>
-#include <regex>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -172,19 +173,27 @@ constexpr std::pair<std::string_view, std::string_view> kNeeded[] = {
     {"--to", "the format, such as --to device-map"},
 };
 
+// What stands before, between and after two parts of a text that has both.
+std::optional<std::array<std::string, 3>> around(const std::string& text, std::string_view first,
+                                                 std::string_view second) {
+  const std::size_t begin = text.rfind(first);
+  if (begin == text.npos) return std::nullopt;
+  const std::size_t middle = begin + first.size(), end = text.find(second, middle);
+  if (end == text.npos) return std::nullopt;
+  return std::array{text.substr(0, begin), text.substr(middle, end - middle),
+                    text.substr(end + second.size())};
+}
+
 // CLI11's words, or better ones.
 std::string in_plain_words(const CLI::ParseError& error) {
   const std::string words = error.what();
   for (const auto& [name, hint] : kNeeded)
     if (words == std::string(name) + " is required")
       return words + ": " + std::string(hint) + " (see --help)";
-  std::smatch found;
-  static const std::regex most("(.+): At Most (.+) required but received (.+)"),
-      none("(.+): 1 required (.+) missing");
-  if (std::regex_match(words, found, most))
-    return found.str(1) + ": at most " + found.str(2) + ", found " + found.str(3) + " (see --help)";
-  if (std::regex_match(words, found, none))
-    return found.str(1) + " needs a value, " + found.str(2) + " (see --help)";
+  if (const auto said = around(words, ": At Most ", " required but received "))
+    return (*said)[0] + ": at most " + (*said)[1] + ", found " + (*said)[2] + " (see --help)";
+  if (const auto said = around(words, ": 1 required ", " missing"))
+    return (*said)[0] + " needs a value, " + (*said)[1] + " (see --help)";
   return words + (words.find("expected one of") == words.npos ? " (see --help)" : "");
 }
 

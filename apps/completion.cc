@@ -99,7 +99,7 @@ std::string fish(const std::vector<Words>& all) {
   return text;
 }
 
-Run declare(OptionSet& set) {
+Run declare_completion(OptionSet& set) {
   auto shell = std::make_shared<std::string>();
   set.add("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
   return [shell, set](const RunContext& context) {
@@ -132,7 +132,7 @@ extern const Command kCompletionCommand{
         "source <(baechi completion bash)\n"
         "baechi completion zsh > ~/.zfunc/_baechi\n"
         "baechi completion fish > ~/.config/fish/completions/baechi.fish",
-    .declare = declare,
+    .declare = declare_completion,
 };
 
 }  // namespace baechi::cli

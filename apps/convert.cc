@@ -17,13 +17,13 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   GraphArgument input;  // or a cluster
   std::string output;
   std::string to;
 };
 
-std::string target_format(const Options& options) {
+std::string target_format(const ConvertArguments& options) {
   if (!options.to.empty()) return options.to;
   const std::string extension = std::filesystem::path(options.output).extension().string();
   if (extension == ".dot" || extension == ".gv") return "dot";
@@ -37,7 +37,8 @@ struct Converted {
   std::size_t items;
 };
 
-Converted convert(const Options& options, const std::string& format, const RunContext& context) {
+Converted convert(const ConvertArguments& options, const std::string& format,
+                  const RunContext& context) {
   if (format == "cluster") {
     const Cluster cluster =
         load_cluster({.cluster = options.input.path, .link = {}, .communication = {}});
@@ -47,7 +48,8 @@ Converted convert(const Options& options, const std::string& format, const RunCo
   return {format == "dot" ? graph_to_dot(graph) : graph_to_json(graph), graph.num_ops()};
 }
 
-void report(const Options& options, const std::string& format, const Converted& converted) {
+void report(const ConvertArguments& options, const std::string& format,
+            const Converted& converted) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
@@ -60,8 +62,8 @@ void report(const Options& options, const std::string& format, const Converted& 
   print_result(text);
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_convert(OptionSet& set) {
+  auto options = std::make_shared<ConvertArguments>();
   set.add("input", options->input.path,
           "Graph (" + graph_format_names() + "), or with --to cluster a cluster file or line")
       .required()
@@ -97,7 +99,7 @@ extern const Command kConvertCommand{
         "baechi convert step.pb graph.json --costs gpu=rtx3090\n"
         "baechi convert graph.json graph.dot && dot -Tsvg graph.dot > graph.svg\n"
         "baechi convert --to cluster 2x24GiB+2x8GiB@0.6 cluster.json",
-    .declare = declare,
+    .declare = declare_convert,
 };
 
 }  // namespace baechi::cli

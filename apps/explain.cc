@@ -22,7 +22,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ExplainArguments {
   SizesArgument sizes;
   std::string plan, op;
   ClusterArgument cluster;
@@ -44,7 +44,8 @@ Plan plan_on(const Plan& plan, ExecutionOrder order, const CostModel& costs,
 
 // Of a step of several micro-batches; on the cluster and in the order of `plan`.
 std::optional<PipelineExplanation> pipeline_of(const Unrolled& step, const Plan& plan,
-                                               const Options& options, const RunContext& context) {
+                                               const ExplainArguments& options,
+                                               const RunContext& context) {
   if (plan.micro_batches == 1) return std::nullopt;
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   return PipelineExplanation{.bubbles = find_bubbles(step, Cluster(plan.cluster), plan.schedule),
@@ -53,7 +54,7 @@ std::optional<PipelineExplanation> pipeline_of(const Unrolled& step, const Plan&
                              .scaled = sizes.size() == 1 && sizes.front().batch_size().has_value()};
 }
 
-ExitCode explain(const Options& options, const RunContext& context) {
+ExitCode explain(const ExplainArguments& options, const RunContext& context) {
   const auto [step, given, original] = load_plan(options.plan, options.sizes.graph, context);
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
@@ -84,8 +85,8 @@ ExitCode explain(const Options& options, const RunContext& context) {
   return ExitCode::kDoesNotFit;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_explain(OptionSet& set) {
+  auto options = std::make_shared<ExplainArguments>();
   add_graph_argument(set, options->sizes.graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   set.add("--op", options->op,
@@ -110,7 +111,7 @@ extern const Command kExplainCommand{
         "baechi explain model.json plan.json\n"
         "baechi explain model.json plan.json --op encoder/layer_3/attention\n"
         "baechi explain model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
-    .declare = declare,
+    .declare = declare_explain,
 };
 
 }  // namespace baechi::cli

@@ -18,7 +18,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ExportArguments {
   GraphArgument graph;
   std::string plan, to, output;
 };
@@ -41,7 +41,7 @@ std::string format_help() {
 }
 
 // What no such file says: how long a step takes without the plan's order.
-void show_step(const OpGraph& graph, const Plan& plan, const Options& options, bool json) {
+void show_step(const OpGraph& graph, const Plan& plan, const ExportArguments& options, bool json) {
   const bool replays = plan.micro_batches == 1;  // a step of several has its planned order only
   const OrderlessStep step =
       replays ? orderless_step(graph, plan)
@@ -64,7 +64,7 @@ void show_step(const OpGraph& graph, const Plan& plan, const Options& options, b
   print_result(text);
 }
 
-ExitCode export_plan(const Options& options, const RunContext& context) {
+ExitCode export_plan(const ExportArguments& options, const RunContext& context) {
   const bool json = context.json && options.output != "-" && !options.output.empty();
   if (options.to == kOnnx) {
     const SourceText model = read_model(options.graph.path, ModelFormat::kOnnx);
@@ -90,8 +90,8 @@ ExitCode export_plan(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_export(OptionSet& set) {
+  auto options = std::make_shared<ExportArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   set.add("--to", options->to, format_help()).required().one_of(format_names());
@@ -109,7 +109,7 @@ extern const Command kExportCommand{
         "baechi export model.json plan.json --to device-map -o device_map.json\n"
         "baechi export model.json plan.json --to llama-cpp\n"
         "baechi export model.json plan.json --to csv -o plan.csv",
-    .declare = declare,
+    .declare = declare_export,
 };
 
 }  // namespace baechi::cli

@@ -24,7 +24,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::string model;
   std::string output;
   std::string devices;
@@ -34,7 +34,7 @@ struct Options {
   GenerateRequest request;
 };
 
-GenerateRequest request_of(const Options& options, const CancelFlag* cancel) {
+GenerateRequest request_of(const GenerateArguments& options, const CancelFlag* cancel) {
   GenerateRequest request = options.request;
   request.cancel = cancel;
   if (!options.devices.empty()) request.kinds = parse_costed_kinds(options.devices);
@@ -111,7 +111,7 @@ void list_presets(bool json_wanted) {
 }
 
 // What one device would take, for the words or the JSON after the graph has been written.
-void report(const Options& options, const OpGraph& graph, bool json_wanted) {
+void report(const GenerateArguments& options, const OpGraph& graph, bool json_wanted) {
   const GraphFacts facts = graph_facts(graph);
   const Bytes peak =
       sequential_peak(graph, graph.topological_order(), graph.memory_mode() == MemoryMode::kRetain)
@@ -139,7 +139,7 @@ void report(const Options& options, const OpGraph& graph, bool json_wanted) {
   print_result(text);
 }
 
-ExitCode run(const Options& options, const RunContext& context) {
+ExitCode run_generate(const GenerateArguments& options, const RunContext& context) {
   if (options.list) return list_models(context.json), ExitCode::kOk;
   if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
@@ -167,8 +167,8 @@ void add_number_option(OptionSet& set, const std::string& name, const std::strin
       .type_name("N");
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_generate(OptionSet& set) {
+  auto options = std::make_shared<GenerateArguments>();
   GenerateRequest& request = options->request;
   set.add("model", options->model, "Which graph; --list names them").type_name("MODEL");
   add_number_option(set, "--batch", "Mini-batch size", request.batch);
@@ -193,7 +193,7 @@ Run declare(OptionSet& set) {
   set.add_flag("--list", options->list, "List the graphs and the options they have");
   set.add_flag("--list-devices", options->list_devices, "List the device presets");
   add_output_option(set, options->output);
-  return [options](const RunContext& context) { return run(*options, context); };
+  return [options](const RunContext& context) { return run_generate(*options, context); };
 }
 
 }  // namespace
@@ -207,7 +207,7 @@ extern const Command kGenerateCommand{
         "baechi generate inception-v3 --batch 32 --device gpu=rtx2080,cpu=cpu -o inception.json\n"
         "baechi generate llama --device rtx3090,rtx4090 -o llama.json\n"
         "baechi generate layered --operators 100000 --seed 7 -o layered.json",
-    .declare = declare,
+    .declare = declare_generate,
 };
 
 }  // namespace baechi::cli

@@ -18,7 +18,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct InfoArguments {
   GraphArgument graph;
   ClusterArgument cluster;
 };
@@ -162,7 +162,7 @@ void print_json(const OpGraph& graph, const GraphFacts& facts, const OnCluster* 
   print_result(text);
 }
 
-ExitCode run(const Options& options, const RunContext& context) {
+ExitCode run_info(const InfoArguments& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const GraphFacts facts = graph_facts(graph);
   std::optional<Cluster> cluster;
@@ -180,11 +180,11 @@ ExitCode run(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_info(OptionSet& set) {
+  auto options = std::make_shared<InfoArguments>();
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, false);
-  return [options](const RunContext& context) { return run(*options, context); };
+  return [options](const RunContext& context) { return run_info(*options, context); };
 }
 
 }  // namespace
@@ -196,7 +196,7 @@ extern const Command kInfoCommand{
         "baechi info graph.json\n"
         "baechi info graph.json --cluster 4x8GiB --link 50us,6GB/s\n"
         "baechi info graph.txt --json",
-    .declare = declare,
+    .declare = declare_info,
 };
 
 }  // namespace baechi::cli

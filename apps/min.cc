@@ -20,7 +20,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct MinArguments {
   SizesArgument sizes;
   std::string output, micro_batch_graph, of = "both";
   ClusterArgument cluster;
@@ -28,7 +28,7 @@ struct Options {
   std::string max_devices = "64";
 };
 
-void write_plan(const Options& options, const Plan& plan, const std::vector<OpGraph>& sizes,
+void write_plan(const MinArguments& options, const Plan& plan, const std::vector<OpGraph>& sizes,
                 const PlanRequest& request) {
   if (!options.output.empty())
     write_result(options.output, plan_to_json(plan, step_of(sizes, request, plan.micro_batches)));
@@ -37,7 +37,7 @@ void write_plan(const Options& options, const Plan& plan, const std::vector<OpGr
                  graph_to_json(micro_batch_of(sizes, request, plan.micro_batches)));
 }
 
-ExitCode find_least(const Options& options, const RunContext& context) {
+ExitCode find_least(const MinArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   const PlanRequest request = request_of(options.request, context);
@@ -75,8 +75,8 @@ ExitCode find_least(const Options& options, const RunContext& context) {
   return code;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_min(OptionSet& set) {
+  auto options = std::make_shared<MinArguments>();
   options->request.budget = kBudgetOfMany;
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
@@ -103,7 +103,7 @@ extern const Command kMinCommand{
         "baechi min model.json --cluster 4x8GiB\n"
         "baechi min model.json --cluster 4x8GiB --of memory --method m-sct\n"
         "baechi min model.json --cluster 8x4GiB --of devices -o plan.json --json",
-    .declare = declare,
+    .declare = declare_min,
 };
 
 }  // namespace baechi::cli

@@ -18,7 +18,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct OptimizeArguments {
   GraphArgument graph;
   std::string output;
   ClusterArgument cluster;
@@ -67,7 +67,7 @@ std::string optimized_json(const Optimized& optimized, const OpGraph& original) 
   return text;
 }
 
-ExitCode run_optimizer(const Options& options, const RunContext& context) {
+ExitCode run_optimizer(const OptimizeArguments& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
@@ -86,8 +86,8 @@ ExitCode run_optimizer(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_optimize(OptionSet& set) {
+  auto options = std::make_shared<OptimizeArguments>();
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   add_planning_options(set, options->request, kOptimizerTakes);
@@ -104,7 +104,7 @@ extern const Command kOptimizeCommand{
         "baechi optimize model.json --cluster 4x8GiB\n"
         "baechi optimize model.json --cluster paper --optimize fuse -o small.json\n"
         "baechi optimize model.json --cluster 4x8GiB --json",
-    .declare = declare,
+    .declare = declare_optimize,
 };
 
 }  // namespace baechi::cli

@@ -30,7 +30,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct PlaceArguments {
   SizesArgument sizes;
   std::string output, report, expert, objective, micro_batch_graph;
   ClusterArgument cluster;
@@ -57,8 +57,8 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
 }
 
 // `expert` is filled where the options name its file, and must outlive the request.
-PlanRequest request_of(const Options& options, const RunContext& context, const CostModel& costs,
-                       Placement& expert) {
+PlanRequest request_of(const PlaceArguments& options, const RunContext& context,
+                       const CostModel& costs, Placement& expert) {
   PlanRequest request = request_of(options.request, context);
   if (!options.expert.empty()) {
     expert = read_placement(options.expert, costs.graph(), costs.cluster());
@@ -69,7 +69,7 @@ PlanRequest request_of(const Options& options, const RunContext& context, const 
 }
 
 ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, const OpGraph& graph,
-                          const Options& options, const RunContext& context) {
+                          const PlaceArguments& options, const RunContext& context) {
   if (context.json)
     print_result(unplaceable_json(answer, graph));
   else if (answer.methods.size() > 1)
@@ -79,7 +79,7 @@ ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, con
 }
 
 // The plan and the report: both, or when one cannot be written neither.
-void write_files(const Options& options, const std::string& plan, const std::string& report,
+void write_files(const PlaceArguments& options, const std::string& plan, const std::string& report,
                  const std::string& graph) {
   std::vector<NewText> files;
   if (!options.micro_batch_graph.empty()) files.push_back({options.micro_batch_graph, graph});
@@ -104,7 +104,7 @@ void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, b
   if (const std::string words = fewer_devices_words(plan); !words.empty()) print_words(words);
 }
 
-void refuse_for_models(const Options& options) {
+void refuse_for_models(const PlaceArguments& options) {
   if (options.request.recompute != Recompute::kNone)
     throw InputError(options.output, "a model's file has no room for second runs: write a plan");
   if (!options.request.micro_batches.has_value() && !options.request.mini_batch.has_value()) return;
@@ -118,13 +118,13 @@ std::string in_words(const SearchNews& news) {
 }
 
 StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, PlanRequest request,
-                 PlanTimes& times, const Options& options) {
+                 PlanTimes& times, const PlaceArguments& options) {
   Progress progress("placing " + options.sizes.graph.path);
   request.watch = [&](const SearchNews& news) { progress.tell(in_words(news)); };
   return make_step_plan(std::move(sizes), cluster, request, &times);
 }
 
-ExitCode place(const Options& options, const RunContext& context) {
+ExitCode place(const PlaceArguments& options, const RunContext& context) {
   // A model that cannot be filled is refused before any planning.
   const std::optional<ModelFormat> format = model_format(options.output);
   std::optional<SourceText> model;
@@ -160,8 +160,8 @@ ExitCode place(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_place(OptionSet& set) {
+  auto options = std::make_shared<PlaceArguments>();
   add_graph_argument(set, options->sizes.graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   add_planning_options(set, options->request, kPlaceTakes);
@@ -197,7 +197,7 @@ extern const Command kPlaceCommand{
         "baechi place model.json --cluster 4x8GiB --robust 30%\n"
         "baechi place micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
-    .declare = declare,
+    .declare = declare_place,
 };
 
 }  // namespace baechi::cli

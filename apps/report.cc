@@ -18,14 +18,14 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ReportArguments {
   GraphArgument graph;
   std::string output;
   std::vector<std::string> plans;
   std::optional<ExecutionOrder> order;
 };
 
-ExitCode report(const Options& options, const RunContext& context) {
+ExitCode report(const ReportArguments& options, const RunContext& context) {
   if (context.json && options.output == "-")
     throw InputError("report", "--json and -o - both want standard output");
   std::vector<OpenedPlan> plans;
@@ -70,8 +70,8 @@ ExitCode report(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_report(OptionSet& set) {
+  auto options = std::make_shared<ReportArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plans, "The plan file, or two to compare")
       .required()
@@ -94,7 +94,7 @@ extern const Command kReportCommand{
     .examples =
         "baechi report model.json plan.json -o report.html\n"
         "baechi report model.json before.json after.json -o compare.html",
-    .declare = declare,
+    .declare = declare_report,
 };
 
 }  // namespace baechi::cli

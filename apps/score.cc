@@ -20,14 +20,15 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ScoreArguments {
   GraphArgument graph;
   std::string placement, objective;
   ClusterArgument cluster;
 };
 
 // Of a placement: the one that is given, or the one that comes in the graph's own file.
-Cluster cluster_for(const Options& options, const SourceText& placement, const OpGraph& graph) {
+Cluster cluster_for(const ScoreArguments& options, const SourceText& placement,
+                    const OpGraph& graph) {
   if (!options.cluster.cluster.empty()) return load_cluster(options.cluster);
   if (detect_document(placement.text, placement.name) == DocumentType::kPlan)
     return Cluster(parse_plan(placement.text, placement.name, graph).cluster);
@@ -38,7 +39,7 @@ Cluster cluster_for(const Options& options, const SourceText& placement, const O
   }
 }
 
-std::string to_json(const Options& options, const DnnpScore& score, const Cluster& cluster) {
+std::string to_json(const ScoreArguments& options, const DnnpScore& score, const Cluster& cluster) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
@@ -75,7 +76,7 @@ std::string to_json(const Options& options, const DnnpScore& score, const Cluste
   return text;
 }
 
-std::string to_text(const Options& options, const DnnpScore& score, const Cluster& cluster) {
+std::string to_text(const ScoreArguments& options, const DnnpScore& score, const Cluster& cluster) {
   std::string text = options.objective + " ";
   text += score.value.has_value()
               ? short_text(*score.value) + " (" + std::to_string(score.value->count()) + " ns)"
@@ -96,7 +97,7 @@ std::string to_text(const Options& options, const DnnpScore& score, const Cluste
   return text + table.text();
 }
 
-ExitCode score(const Options& options, const RunContext& context) {
+ExitCode score(const ScoreArguments& options, const RunContext& context) {
   const OpGraph graph = load_graph(options.graph, context);
   const SourceText source = read_text_file(options.placement);
   const Cluster cluster = cluster_for(options, source, graph);
@@ -111,8 +112,8 @@ ExitCode score(const Options& options, const RunContext& context) {
   return ExitCode::kDoesNotFit;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_score(OptionSet& set) {
+  auto options = std::make_shared<ScoreArguments>();
   add_graph_argument(set, options->graph);
   set.add("placement", options->placement, "A plan or a placement file")
       .required()
@@ -131,7 +132,7 @@ extern const Command kScoreCommand{
     .examples =
         "baechi score model.json plan.json --objective dnnp-latency\n"
         "baechi score instance.json placement.json --objective dnnp-maxload --json",
-    .declare = declare,
+    .declare = declare_score,
 };
 
 }  // namespace baechi::cli

@@ -17,7 +17,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct SensitivityArguments {
   SizesArgument sizes;
   std::string output, off_by = "20%", samples = "20";
   ClusterArgument cluster;
@@ -25,7 +25,7 @@ struct Options {
   bool csv = false;
 };
 
-ExitCode run_sensitivity(const Options& options, const RunContext& context) {
+ExitCode run_sensitivity(const SensitivityArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
   const PlanRequest request = request_of(options.request, context);
@@ -49,8 +49,8 @@ ExitCode run_sensitivity(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_sensitivity(OptionSet& set) {
+  auto options = std::make_shared<SensitivityArguments>();
   options->request.budget = kBudgetOfMany;
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
@@ -77,7 +77,7 @@ extern const Command kSensitivityCommand{
         "baechi sensitivity model.json --cluster 4x8GiB\n"
         "baechi sensitivity model.json --cluster 4x8GiB --off-by 50% --samples 100 --method m-sct\n"
         "baechi sensitivity model.json --cluster 4x8GiB --csv -o sensitivity.csv",
-    .declare = declare,
+    .declare = declare_sensitivity,
 };
 
 }  // namespace baechi::cli

@@ -15,7 +15,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct ShowArguments {
   GraphArgument graph;
   std::string plan, color = "auto";
   std::size_t width = 0;  // 0: as the terminal has it
@@ -35,7 +35,7 @@ bool wants_color(const std::string& choice) {
   return isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
 }
 
-ExitCode show(const Options& options, const RunContext& context) {
+ExitCode show(const ShowArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const std::size_t width = options.width != 0 ? options.width : terminal_width();
   print_result(context.json ? terminal_view_json(step, plan, width)
@@ -47,8 +47,8 @@ ExitCode show(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_show(OptionSet& set) {
+  auto options = std::make_shared<ShowArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   set.add(
@@ -75,7 +75,7 @@ extern const Command kShowCommand{
     .examples =
         "baechi show model.json plan.json\n"
         "baechi show model.json plan.json --width 160 --color always | less -R",
-    .declare = declare,
+    .declare = declare_show,
 };
 
 }  // namespace baechi::cli

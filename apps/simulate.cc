@@ -18,7 +18,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct SimulateArguments {
   GraphArgument graph;
   std::string plan, output;
   ClusterArgument cluster;
@@ -26,8 +26,8 @@ struct Options {
 };
 
 // A step of micro-batches in the order that its file tells.
-Plan replay(const Options& options, const Unrolled& step, const Plan& plan, const CostModel& costs,
-            const RunContext& context) {
+Plan replay(const SimulateArguments& options, const Unrolled& step, const Plan& plan,
+            const CostModel& costs, const RunContext& context) {
   if (step.micro_batches == 1)
     return replayed(plan, costs, options.order.value_or(plan.order), context.cancel);
   std::optional<Trace> trace =
@@ -42,7 +42,7 @@ Plan replay(const Options& options, const Unrolled& step, const Plan& plan, cons
   return retold(plan, costs, *std::move(trace), plan.order);
 }
 
-ExitCode simulate_plan(const Options& options, const RunContext& context) {
+ExitCode simulate_plan(const SimulateArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const OpGraph& graph = step.graph;
   const Cluster cluster =
@@ -68,8 +68,8 @@ ExitCode simulate_plan(const Options& options, const RunContext& context) {
   return ExitCode::kDoesNotFit;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_simulate(OptionSet& set) {
+  auto options = std::make_shared<SimulateArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   add_cluster_options(set, options->cluster, /*required=*/false);
@@ -87,7 +87,7 @@ extern const Command kSimulateCommand{
         "baechi simulate model.json plan.json\n"
         "baechi simulate model.json plan.json --order none\n"
         "baechi simulate model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
-    .declare = declare,
+    .declare = declare_simulate,
 };
 
 }  // namespace baechi::cli

@@ -18,7 +18,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct SweepArguments {
   SizesArgument sizes;
   std::string output;
   ClusterArgument cluster;
@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> memory, devices, methods;
 };
 
-ExitCode run_sweep(const Options& options, const RunContext& context) {
+ExitCode run_sweep(const SweepArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   Grid grid{.memory = {kFullSpeed}, .devices = {}, .methods = options.methods};
@@ -48,8 +48,8 @@ ExitCode run_sweep(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_sweep(OptionSet& set) {
+  auto options = std::make_shared<SweepArguments>();
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
@@ -78,7 +78,7 @@ extern const Command kSweepCommand{
         "baechi sweep model.json --cluster 4x8GiB --memory 0.3,0.5,0.7,1 -o memory.csv\n"
         "baechi sweep model.json --cluster 4x8GiB --devices 1,2,4,8 --methods m-etf,m-sct,auto\n"
         "baechi sweep model.json --cluster 4x8GiB --devices 2,4 --json",
-    .declare = declare,
+    .declare = declare_sweep,
 };
 
 }  // namespace baechi::cli

@@ -11,19 +11,19 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct TraceArguments {
   GraphArgument graph;
   std::string plan, output;
 };
 
-ExitCode trace(const Options& options, const RunContext& context) {
+ExitCode trace(const TraceArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   write_result(options.output, trace_events(step, plan));
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_trace(OptionSet& set) {
+  auto options = std::make_shared<TraceArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   add_output_option(set, options->output);
@@ -36,7 +36,7 @@ extern const Command kTraceCommand{
     .name = "trace",
     .summary = "Write a plan as a trace for Perfetto or chrome://tracing",
     .examples = "baechi trace model.json plan.json -o trace.json   # open it at ui.perfetto.dev",
-    .declare = declare,
+    .declare = declare_trace,
 };
 
 }  // namespace baechi::cli

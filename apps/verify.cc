@@ -13,12 +13,12 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct VerifyArguments {
   GraphArgument graph;
   std::string plan;
 };
 
-ExitCode verify(const Options& options, const RunContext& context) {
+ExitCode verify(const VerifyArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const std::vector<std::string> violations =
       original.has_value() ? check_plan(*original, step.graph, plan) : check_plan(step.graph, plan);
@@ -42,8 +42,8 @@ ExitCode verify(const Options& options, const RunContext& context) {
   return violations.empty() ? ExitCode::kOk : ExitCode::kBadInput;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_verify(OptionSet& set) {
+  auto options = std::make_shared<VerifyArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   return [options](const RunContext& context) { return verify(*options, context); };
@@ -57,7 +57,7 @@ extern const Command kVerifyCommand{
     .examples =
         "baechi verify model.json plan.json\n"
         "baechi verify model.json plan.json --json",
-    .declare = declare,
+    .declare = declare_verify,
 };
 
 }  // namespace baechi::cli

@@ -23,7 +23,7 @@
 namespace baechi::cli {
 namespace {
 
-struct Options {
+struct WhatIfArguments {
   SizesArgument sizes;
   ClusterArgument cluster;
   PlanRequest request;
@@ -49,7 +49,7 @@ Scenario link_scenario(const ClusterSpec& cluster, const std::string& text) {
 }
 
 // What the options ask for, in the order of --help.
-std::vector<Scenario> chosen(const Options& options, const ClusterSpec& cluster) {
+std::vector<Scenario> chosen(const WhatIfArguments& options, const ClusterSpec& cluster) {
   std::vector<Scenario> scenarios;
   for (const std::string& text : options.clusters)
     scenarios.push_back(
@@ -88,7 +88,7 @@ ExitCode each_device(const std::vector<OpGraph>& sizes, const ClusterSpec& clust
   return worth.step.has_value() ? ExitCode::kOk : ExitCode::kDoesNotFit;
 }
 
-ExitCode what_if(const Options& options, const RunContext& context) {
+ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
   if (!options.batches.empty() && !sizes.front().batch_size().has_value())
@@ -116,8 +116,8 @@ ExitCode what_if(const Options& options, const RunContext& context) {
   return ExitCode::kOk;
 }
 
-Run declare(OptionSet& set) {
-  auto options = std::make_shared<Options>();
+Run declare_what_if(OptionSet& set) {
+  auto options = std::make_shared<WhatIfArguments>();
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
@@ -153,7 +153,7 @@ extern const Command kWhatIfCommand{
         "baechi what-if model.json --cluster 1x24GiB+1x8GiB@0.5 --devices\n"
         "baechi what-if model.json --cluster 2x8GiB --only-these --try-devices 3 --try-devices 4\n"
         "baechi what-if model.json --cluster 2x8GiB --try-cluster 1x24GiB --try-link 5us,50GB/s",
-    .declare = declare,
+    .declare = declare_what_if,
 };
 
 }  // namespace baechi::cli

@@ -27,7 +27,7 @@ namespace {
 
 using Column = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::device::cpu>;
 using Flags = nb::ndarray<const bool, nb::ndim<1>, nb::device::cpu>;
-using Times = std::vector<std::pair<std::string, Column>>;  // by device kind
+using TimeColumns = std::vector<std::pair<std::string, Column>>;  // by device kind
 
 void require_size(std::size_t found, std::size_t size, const std::string& name) {
   if (found != size)
@@ -50,7 +50,7 @@ std::size_t index_at(const Column& column, std::size_t i, std::size_t limit, con
 
 struct Columns {  // as given; absent ones are zero or empty
   const std::vector<std::string>& names;
-  Times times;
+  TimeColumns times;
   std::optional<std::vector<std::string>> kinds;
   std::optional<std::vector<std::optional<std::string>>> devices;
   std::optional<Flags> backward, per_step, recompute;
