@@ -71,10 +71,11 @@ function(baechi_drop_private_headers list)
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 
-# With BAECHI_UNITY, compiles a dozen files of a folder of src/baechi (with its rooms) or of tests/unit
-# as one: reading the standard headers once for all of them takes half of a build's time away. Names
-# in anonymous namespaces have to differ within a folder. The stage `tidy` of `./do test` has the
-# compiler read every file alone, so that a missing #include is found.
+# With BAECHI_UNITY, compiles a dozen files of a folder of src/baechi (with its rooms), of apps, of
+# python/bindings or of tests/unit as one: reading the standard headers once for all of them takes
+# half of a build's time away. Names in anonymous namespaces have to differ within a folder. The
+# stage `tidy` of `./do test` has the compiler read every file alone, so that a missing #include is
+# found.
 function(baechi_unite target)
   if(NOT BAECHI_UNITY)
     return()
