@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,6 +113,32 @@ def run_first(
         out = runner.compute(operation.call, args, kwargs, device)
     pack.forget()
     return out, run
+
+
+def run_block(
+    runner: Runner,
+    operation: Operation,
+    taken: Sequence[Any],
+    sources: Sequence[Source | None],
+    device: Any,
+    *,
+    again: bool,
+) -> tuple[Any, Sequence[Output | None]]:
+    """Run calls as one for the first time; return what they make, and what makes it again.
+
+    Args:
+        runner: Runs them.
+        operation: What they are.
+        taken: Their arguments, on their device.
+        sources: What will make each of these again; None: it is held.
+        device: Where they run.
+        again: They run again; else nothing makes again what they make.
+
+    """
+    pairs = zip(taken, sources, strict=True)
+    known = {id(value): source for value, source in pairs if source is not None}
+    made, run = run_first(runner, operation, tuple(taken), {}, device, known, again=again)
+    return made, () if run is None else run.outputs_of(made)
 
 
 def may_hook(runner: Runner) -> bool:

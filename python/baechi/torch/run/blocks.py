@@ -11,7 +11,7 @@ from torch import nn
 
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.runs_again import Operation
-from baechi.torch.base.second_runs import may_hook, run_first
+from baechi.torch.base.second_runs import may_hook, run_block
 from baechi.torch.run.placed_runs import PlacedRuns
 from baechi.torch.run.segment_program import function_of
 from baechi.torch.trace.blocks import Blocks
@@ -46,13 +46,12 @@ def block_of(
     def run(sources: Sources, *taken: Any) -> tuple[Any, ...]:
         if not (torch.is_grad_enabled() and may_hook(runs)):
             return (*runs.compute(call, taken, {}, device), *nothing)
-        pairs = zip(taken, sources, strict=True)
-        known = {id(value): source.at(device) for value, source in pairs if source is not None}
-        if not (again or known):
+        known = [None if source is None else source.at(device) for source in sources]
+        if not again and all(source is None for source in known):
             return (*runs.compute(call, taken, {}, device), *nothing)
         weights = tuple(table[attribute] for table, attribute in tables)
         operation = Operation(name, call, None, weights=weights)
-        made, second = run_first(runs, operation, taken, {}, device, known, again=again)
-        return made if second is None else (*made, *second.outputs_of(made))
+        made, second = run_block(runs, operation, taken, known, device, again=again)
+        return (*made, *second)
 
     return run

@@ -19,7 +19,7 @@ from baechi._core import InputError
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.base.runs_again import Operation
-from baechi.torch.base.second_runs import run_first
+from baechi.torch.base.second_runs import run_block
 from baechi.torch.record.interception import Interceptor
 from baechi.torch.record.recomputed import RecordedRuns
 from baechi.torch.record.recorded_step import Capture, Op, rounded
@@ -104,14 +104,13 @@ class OperatorRecorder(Recorder):
         """Run calls as one, and again in the backward where that is planned."""
         again, second = segment.index in self._blocks.repeated, self._second
         sources = [self._sources.get(read) for read in segment.reads]
-        known = {id(v): s for v, s in zip(taken, sources, strict=True) if s is not None}
         first = len(self.ops)
         operation = Operation(self._exported.graph.nodes[segment.nodes[0]].key, inside, None)
         made: Sequence[Any]
-        made, run = run_first(second, operation, tuple(taken), {}, None, known, again=again)
+        made, outputs = run_block(second, operation, taken, sources, None, again=again)
         second.note_held(self.ops[first:])
-        if run is not None:
-            self._sources.update(zip(segment.makes, run.outputs_of(made), strict=True))
+        if again:
+            self._sources.update(zip(segment.makes, outputs, strict=True))
         return made
 
     def note_kept(self, tensor: torch.Tensor, kept: torch.Tensor, ops: Sequence[Op]) -> None:
