@@ -48,6 +48,13 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+def _untransformed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor behind one that stands for several, or for a derivative."""
+    while is_transformed(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def group_timeout() -> Any:
     """Return how long those in the present group of processes wait; None where that is unknown."""
     try:
@@ -127,10 +134,10 @@ def storage_address(tensor: torch.Tensor) -> int:
     """Return what identifies the storage of a tensor while the storage lives."""
     try:
         return int(tensor.untyped_storage()._cdata)
-    except NotImplementedError:  # one that stands for several, in a function of torch.func
+    except NotImplementedError:
         if not is_transformed(tensor):
             raise
-        return storage_address(torch._C._functorch.get_unwrapped(tensor))
+        return storage_address(_untransformed(tensor))
 
 
 def scale_of(scaler: Any) -> torch.Tensor | None:
@@ -192,9 +199,10 @@ def keep_for(tensor: torch.Tensor, stream: torch.Stream) -> None:
     """Have the allocator keep a tensor's memory until a stream is past what it was asked so far.
 
     `record_stream` of a tensor that is conjugated or negated lazily keeps the memory of a copy, and
-    leaks it: PyTorch looks for a result that there is not.
+    leaks it: PyTorch looks for a result that there is not. Where a tensor stands for several,
+    PyTorch 2.9 knows no `record_stream`.
     """
-    as_stored(tensor).record_stream(stream)
+    as_stored(_untransformed(tensor)).record_stream(stream)
 
 
 def only_autograd_holds(tensor: torch.Tensor) -> bool:
