@@ -25,11 +25,14 @@ std::int64_t replays_in(double seconds) {
 }
 
 Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
-    : request_(request), fallbacks_(fallbacks), work_at_first_(fallbacks.work) {}
+    : request_(request),
+      fallbacks_(fallbacks),
+      work_at_first_(fallbacks.work),
+      seconds_(request.budget) {}
 
 double Budget::seconds_left() const {
   const auto spent = static_cast<double>(work_at_first_ - fallbacks_.work);
-  return std::max(request_.budget / 2, request_.budget - spent / kReplaysPerSecond);
+  return std::max(seconds_ / 2, seconds_ - spent / kReplaysPerSecond);
 }
 
 std::int64_t Budget::replays(double share) const { return replays_in(seconds_left() * share); }

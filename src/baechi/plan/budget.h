@@ -44,6 +44,9 @@ class Budget {
   RefineOptions refinement(double share) const;
   double seconds(double share) const;  // as PlanRequest's budget
 
+  // From now on shares are of so many seconds, what fall-backs have used up taken off.
+  void divide(double seconds) { seconds_ = seconds; }
+
   // From now on a search is over after five times the processor time that it should take, and
   // twenty seconds of it.
   void start_clock();
@@ -58,6 +61,7 @@ class Budget {
   const PlanRequest& request_;
   const LastResort& fallbacks_;
   const std::int64_t work_at_first_;  // of fall-backs
+  double seconds_;                    // that are shared out
   std::optional<ProcessorTimeLimit> brake_;
   std::atomic<bool> stopped_early_{false};
 };

@@ -132,11 +132,10 @@ class Portfolio {
     refined.placer = nullptr;
     refined.fallbacks.clear();
     const Problem problem = this->problem();
-    seen_ = search_on(problem, request_, budget_, refined);
+    searched_ = search_on(problem, request_, budget_, refined);
     if (request_.place.order == ExecutionOrder::kNone) prefer_robust(refined);
     refined.nanoseconds = nanoseconds_since(begin);
     keep(std::move(refined));
-    searched_ = true;
   }
 
   // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
@@ -201,7 +200,7 @@ class Portfolio {
   PortfolioResult take() {
     if (given_.canonical != nullptr)
       for (Attempt& attempt : result_.attempts) renumber(attempt);
-    if (given_.busy != nullptr && searched_) search_as_given();
+    if (given_.busy != nullptr) search_as_given();
     if (budget_.stopped_early()) note(kStopped);
     return std::move(result_);
   }
@@ -212,11 +211,12 @@ class Portfolio {
   // Of what searches have ended with.
   void prefer_robust(Attempt& refined) {
     std::vector<Attempt> found{refined};
-    for (const PlacedGraph& placed : seen_) {
-      Attempt other = refined;
-      other.placed.reset();
-      if (offer_placement(problem(), placed, other)) found.push_back(std::move(other));
-    }
+    for (const SearchPart& part : searched_)
+      for (const PlacedGraph& placed : part.ends) {
+        Attempt other = refined;
+        other.placed.reset();
+        if (offer_placement(problem(), placed, other)) found.push_back(std::move(other));
+      }
     refined = std::move(found[most_robust_of_fastest(costs_, found, request_)]);
   }
 
@@ -262,17 +262,20 @@ class Portfolio {
     const Problem given{given_.costs, given_.units};
     Attempt* const target = best();
     if (target == nullptr) return;
-    std::vector<Attempt> starts{*target};
-    for (const PlacedGraph& placed : seen_)
-      if (Attempt start; offer_placement(given, given_.to(placed), start))
-        starts.push_back(std::move(start));
-    std::ranges::stable_sort(starts, {}, &Attempt::makespan);
-    starts.resize(std::min(starts.size(), kStarts));
-    for (const Attempt& start : starts) {
-      const Refined found = refine(given_.costs, given_.units, *start.placed,
-                                   budget_.refinement(Share::kAsGiven / kStarts));
-      budget_.note_stop(found.stopped_early);
-      offer_placement(given, found.placed, *target);
+    for (const SearchPart& part : searched_) {
+      budget_.divide(part.seconds);
+      std::vector<Attempt> starts;
+      for (const PlacedGraph& placed : part.ends)
+        if (Attempt start; offer_placement(given, given_.to(placed), start))
+          starts.push_back(std::move(start));
+      std::ranges::stable_sort(starts, {}, &Attempt::makespan);
+      starts.resize(std::min(starts.size(), kStarts));
+      for (const Attempt& start : starts) {
+        const Refined found = refine(given_.costs, given_.units, *start.placed,
+                                     budget_.refinement(Share::kAsGiven / kStarts));
+        budget_.note_stop(found.stopped_early);
+        offer_placement(given, found.placed, *target);
+      }
     }
   }
 
@@ -297,8 +300,7 @@ class Portfolio {
   Budget budget_;
   PortfolioResult result_;
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
-  bool searched_ = false;
-  std::vector<PlacedGraph> seen_;  // where searches have ended
+  std::vector<SearchPart> searched_;
 };
 
 PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,

@@ -23,8 +23,33 @@ class SearchOn {
   SearchOn(const Problem& problem, const PlanRequest& request, Budget& budget, Attempt& best)
       : problem_(problem), request_(request), budget_(budget), best_(best) {}
 
-  std::vector<PlacedGraph> run() {
+  // Where a search ends depends on its budget in many ways, and a longer one can end worse. So some
+  // of shorter budgets come first, each as if it were the only one.
+  std::vector<SearchPart> run() {
     budget_.start_clock();
+    const Attempt start = best_;
+    Attempt shortest = start;
+    const auto search = [&](double seconds) {
+      if (!parts_.empty() && budget_.is_over()) return;
+      best_ = start;
+      run_for(seconds);
+      if (best_.makespan < shortest.makespan) shortest = best_;
+    };
+    for (double seconds = kShorter; seconds * kLonger <= request_.budget; seconds *= 10)
+      search(seconds);
+    search(request_.budget);
+    best_ = std::move(shortest);
+    return std::move(parts_);
+  }
+
+ private:
+  static constexpr double kShorter = 0.1, kLonger = 5;
+
+  void run_for(double seconds) {
+    budget_.divide(seconds);
+    parts_.push_back({.seconds = seconds, .ends = {}});
+    others_ = 1;
+    parts_left_ = 1;
     plan_periods();
     restart();
     search_elsewhere();
@@ -39,10 +64,8 @@ class SearchOn {
       search_by(Units(problem_.costs, labels), share / static_cast<double>(levels.size()),
                 "refine: clusters");
     search_by(problem_.units, Share::kOperators, "refine: operators");
-    return std::move(seen_);
   }
 
- private:
   // What repeats is planned once; the other searches share what is left.
   void plan_periods() {
     const std::vector<Repetition> repetitions =
@@ -106,8 +129,9 @@ class SearchOn {
                        .seed = effort.seed,
                        .order = request_.place.order});
       if (!start.placed.has_value()) continue;
-      seen_.push_back(refine(problem_.costs, problem_.units, *start.placed, effort).placed);
-      offer(seen_.back(), "refine: elsewhere");
+      PlacedGraph found = refine(problem_.costs, problem_.units, *start.placed, effort).placed;
+      offer(found, "refine: elsewhere");
+      parts_.back().ends.push_back(std::move(found));
     }
   }
 
@@ -120,7 +144,7 @@ class SearchOn {
     const Refined found = refine(problem_.costs, units, *best_.placed, effort);
     budget_.note_stop(found.stopped_early);
     offer(found.placed, name);
-    seen_.push_back(found.placed);
+    parts_.back().ends.push_back(found.placed);
     spend(part, share);
   }
 
@@ -142,13 +166,13 @@ class SearchOn {
   std::optional<Images> images_;  // where something repeats
   double others_ = 1;             // of the budget: what is left for those that follow the periods,
   double parts_left_ = 1;         // and the sum of their parts
-  std::vector<PlacedGraph> seen_;
+  std::vector<SearchPart> parts_;
 };
 
 }  // namespace
 
-std::vector<PlacedGraph> search_on(const Problem& problem, const PlanRequest& request,
-                                   Budget& budget, Attempt& best) {
+std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
+                                  Budget& budget, Attempt& best) {
   return SearchOn(problem, request, budget, best).run();
 }
 
