@@ -7,6 +7,7 @@ for the test to look at. Models are traced before the processes part, so that it
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import importlib
@@ -174,8 +175,19 @@ def replicas(folder: Path) -> Any:
     apart: Any = {**options, "plan": plan_apart(other_model, *mine, 2), "cluster": "auto"}
     second = at_random(other_model, mine[0], 2, 0, targets=mine[1], **apart)
     found["apart"] = trained(other_model, lambda: second.step(*mine))
+    found["of inputs"] = called_in_replicas(*mine)
     averaging.BUCKET = 1 << 20
     return losses, own_weights(placed), found, norm, state
+
+
+def called_in_replicas(x: torch.Tensor, targets: torch.Tensor) -> Any:
+    """Return the gradients of what each replica is called with, and of this rank's weights."""
+    model, given = odd_model(), x.clone().requires_grad_()
+    options: Any = {"exported": _graphs["odd"], "replicas": 2, "loss": None}
+    placed = at_random(model, x, None, 3, **options)
+    odd_loss(model(given), targets).backward()
+    own = [n for n in own_weights(placed) if n in dict(model.named_parameters())]
+    return given.grad, {n: model.get_parameter(n).grad for n in own}
 
 
 class Layers(nn.Module):
@@ -600,6 +612,7 @@ def what_is_refused() -> dict[str, str]:
     found["verify"] = said(lambda: placed.verify(x))
     found["type"] = said(model.float)
     found["moved"] = said(lambda: model.to("cpu"))
+    found["copy"] = said(lambda: copy.deepcopy(model))
     alone = place(odd_model(), x, devices=["cpu", "cpu"], ranks=False)
     found["alone"] = said(lambda: alone.step(x, targets))
     return found

@@ -118,6 +118,22 @@ def test_replicas_train_as_one_with_the_whole_batch(folder: Path) -> None:
         for name, words in _OF_REPLICAS.items():
             assert words in about[name], (rank, name, about[name])
     assert [about["fails"].startswith("RankError") for _, _, about, _, _ in found].count(True) == 3
+    halves = [of_a_half(*part) for part in zip(x.chunk(2), targets.chunk(2), strict=True)]
+    for rank, (_, _, about, _, _) in enumerate(found):
+        of_input, of_weights = about["of inputs"]
+        close({"x": of_input}, {"x": halves[rank // 2][0]})
+        for name, gradient in of_weights.items():
+            each = [half[1][name] for half in halves]
+            mean = None if each[0] is None else torch.stack(each).mean(0)
+            assert (gradient is None) == (mean is None), name
+            if mean is not None:
+                close({name: gradient}, {name: mean})
+
+
+def of_a_half(x: torch.Tensor, targets: torch.Tensor) -> Any:
+    model, given = rank_cases.odd_model(), x.clone().requires_grad_()
+    rank_cases.odd_loss(model(given), targets).backward()
+    return given.grad, {name: weight.grad for name, weight in model.named_parameters()}
 
 
 _OF_REPLICAS = {
@@ -304,6 +320,7 @@ _SAID = {
     "verify": "ranks=False",
     "type": "so that their type cannot change: call model.float(), .half() or .to(dtype) before",
     "moved": "nothing",
+    "copy": "load placed.state_dict() into another model",
     "alone": "nothing",
 }
 

@@ -19,7 +19,8 @@ class WrappedForward(functools.partial[Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied or pickled with the module."""
         raise InputError(
-            "a placed model cannot be copied or pickled: restore() it first, or take its state_dict"
+            "a placed model cannot be copied or pickled: restore() it first, which cannot be over "
+            "ranks, or load placed.state_dict() into another model"
         )
 
     @property
