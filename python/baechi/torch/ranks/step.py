@@ -79,7 +79,7 @@ class RankStep(Step):
         self._transport.name_of = self._said
         self._phases = phases
         for position, part in enumerate(self._program.order):
-            if part.phase not in phases:
+            if part.phase not in phases or not self._concerns(part):
                 continue
             self.part = part
             self._note_messages(part)
@@ -89,6 +89,18 @@ class RankStep(Step):
             self._transport.skip(self._to_send)
             if self._averaging is not None:
                 self._averaging.behind(position)
+
+    def _concerns(self, part: Part) -> bool:
+        """Whether this rank runs a part, takes numbers from it, or may send or receive in it."""
+        if part in self._foreseen.messages:
+            return True
+        if part.phase is Phase.LOSS:
+            return self._program.loss_on == self._me
+        segment = self._program.segments[part.segment]
+        if segment.device in (self._me, None):
+            return True
+        numbers = not self._foreseen.numbers.keys().isdisjoint(segment.makes)
+        return part.phase is Phase.FORWARD and (segment.only_looks or numbers)
 
     def _finish_backward(self) -> None:
         """Have all gradients where their weights are, the mean of those of all replicas."""

@@ -78,6 +78,7 @@ class Step:
         self._begun: dict[tuple[int, int], Begun] = {}  # segment, micro-batch
         self._late: dict[tuple[int, int], tuple[Product, torch.Tensor]] = {}  # with its gradient
         self._second = SecondRunsInStep(program, self._weights, StepRuns(sent))
+        self._leaves: dict[int, Any] = {}  # autograd's nodes of weights, by id
         self._total: torch.Tensor | None = None
         self._share: torch.Tensor | None = None
 
@@ -411,7 +412,12 @@ class Step:
     def _accumulate(
         self, weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None
     ) -> None:
-        accumulate(weight, gradient, device)
+        """Add to the gradient of a weight as a backward of the whole would, hooks included."""
+        leaf = self._leaves.get(id(weight))
+        if leaf is None:
+            leaf = self._leaves[id(weight)] = get_gradient_edge(weight).node
+        with torch.no_grad(), _on(device):
+            leaf(gradient)
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
@@ -432,12 +438,6 @@ def _on(device: LogicalDevice | None) -> Any:
 def _behind_all_of(device: LogicalDevice) -> Any:
     """Return an event behind all that a device was asked to do so far."""
     return device.stream.record_event() if device.has_streams else None
-
-
-def accumulate(weight: torch.Tensor, gradient: torch.Tensor, device: LogicalDevice | None) -> None:
-    """Add to the gradient of a weight as a backward of the whole would, hooks included."""
-    with torch.no_grad(), _on(device):
-        get_gradient_edge(weight).node(gradient)
 
 
 def _check_loss(loss: Any) -> None:
