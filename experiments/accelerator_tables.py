@@ -208,11 +208,13 @@ def ranks(rows: list[dict[str, Any]]) -> Table:
             Column("two", "two processes, ms", milliseconds),
             Column("messages", "messages", count),
             Column("loss_difference", "losses differ by", scientific),
+            Column("peak_error", "peaks' error", percent),
         ],
         rows,
         "The same placement on two logical devices of the accelerator: small models, steps of two "
         "micro-batches, what ranks send each other by gloo through the memory of the host. "
-        "Messages and losses are those of six steps.",
+        "Messages and losses are those of six steps. The error is that of the plan's peak of the "
+        "process where it is the largest.",
     )
 
 
