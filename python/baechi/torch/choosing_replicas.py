@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of
 from baechi.summary import in_time
+from baechi.torch.asked import Request
 from baechi.torch.base.mini_batch import cut, samples_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placing_over_ranks import on_found_cluster, processes_for
-from baechi.torch.planning import Request
 from baechi.torch.ranks.averaging import Ring, averaged_by, filled
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.record.recorded_step import planned_ops

@@ -12,6 +12,7 @@ import torch
 from baechi._core import Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.progress import stage
+from baechi.torch.asked import Request
 from baechi.torch.base.mini_batch import (
     check_can_be_cut,
     check_division,
@@ -24,7 +25,7 @@ from baechi.torch.base.request import check_loss
 from baechi.torch.cost.graph_generator import check_again, graph_of
 from baechi.torch.cost.profiler import estimate
 from baechi.torch.memory.fit import again_in
-from baechi.torch.planning import Planned, Request, costs_of
+from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
 from baechi.torch.run.stepping import StepPlan

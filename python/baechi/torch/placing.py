@@ -14,6 +14,7 @@ from torch import nn
 from baechi._core import InputError, Plan
 from baechi.brief_errors import briefly
 from baechi.progress import stage, told
+from baechi.torch.asked import Request, check_how
 from baechi.torch.base import _private_compile
 from baechi.torch.base.devices import logical_devices
 from baechi.torch.choosing_replicas import predicted_step, with_chosen_replicas
@@ -28,7 +29,7 @@ from baechi.torch.placing_over_ranks import (
     processes_for,
     run_over_ranks,
 )
-from baechi.torch.planning import Planned, Request, check_how
+from baechi.torch.planning import Planned
 from baechi.torch.ranks.averaging import Ring
 from baechi.torch.ranks.caller import OUTPUTS
 from baechi.torch.record.recorded_step import Capture

@@ -12,11 +12,11 @@ import torch
 from baechi import __version__
 from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import cluster_of
+from baechi.torch.asked import Request
 from baechi.torch.base.devices import accelerators, unlike_cluster, usable
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.over_ranks import PlacedOverRanks
-from baechi.torch.planning import Request
 from baechi.torch.ranks.detected import cluster_over
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.processes import Processes, local_rank, own_rank, world_size

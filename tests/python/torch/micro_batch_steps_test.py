@@ -12,11 +12,11 @@ import baechi.torch
 import baechi.torch.sim as simulated
 import pytest
 import torch
+from baechi.torch.asked import Request
 from baechi.torch.base.mini_batch import cut
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
-from baechi.torch.planning import Request
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.run.step_order import Part, Phase, step_order
 from same_training import EXCLUSIVE, SHARED, check_same

@@ -30,10 +30,10 @@ import baechi.torch
 import safetensors.torch
 import torch
 import torch_models
+from baechi.torch.asked import Request
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest, planned_step
 from baechi.torch.placing import placed_over
-from baechi.torch.planning import Request
 from baechi.torch.ranks import averaging
 from baechi.torch.trace.exported import export
 from torch import distributed, nn

@@ -12,9 +12,9 @@ import baechi.torch
 import baechi.torch.sim as simulated
 import pytest
 import torch
+from baechi.torch.asked import Request
 from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
-from baechi.torch.planning import Request
 from baechi.torch.run.step_order import Phase
 from micro_batch_steps_test import doubled, in_turn, trained
 from same_training import EXCLUSIVE, SHARED, check_same

@@ -9,9 +9,9 @@ from typing import Any
 import baechi.torch.sim as simulated
 import pytest
 import torch
+from baechi.torch.asked import Request
 from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
-from baechi.torch.planning import Request
 from baechi.torch.run.begun_gradients import begin_with
 from baechi.torch.run.gradient_sums import GradientSums
 from torch_models import ALL, built
