@@ -419,9 +419,11 @@ TEST_CASE("recompute: nothing is searched for what no second run can make fit") 
 }
 
 TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
-  for (const auto& [seed, percent] : {std::pair(2, 60), std::pair(4, 65)}) {
+  for (const auto& tried : {std::pair<std::uint64_t, int>(2, 60), {4, 65}}) {
+    const std::uint64_t seed = tried.first;
+    const int percent = tried.second;
     CAPTURE(seed);
-    const OpGraph graph = random_training(static_cast<std::uint64_t>(seed), 25, false);
+    const OpGraph graph = random_training(seed, 25, false);
     const Cluster cluster = devices(2, Bytes(need_of_one(graph).count() * percent / 100));
     CancelFlag flag;
     PlanRequest request = asking(Recompute::kAuto);
