@@ -112,7 +112,7 @@ def remark(text: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside of this package that led here, however many calls are between."""
+    """Warn at the user's line that led here, past all calls of this package and of PyTorch."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -120,7 +120,7 @@ def warn(message: str) -> None:
 
 
 def _is_ours(module: str) -> bool:
-    return module.split(".")[0] == "baechi"
+    return module.split(".")[0] in ("baechi", "torch")  # whose modules call ours
 
 
 def told(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -182,3 +183,27 @@ def test_a_placed_model_that_nobody_has_any_more_leaves_its_devices(
     del model
     gc.collect()
     assert [sim.memory_allocated(i) for i in range(2)] == before
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+def test_much_that_goes_to_the_cpu_in_every_call_is_told_once(tier: int) -> None:
+    model, inputs = nn.Linear(1, 1 << 13), torch.ones(512, 1)
+    placed = baechi.torch.place(
+        model, inputs, "1x1GiB", devices=["sim:0"], tier=tier, verbose=False
+    )
+    with pytest.warns(UserWarning, match="returns 16 MiB to the CPU.*inputs on 'sim:0'") as told:
+        placed.model(inputs)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        placed.model(inputs)
+    placed.restore()
+    placed = baechi.torch.place(
+        model, inputs, "1x1GiB", devices=["sim:0"], tier=tier, verbose=False
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        placed.model(inputs.to("sim:0"))
+        with torch.no_grad():
+            placed.model(inputs)
+    placed.restore()

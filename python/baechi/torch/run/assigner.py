@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from baechi._core import InputError
+from baechi.progress import warn
 from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.nested import dense_in, held_tensors, tensors_in
@@ -37,6 +38,9 @@ from baechi.torch.weights.kept_weights import KeptWeights
 from baechi.torch.weights.moved_weights import MovedWeights
 
 NOT_RUN = "it has not run yet"
+
+
+_MUCH = 16 << 20  # bytes of outputs that go to the CPU
 
 
 class Assigner:
@@ -81,6 +85,7 @@ class Assigner:
         self.graphs = None if tier2 is None else self._graphs_for(tier2)
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
+        self._told_of_outputs = False
         self.refused = ""  # why no call of a part of the model can run
         self.call_elsewhere: Callable[[Any, Any], Any] | None = None  # runs those of the model
         self._weights = MovedWeights(model)
@@ -295,6 +300,8 @@ class Assigner:
             out = run()
             sent.join(from_caller=False)
             self._keep_for_caller((given, out))  # caches among the arguments hold tensors, too
+            if home is not None and home.type == "cpu" and not self._told_of_outputs:
+                self._told_of_outputs = _told_of_outputs(out)
             out = sent.all_sent_home(out, home)
             return out
         finally:
@@ -342,3 +349,18 @@ def _keep_gradient(callers: Mapping[torch.device, Any], weight: torch.Tensor) ->
     stream = callers.get(weight.device)
     for tensor in dense_in(weight.grad) if stream is not None else ():
         _private.keep_for(tensor, stream)
+
+
+def _told_of_outputs(out: Any) -> bool:
+    """Warn where much goes to the CPU in every call, which takes long, as a loss there does."""
+    trained = [t for t in tensors_in(out) if t.requires_grad and t.device.type != "cpu"]
+    size = sum(t.numel() * t.element_size() for t in trained)
+    if size < _MUCH:
+        return False
+    device = str(trained[0].device)
+    warn(
+        f"the model returns {size >> 20} MiB to the CPU in every call, since its input is there, "
+        f"and a loss of it is computed there, too: give it inputs on {device!r}, and what it "
+        "returns stays on that device"
+    )
+    return True
