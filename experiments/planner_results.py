@@ -68,8 +68,8 @@ step time.
 
 "Before" is the search of 2026-11-22 (`unet` and `two-tower`: 2026-11-24, the same search). With
 60 s only two steps are known from then: 249 ms of `moe` on 4x32GiB, and 400 ms of nasnetamobile. A
-budget is an amount of work, so the steps do not depend on the machine or its load. 60 s were given to
-{len(LONG)} of the instances.
+budget is an amount of work, so the steps do not depend on the machine or its load. 60 s were given
+to {len(LONG)} of the instances.
 
 {in_words(machine())}; costs are (a) or those of the instances;
 `./do experiments auto --graphs FOLDER`.
