@@ -35,6 +35,12 @@ def drawn(size: int) -> torch.Tensor:
     return torch.rand(size)
 
 
+def asked(size: int) -> torch.Tensor:
+    if unnamed_device.cache_info().currsize > 10:
+        unnamed_device.cache_clear()
+    return unnamed_device(size)
+
+
 class Tabled(nn.Module):
     """Two layers, and between them what a function with a cache returns."""
 
@@ -54,6 +60,24 @@ class Tabled(nn.Module):
         """Return what is made of a weight."""
         return self.first.weight.detach().norm()
 
+    @staticmethod
+    @functools.cache
+    def static(size: int) -> torch.Tensor:
+        """Return a table."""
+        return torch.arange(size) * 0.75
+
+    @classmethod
+    @functools.cache
+    def of_class(cls, size: int) -> torch.Tensor:
+        """Return a table of the class's."""
+        return torch.arange(size) * 1.5
+
+    @property
+    @functools.cache  # noqa: B019
+    def four(self) -> torch.Tensor:
+        """A table that is an attribute."""
+        return torch.arange(4) * 2.5
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add what is kept."""
         return self.second(self.special(self, self.first(x)))
@@ -72,12 +96,17 @@ KEPT: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "without a device": lambda _, x: x + unnamed_device(x.shape[1]),
     "a method": lambda m, x: x + m.scaled(x.shape[1]),
     "a closure": closure(),
+    "a static method": lambda m, x: x + m.static(x.shape[1]),
+    "a class method": lambda m, x: x + m.of_class(x.shape[1]),
+    "a property": lambda m, x: x + m.four,
+    "asked about its cache": lambda _, x: x + asked(x.shape[1]),
 }
 
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    for cache in (table, unnamed_device, drawn, Tabled.scaled, Tabled.norm):
+    of_methods = Tabled.scaled, Tabled.norm, Tabled.static, Tabled.of_class, Tabled.four.fget
+    for cache in (table, unnamed_device, drawn, *of_methods):
         cache.cache_clear()
 
 
@@ -123,3 +152,16 @@ def test_what_a_graph_would_compute_anew_has_none(special: Any, why: str) -> Non
     assert placed.tier == 1
     assert torch.equal(model(X), first)
     placed.restore()
+
+
+def test_what_a_default_device_makes_is_not_kept_elsewhere() -> None:
+    pytest.importorskip("baechi.torch.sim")
+    model = Tabled(KEPT["without a device"])
+    torch.set_default_device("sim:0")
+    try:
+        with pytest.raises(NotExportedError, match="unnamed_device keeps what it makes on the def"):
+            export(model, X)
+    finally:
+        torch.set_default_device(None)
+    assert unnamed_device.cache_info().currsize == 0
+    assert unnamed_device(4).device.type == "cpu"

@@ -92,10 +92,12 @@ class on_stream:  # noqa: N801
 
     def __exit__(self, *_: object) -> None:
         torch._C._accelerator_setStream(self._before)
-        torch._C._accelerator_setDeviceIndex(self._device)
+        _go_back_to(self._device)
 
 
 current_device = torch._C._accelerator_getDeviceIndex  # its number
+# Back to a device, unless the process has nothing there: CUDA would take memory for it.
+_go_back_to = torch._C._accelerator_maybeExchangeDevice
 
 
 class on_device:  # noqa: N801
@@ -107,11 +109,10 @@ class on_device:  # noqa: N801
         self._number = number
 
     def __enter__(self) -> None:
-        self._before = current_device()
-        torch._C._accelerator_setDeviceIndex(self._number)
+        self._before = torch._C._accelerator_exchangeDevice(self._number)
 
     def __exit__(self, *_: object) -> None:
-        torch._C._accelerator_setDeviceIndex(self._before)
+        _go_back_to(self._before)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -43,6 +43,28 @@ def installed(module: str) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
+def cache_in(value: Any) -> Any:
+    """Return the function with a cache that a value in a namespace is or stands for, or None."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.partial):
+        value = value.func
+    return value if isinstance(value, _CACHING) else None
+
+
+def with_function(value: Any, function: Callable[..., Any]) -> Any:
+    """Return what a value in a namespace would be with another function in it."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return type(value)(function)
+    if isinstance(value, property):
+        return property(function, value.fset, value.fdel, value.__doc__)
+    if isinstance(value, functools.partial):
+        return functools.partial(function, *value.args, **value.keywords)
+    return function
+
+
 @dataclass(frozen=True)
 class Names:
     """Some names of a namespace: a module's globals, a class, or one variable of a closure."""
@@ -127,7 +149,7 @@ class _Reading:
 
     def note_cache(self, where: str, owner: Any, name: str, value: Any) -> None:
         """Take note of a function if it keeps what it returns."""
-        if isinstance(value, _CACHING):
+        if cache_in(value) is not None:
             self._caches[id(owner), name] = Names(where, owner, (name,))
 
     def take(self, value: Any) -> None:

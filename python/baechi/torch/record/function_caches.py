@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from baechi.torch.base import _private_export
 from baechi.torch.base.nested import held_tensors, tensors_in
-from baechi.torch.record.code_names import caches_of
+from baechi.torch.record.code_names import Names, cache_in, caches_of, with_function
 
 
 def _with_values(cache: Any, refused: Callable[[str], None]) -> Callable[..., Any]:
@@ -32,9 +32,12 @@ def _with_values(cache: Any, refused: Callable[[str], None]) -> Callable[..., An
             found = cache.__wrapped__(*args, **kwargs)
             drew = not torch.equal(before, torch.get_rng_state())
             torch.set_rng_state(before)
-        without_values = any(map(_private_export.is_without_values, held_tensors(found)))
-        if drew or without_values:
-            what = "random numbers" if drew else "what it computes from weights"
+        tensors = list(held_tensors(found))
+        without_values = any(map(_private_export.is_without_values, tensors))
+        elsewhere = bool(tensors) and torch.get_default_device().type != "cpu"
+        if drew or without_values or elsewhere:
+            what = "what it makes on the default device" if elsewhere else "random numbers"
+            what = "what it computes from weights" if without_values else what
             refused(f"{cache.__qualname__} keeps {what} in a cache")
         with _private_export.no_tracing():
             return cache(*args, **kwargs)
@@ -53,13 +56,23 @@ def _by(cache: Any) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _replaced(model: nn.Module, by: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
     found = [(names, names.values()) for names in caches_of(model)]
-    for names, (cache,) in found:
-        names.put((by(cache),))
+    replaced: list[tuple[Names, tuple[Any, ...]]] = []
     try:
+        for names, (value,) in found:
+            names.put((with_function(value, _as(cache_in(value), by)),))
+            replaced.append((names, (value,)))
         yield
     finally:
-        for names, before in found:
+        for names, before in replaced:
             names.put(before)
+
+
+def _as(cache: Any, by: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """Return what stands for a function with a cache, which is asked about the cache, too."""
+    call: Any = by(cache)
+    call.cache_info, call.cache_clear = cache.cache_info, cache.cache_clear
+    call.cache_parameters = cache.cache_parameters
+    return cast("Callable[..., Any]", call)
 
 
 def filled_with_values(

@@ -385,7 +385,8 @@ class Interceptor(TorchFunctionMode):
 
     def scripted(self, script: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Hand the call of a function of TorchScript to run_function."""
-        return self._as_function(script.name, call, args, kwargs)
+        # By its bare name it could be taken for a function of PyTorch's.
+        return self._as_function(f"{script.name}.torchscript", call, args, kwargs)
 
     def transformed(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Hand the call of a function of `torch.func`, and all that it calls, to run_function."""

@@ -249,11 +249,11 @@ class Assigner:
         graph = self._graph_of(args, kwargs, tensors)
         if graph is not None:
             outputs = functools.partial(graph.run, tensors, self.sent)
-            return graph.exported.rebuild(self._sent_home(outputs, tensors, home))
+            return graph.exported.rebuild(self._sent_home(outputs, tensors, home, is_model=True))
         try:
             with _private_compile.eager():
                 whole = functools.partial(run, *args, **kwargs)
-                return self._sent_home(whole, (args, kwargs), home)
+                return self._sent_home(whole, (args, kwargs), home, is_model=True)
         finally:
             if self.graphs is not None:
                 self.graphs.ran_eagerly()
@@ -284,13 +284,21 @@ class Assigner:
             home = next((t.device for t in tensors_in((args, kwargs))), None)
             return self._sent_home(functools.partial(run, *args, **kwargs), (args, kwargs), home)
 
-    def _sent_home(self, run: Callable[[], Any], given: Any, home: torch.device | None) -> Any:
+    def _sent_home(
+        self,
+        run: Callable[[], Any],
+        given: Any,
+        home: torch.device | None,
+        *,
+        is_model: bool = False,
+    ) -> Any:
         """Run a call between what its caller did before and does next.
 
         Args:
             run: Runs it.
             given: Its arguments.
             home: Where its caller wants what it returns; None: where it is made.
+            is_model: It is the model as a whole.
 
         """
         sent = self.sent
@@ -300,7 +308,7 @@ class Assigner:
             out = run()
             sent.join(from_caller=False)
             self._keep_for_caller((given, out))  # caches among the arguments hold tensors, too
-            if home is not None and home.type == "cpu" and not self._told_of_outputs:
+            if is_model and home is not None and home.type == "cpu" and not self._told_of_outputs:
                 self._told_of_outputs = _told_of_outputs(out)
             out = sent.all_sent_home(out, home)
             return out

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from baechi.progress import warn
 from baechi.torch.base import _private_autograd, _private_compile
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import (
@@ -201,10 +201,9 @@ class EagerRunner(Interceptor):
         if _private_autograd.current_autograd_node() is not None:
             return  # what a backward calls was not looked for
         if not self.unplanned:
-            warnings.warn(
+            warn(
                 f"{type(self.model).__name__} ran {key!r}, which was not in the recorded step: it "
-                "follows its inputs. To plan it, give example inputs that lead there",
-                stacklevel=2,
+                "follows its inputs. To plan it, give example inputs that lead there"
             )
         self.unplanned.add(key)
 
