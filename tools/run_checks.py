@@ -36,7 +36,6 @@ TIDY_ARGUMENTS = [
 ]
 BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "5")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
-EVERY_STAGE = "--all" in sys.argv
 
 
 class Failed(Exception):
@@ -399,11 +398,11 @@ def install_framework(ctx: Context, module: str) -> None:
 
 
 def check_torch(ctx: Context) -> None:
-    """The tests on PyTorch's CPU build; of those for many models alike a third without --all."""
+    """The tests on PyTorch's CPU build; of those for many models alike a third, others each time."""
     install_framework(ctx, "torch")
     environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1"}
-    sample = [] if EVERY_STAGE else [f"--sample={head_of() or 'no commit'}"]
-    run_pytest(ctx, "tests/python/torch", "--durations=60", *sample, env=environment)
+    sample = f"--sample={head_of() or 'no commit'}"
+    run_pytest(ctx, "tests/python/torch", "--durations=60", sample, env=environment)
 
 
 def check_bank(ctx: Context) -> None:

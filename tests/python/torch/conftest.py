@@ -21,7 +21,7 @@ MANY = 100  # tests, for which it pays to import beforehand what most of them im
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare what `./do test` asks for, unless it runs every stage."""
+    """Declare what `./do test` asks for."""
     text = "of each test that is marked `repeats` run a third, which depends on this text"
     parser.addoption("--sample", metavar="TEXT", help=text)
 
