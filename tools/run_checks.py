@@ -398,7 +398,7 @@ def install_framework(ctx: Context, module: str) -> None:
 
 
 def check_torch(ctx: Context) -> None:
-    """The tests on PyTorch's CPU build; of those for many models alike a third, others each time."""
+    """The tests on PyTorch's CPU build; of those for many models alike a third, in turn."""
     install_framework(ctx, "torch")
     environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1"}
     sample = f"--sample={head_of() or 'no commit'}"
