@@ -105,7 +105,13 @@ KEPT: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    of_methods = Tabled.scaled, Tabled.norm, Tabled.static, Tabled.of_class, Tabled.four.fget
+    of_methods = (
+        Tabled.scaled,
+        Tabled.norm,
+        Tabled.static,
+        Tabled.of_class,
+        vars(Tabled)["four"].fget,
+    )
     for cache in (table, unnamed_device, drawn, *of_methods):
         cache.cache_clear()
 
@@ -130,6 +136,8 @@ def test_what_only_has_shapes_is_not_kept(what: str, meta: bool) -> None:
     if meta:
         with torch.device("meta"):
             baechi.torch.capture(Tabled(KEPT[what]), torch.empty(2, 4, device="meta"))
+        assert table.cache_info().currsize == 0
+        assert Tabled.scaled.cache_info().currsize == 0
     else:
         baechi.torch.capture(model, X, abstract=True)
     assert model(X).sum().isfinite()

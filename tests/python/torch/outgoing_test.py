@@ -79,3 +79,27 @@ def test_what_has_left_is_let_go_of_while_the_next_one_leaves() -> None:
     last.may_leave.set()
     assert outgoing.rest() == []
     assert outgoing.held == 0
+
+
+class Lost(Work):
+    """A message that does not leave: its receiver has gone."""
+
+    def wait(self) -> None:
+        self.was_waited_for.set()
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_a_message_that_is_lost_is_left_for_whoever_takes_the_rest() -> None:
+    outgoing = Outgoing(is_direct=False)
+    lost = Lost()
+    before, first = sent(1 << 19)
+    behind, last = sent(1 << 19)
+    for message in (first, Sent(lost, torch.zeros(1 << 10, dtype=torch.uint8), NOTHING), last):
+        outgoing.add(message)
+    del message
+    assert all(work.was_waited_for.wait(60) for work in (before, lost, behind))
+    left = outgoing.rest()
+    assert [each.work for each in left] == [lost]
+    assert outgoing.held == 0
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        left[0].work.wait()
