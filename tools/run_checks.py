@@ -34,7 +34,7 @@ TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "150"))
 TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
 ]
-BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "5")
+BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
 
