@@ -32,8 +32,9 @@ def doubled(x: Any) -> Any:
     return x * 2.0
 
 
-def test_the_stages_are_all_that_is_public() -> None:
-    assert baechi.tensorflow.__all__ == ["capture", "measure", "place", "plan"]
+def test_the_stages_and_their_error_are_all_that_is_public() -> None:
+    assert baechi.tensorflow.__all__ == ["NotAsPlanned", "capture", "measure", "place", "plan"]
+    assert baechi.tensorflow.NotAsPlanned.__module__ == "baechi.tensorflow"
     for name in ("assign", "capture_model", "trace", "Placed", "profile_of_runs"):
         assert not hasattr(baechi.tensorflow, name)
 
