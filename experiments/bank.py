@@ -165,10 +165,12 @@ def run_all(
     """Run the models, several at a time, and begin none after the minutes."""
     deadline = time.monotonic() + 60 * (1e9 if chosen.minutes is None else chosen.minutes)
 
+    module = "bank_accelerator" if chosen.accelerator else "bank_row"
+
     def run(name: str) -> Row | None:
         if time.monotonic() > deadline:
             return None
-        return run_row(name, chosen.seed, *(["bank_accelerator"] if chosen.accelerator else []))
+        return run_row(name, chosen.seed, module)
 
     rows = []
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:

@@ -168,7 +168,9 @@ def test_rows_of_other_models_stay_in_the_page(
 ) -> None:
     monkeypatch.setattr(bank_packages, "install", lambda: "")
     outcome = {"views": "ok", "memory-list": "PEAK"}
-    monkeypatch.setattr(bank, "run_row", lambda name, _: ended(name, ("one device", outcome[name])))
+    monkeypatch.setattr(
+        bank, "run_row", lambda name, *_: ended(name, ("one device", outcome[name]))
+    )
     assert bank.main(["views", "--output", str(tmp_path)]) == 0
     assert bank.main(["memory-list", "--output", str(tmp_path)]) == 1
     assert "1 failed" in capsys.readouterr().out
@@ -179,7 +181,7 @@ def test_rows_of_other_models_stay_in_the_page(
     assert "1 PEAK" in text
     before = (tmp_path / "bank.json").read_bytes()
     sample = ["--sample", "word", "--minutes", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr(bank, "run_row", lambda name, _: ended(name, ("planned", "ok")))
+    monkeypatch.setattr(bank, "run_row", lambda name, *_: ended(name, ("planned", "ok")))
     assert bank.main(sample) == 0
     assert "2 passed, 0 failed, 0 skipped of 2 models" in capsys.readouterr().out
     assert (tmp_path / "bank.json").read_bytes() == before

@@ -177,13 +177,6 @@ class LogicalDevice:
         """Its stream, when that is not the one the caller uses anyway."""
         return self._own
 
-    @property
-    def is_current(self) -> bool:
-        """Whether what runs now runs here, and on its stream, where it is not told otherwise."""
-        if self._own is not None:
-            return False
-        return self._number is None or _private.current_device() == self._number
-
     def computing(self) -> Any:
         """Return a context in which it is the current device, and its stream the current one."""
         if self._own is not None:

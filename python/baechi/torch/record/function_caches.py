@@ -35,9 +35,12 @@ def _with_values(cache: Any, refused: Callable[[str], None]) -> Callable[..., An
         tensors = list(held_tensors(found))
         without_values = any(map(_private_export.is_without_values, tensors))
         elsewhere = bool(tensors) and torch.get_default_device().type != "cpu"
-        if drew or without_values or elsewhere:
-            what = "what it makes on the default device" if elsewhere else "random numbers"
-            what = "what it computes from weights" if without_values else what
+        reasons = {
+            "what it computes from weights": without_values,
+            "what it makes on the default device": elsewhere,
+            "random numbers": drew,
+        }
+        for what in (what for what, is_so in reasons.items() if is_so):
             refused(f"{cache.__qualname__} keeps {what} in a cache")
         with _private_export.no_tracing():
             return cache(*args, **kwargs)

@@ -42,7 +42,7 @@ from baechi.torch.base.second_runs import SecondRuns
 from baechi.torch.record.interception import Interceptor, as_compiled
 from baechi.torch.record.recorded_step import Capture, repeated_ops
 from baechi.torch.record.scopes import Scope
-from baechi.torch.run.placed_runs import PlacedRuns
+from baechi.torch.run.placed_runs import PlacedRuns, on_device
 from baechi.torch.run.planned_pieces import (
     called_units,
     keeping_units,
@@ -291,10 +291,7 @@ class EagerRunner(Interceptor):
     def _computed(
         self, call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice | None
     ) -> Any:
-        if device is None or device.is_current:
-            return call(*args, **kwargs)
-        with device.computing():
-            return call(*args, **kwargs)
+        return call(*args, **kwargs) if device is None else on_device(call, args, kwargs, device)
 
     def _copied_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         self._sent.wait_for([tensor])  # the copy is the caller's, on its own stream
