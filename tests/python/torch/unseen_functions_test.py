@@ -50,6 +50,27 @@ def test_functions_of_torchscript_run_where_they_are_planned() -> None:
     trains_the_same(Scripted().double(), torch.randn(8, 16).double(), seeds=range(6))
 
 
+class Converting(nn.Module):
+    """Makes numbers of another type with `type`, which only tells a tensor's type without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.arange(16, device=x.device).float()
+        for part in self.parts:
+            table = table.sin()
+            x = part(x * table.type(x.dtype)).type(x.dtype) + table.type(dtype=torch.float64)
+            assert x.type().endswith("DoubleTensor")
+        return x
+
+
+def test_conversions_with_type_run_where_they_are_planned() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Converting().double(), torch.randn(8, 16).double(), seeds=range(6))
+
+
 SEEN: list[bool] = []  # whether a kernel started on its argument's device
 
 

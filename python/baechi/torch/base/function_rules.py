@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -159,6 +159,14 @@ def with_near_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if position < len(given) and isinstance(given[position], torch.Tensor):
             given[position] = given[position].to(given[0].device)
     return tuple(given)
+
+
+def only_looks(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function only looks at a tensor; `x.type(dtype)` computes another one."""
+    if name != CONVERSION:
+        return name in OBSERVERS
+    wanted = kwargs.get("dtype", args[1] if len(args) > 1 else None)
+    return not isinstance(wanted, torch.dtype) or wanted == args[0].dtype
 
 
 def asked_device(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

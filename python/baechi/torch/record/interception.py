@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch.base import _private, _private_autograd, _private_compile
-from baechi.torch.base.function_rules import OBSERVERS, VIEWS
+from baechi.torch.base.function_rules import VIEWS, only_looks
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
@@ -421,7 +421,7 @@ class Interceptor(TorchFunctionMode):
         state = self._state
         scope = state.scope
         name = getattr(func, "__name__", "")
-        if scope is None or state.paused or name in OBSERVERS:
+        if scope is None or state.paused or only_looks(name, args, kwargs or {}):
             if name == "register_hook" and scope is not None and len(args) == 2:
                 args = (args[0], self.hooked(*args))
             found = func(*args, **(kwargs or {}))

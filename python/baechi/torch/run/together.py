@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.function_rules import DIFFERENTIATES, OBSERVERS, STAY, changes_argument
+from baechi.torch.base.function_rules import DIFFERENTIATES, STAY, changes_argument, only_looks
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.run.sent_tensors import SentTensors
 
@@ -63,7 +63,7 @@ class Together(TorchFunctionMode):
         """Bring what a function reads."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in OBSERVERS or name in STAY:
+        if name in STAY or only_looks(name, args, kwargs):
             return func(*args, **kwargs)
         if name == DIFFERENTIATES:
             return func(*args, **with_gradients_at_outputs(self._sent, args, kwargs))
