@@ -67,9 +67,9 @@ class Accelerated(Subject):
         """Train on the accelerator, unplaced."""
         return self.trained(self.built().to(accelerator()), self._sent("accelerator"))
 
-    def devices(self, count: int) -> list[str]:
+    def devices(self, trial: Trial) -> list[str]:
         """Return the accelerator, as often as the trial has devices."""
-        return [str(accelerator())] * count
+        return [str(accelerator())] * trial.devices
 
     def _sent(self, where: str) -> list[Any]:
         device = accelerator() if where == "accelerator" else where

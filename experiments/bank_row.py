@@ -49,6 +49,7 @@ class Trial:
     method: str = "random"
     asynchronous: bool = False  # with poison and delays; else peaks are measured
     inputs_on: str = "cpu"
+    shared: bool = False  # all devices are logical ones of one accelerator
 
 
 TRIALS = (
@@ -59,6 +60,7 @@ TRIALS = (
     Trial("random, tier 2, ordered", 3, 2, "streams+order"),
     Trial("asynchronous, tier 1, plain", 3, 1, "plain", asynchronous=True),
     Trial("asynchronous, tier 1, streams", 4, 1, asynchronous=True, inputs_on="sim:0"),
+    Trial("asynchronous, tier 1, one accelerator", 3, 1, asynchronous=True, shared=True),
     Trial("asynchronous, tier 2, plain", 3, 2, "plain", asynchronous=True, inputs_on="sim:0"),
     Trial("asynchronous, tier 2, streams", 4, 2, asynchronous=True),
     Trial("asynchronous, tier 2, ordered", 3, 2, "streams+order", asynchronous=True),
@@ -97,9 +99,9 @@ class Subject:
         importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
         return self.trained(self.built(), self.batches)
 
-    def devices(self, count: int) -> list[str]:
-        """Name so many devices."""
-        return [f"sim:{i}" for i in range(count)]
+    def devices(self, trial: Trial) -> list[str]:
+        """Name the devices of a trial."""
+        return [f"sim:{0 if trial.shared else i}" for i in range(trial.devices)]
 
     def built(self) -> Any:
         """Return the model before its first step."""
@@ -184,7 +186,7 @@ class Subject:
             self.built(),
             batches[0],
             cluster=f"{trial.devices}x{capacity * 97 // 100}B",
-            devices=self.devices(trial.devices),
+            devices=self.devices(trial),
             loss=self.entry.loss,
             method=trial.method,
             optimizer="adamw",

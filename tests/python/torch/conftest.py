@@ -83,7 +83,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many tests were left out, which pytest-xdist does not."""
     if left_out := config.stash.get(_LEFT_OUT, 0):
-        terminalreporter.write_line(f"left out: {left_out} tests, which --all runs")
+        terminalreporter.write_line(f"left out: {left_out} tests, in turn with others")
 
 
 @pytest.fixture(autouse=True)
