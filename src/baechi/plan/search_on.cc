@@ -35,8 +35,11 @@ class SearchOn {
       run_for(seconds);
       if (best_.makespan < shortest.makespan) shortest = best_;
     };
-    for (double seconds = kShorter; seconds * kLonger <= request_.budget; seconds *= 10)
+    double seconds = kShorter;
+    while (seconds * kLonger <= request_.budget) {
       search(seconds);
+      seconds *= 10;
+    }
     search(request_.budget);
     best_ = std::move(shortest);
     return std::move(parts_);
