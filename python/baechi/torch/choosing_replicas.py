@@ -132,7 +132,9 @@ def _best(
             exported=exported,
         )
         try:
-            step = StepRequest(mine, micro_batches, loss, cut(targets, replicas)[0])
+            step = StepRequest(
+                mine, micro_batches, loss, cut(targets, replicas)[0], over_ranks=True
+            )
             planned = planned_step(step)
         except (DoesNotFit, InputError) as error:
             failed = failed or error

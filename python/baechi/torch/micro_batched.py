@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from baechi._core import Graph, InputError, Plan
-from baechi.pipeline import DoesNotFit, place_graph
+from baechi.pipeline import DoesNotFit
 from baechi.progress import stage
 from baechi.torch.asked import Request
 from baechi.torch.base.mini_batch import (
@@ -24,7 +24,8 @@ from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.base.request import check_loss
 from baechi.torch.cost.graph_generator import check_again, graph_of
 from baechi.torch.cost.profiler import estimate
-from baechi.torch.memory.fit import again_in
+from baechi.torch.memory.fit import again_in, given_within, planned_within
+from baechi.torch.memory.step_fit import StepMemory
 from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
@@ -55,10 +56,19 @@ def check_no_targets(targets: Any) -> None:
 class StepRequest:
     """What `place` is asked for with `micro_batches`."""
 
-    def __init__(self, asked: Request, micro_batches: Any, loss: Any, targets: Any) -> None:
+    def __init__(
+        self,
+        asked: Request,
+        micro_batches: Any,
+        loss: Any,
+        targets: Any,
+        *,
+        over_ranks: bool = False,
+    ) -> None:
         self.asked = asked
         self.targets = targets
         check_loss(loss, *(() if targets is None else ("targets",)))
+        self.over_ranks = over_ranks
         self.is_of_calls = micro_batches is None  # over ranks, where the caller has the loss
         if self.is_of_calls:
             check_no_targets(targets)
@@ -128,9 +138,12 @@ class PlannedStep(Planned):
     @property
     def step_plan(self) -> StepPlan:
         """What runs when, by the operators of a micro-batch."""
+        return self._step_plan_of(self.plan)
+
+    def _step_plan_of(self, plan: Plan) -> StepPlan:
         asked = self.step_request
         return StepPlan(
-            self.plan,
+            plan,
             self.micro_batches,
             asked.samples,
             asked.loss,
@@ -165,20 +178,31 @@ class PlannedStep(Planned):
         }
         graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
         search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
-        return self._with_peaks(self._placed(graph, search))
+        return self._placed(graph, search)
 
     def _placed(self, graph: Graph, search: dict[str, Any]) -> Plan:
         """Return a plan in which operators run again where that is asked for, or needed to fit."""
         recompute = self._asked.recompute
+        again = {**search, "recompute": recompute}
         if recompute == "all":
-            return place_graph(graph, self.cluster, **search, recompute=recompute)
+            return self._within(graph, again)
         try:
-            first = {**search, "suggest": False} if recompute == "auto" else search
-            return place_graph(graph, self.cluster, **first)
+            return self._within(
+                graph, {**search, "suggest": False} if recompute == "auto" else search
+            )
         except DoesNotFit:
             if recompute == "none":
                 raise
-            return place_graph(graph, self.cluster, **search, recompute=recompute)
+        return self._within(graph, again)
+
+    def _within(self, graph: Graph, search: dict[str, Any]) -> Plan:
+        """Return a plan that fits as it will run."""
+        plan, self.peaks = planned_within(graph, self.cluster, self._step_memory(), search)
+        self.gradients = "held"
+        return self._with_run_peaks(plan)
+
+    def _step_memory(self) -> StepMemory:
+        return StepMemory.of(self._memory, self._step_plan_of, self.step_request.over_ranks)
 
     def _given_plan(self, plan: Plan) -> Plan:
         made_with = "example inputs, the units and the micro_batches"
@@ -187,7 +211,11 @@ class PlannedStep(Planned):
         self._check_sizes(plan)
         if not plan.fits:
             raise InputError("the plan holds more on a device than its cluster has: see plan.peaks")
-        return self._with_peaks(plan)
+        if self.early is None:
+            self._trace()
+        self.peaks = given_within(plan, self._step_memory())
+        self.gradients = "held"
+        return plan
 
     def _check_sizes(self, plan: Plan) -> None:
         """Refuse a plan of micro-batches of another size, whose memory is another."""
@@ -202,10 +230,6 @@ class PlannedStep(Planned):
                     f"it and {sum(found):,} here; give the mini-batch and the micro_batches that "
                     "it was made with"
                 )
-
-    def _with_peaks(self, plan: Plan) -> Plan:
-        self.peaks, self.gradients = {2: plan.peaks}, "held"
-        return plan
 
     def check_graph(self) -> None:
         """Raise InputError unless there is a graph, without which no step can run."""

@@ -122,7 +122,7 @@ def planned_over_ranks(
     count = processes.count
     asked = replace(asked, devices=[processes.device] * count)
     with processes.agreeing("place this model") as facts:
-        step = StepRequest(asked, micro_batches, loss, targets)
+        step = StepRequest(asked, micro_batches, loss, targets, over_ranks=True)
         facts.update(_facts(asked, targets))
         facts["number of replicas"] = str(processes.replicas)
         _check_loss_of_replicas(loss, processes.replicas)
@@ -139,7 +139,7 @@ def planned_over_ranks(
         if found is None:
             plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
             count = None if micro_batches is None else plan.micro_batches
-            step = StepRequest(replace(asked, plan=plan), count, loss, targets)
+            step = StepRequest(replace(asked, plan=plan), count, loss, targets, over_ranks=True)
             found = planned_step(step)
         facts["plan"] = digest("".join(_texts_of(found.plan)))[:16]
     return step, found, making

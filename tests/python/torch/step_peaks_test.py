@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import baechi.torch
 import baechi.torch.sim as simulated
 import pytest
 import torch
@@ -16,6 +17,8 @@ from baechi.torch.run.begun_gradients import begin_with
 from baechi.torch.run.gradient_sums import GradientSums
 from torch_models import ALL, built
 from training_steps import loss_like
+
+import baechi
 
 
 def peaks_of(name: str, count: int, micro_batches: int, known: list[Any], **options: Any) -> Any:
@@ -56,7 +59,7 @@ def check_peaks(name: str, cases: Any) -> None:
         how = {"seed": seed, "recompute": recompute}
         foreseen, measured = peaks_of(name, count, micro_batches, known, **how)
         for mine, peak in zip(foreseen, measured, strict=True):
-            assert 0.97 * peak - 1024 <= mine <= 1.1 * peak + 2048, (how, foreseen, measured)
+            assert abs(mine - peak) <= 1024, (how, foreseen, measured)
 
 
 @pytest.mark.parametrize("name", ["unet", "gpt2"])
@@ -68,14 +71,47 @@ def test_on_one_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "cases"),
     [
-        ("unet", [(2, 4, 2, "none"), (4, 4, 4, "none"), (3, 2, 6, "all")]),
-        ("gpt2", [(2, 4, 2, "none"), (3, 2, 6, "all")]),
-        ("transformer", [(3, 8, 3, "none"), (4, 4, 4, "none"), (2, 4, 5, "all")]),
+        # A gradient that two devices want, parts of one that are views, a part on one device alone.
+        ("unet", [(3, 4, 13, "none"), (4, 2, 15, "none"), (4, 8, 16, "all")]),
+        # Views that are read elsewhere, and views of what is made again.
+        ("gpt2", [(3, 4, 13, "none"), (4, 4, 17, "none"), (4, 8, 16, "all")]),
+        ("transformer", [(4, 2, 15, "none"), (2, 8, 12, "all"), (4, 8, 16, "all")]),
     ],
 )
 def test_on_several_devices(name: str, cases: Any) -> None:
-    """What is sent takes memory at its target when the plan has it leave, gradients as well."""
+    """A peak is that of the order in which the host asks for the parts of a step."""
     check_peaks(name, cases)
+
+
+def test_a_plan_that_would_run_out_of_memory_is_refused() -> None:
+    """Though it fits by its own account, in which parts of a gradient are memory of their own."""
+    inputs = ALL["unet"].inputs(64)
+    model, how = built(ALL["unet"]), {"loss": loss_like, "optimizer": "sgd"}
+    with simulated.configured(devices=4, asynchronous=False, memory="1GiB"):
+        devices = [f"sim:{i}" for i in range(4)]
+        plan = baechi.torch.plan(
+            model,
+            inputs,
+            "4x1GiB",
+            devices=devices,
+            method="random",
+            seed=16,
+            bounds=False,
+            micro_batches=8,
+            recompute="all",
+            **how,
+        )
+        alone = dict(plan.peaks)
+        placed = baechi.torch.place(model, inputs, plan=plan, devices=devices, **how)
+        needs = placed.peaks
+        placed.restore()
+        low = {d for d, size in alone.items() if size < 0.97 * needs[d]}
+        assert low
+        room = {d: size if d in low else 1 << 30 for d, size in alone.items()}
+        small = plan.with_cluster(plan.cluster.with_capacities(room))
+        assert small.fits
+        with pytest.raises(baechi.DoesNotFit, match=f"in the order of the plan '{min(low)}' holds"):
+            baechi.torch.place(model, inputs, plan=small, devices=devices, **how)
 
 
 def test_sums_are_made_in_place_only_where_nobody_else_sees_it() -> None:

@@ -65,6 +65,11 @@ class Memory:
             self._again = {keys: self.record_again(keys)}  # of the last plan
         return self._again[keys]
 
+    @property
+    def order(self) -> str:
+        """Whose order runs: that of the plan or of the program."""
+        return "plan" if self.graph is not None and self.graph.mode == ORDER else "program"
+
     @functools.cached_property
     def unforeseen(self) -> Unforeseen:
         """What a plan leaves beside its peaks."""
@@ -214,6 +219,15 @@ def given_for_gradients(
     raise DoesNotFit(_run_order(memory, by_tier, over, "the plan that was given"))
 
 
+def given_within(plan: Plan, memory: Memory) -> dict[int, dict[str, int]]:
+    """Return the peaks of a plan that was made before, if it fits as it will run."""
+    by_tier = _peaks_of(memory, plan)
+    over = _over(memory, by_tier, plan.cluster)
+    if over:
+        raise DoesNotFit(_run_order(memory, by_tier, over, "the plan that was given"))
+    return _in_bytes(by_tier)
+
+
 def _warn_of_freed(why: str, safe: tuple[bool, bool], way: tuple[bool, bool]) -> None:
     """Say what a script has to let go of before each forward, where that is not planned for."""
     if safe[0] and not way[0]:
@@ -287,7 +301,7 @@ def _run_order(
         _highest(by_tier, worst),
         over[worst],
         most + left.of(most),
-        order="plan" if memory.graph is not None and memory.graph.mode == ORDER else "program",
+        order=memory.order,
         plan=which,
         left=f", with {left}" if left.share else "",
         room=left.of(_highest(by_tier, worst).bytes),

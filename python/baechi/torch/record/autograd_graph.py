@@ -17,6 +17,9 @@ import torch
 
 from baechi.torch.base import _private_autograd
 
+# Of products with weights, whose two gradients can be taken apart.
+PRODUCTS = frozenset(["AddmmBackward0", "MmBackward0", "ConvolutionBackward0"])
+
 
 @dataclass(frozen=True)
 class Gradient:
@@ -48,6 +51,7 @@ class AutogradNode:
     received: dict[int, int] = field(default_factory=dict)  # storage by slot
     gives: list[Gradient] = field(default_factory=list)
     behind: int | None = None  # of a view by attribute, which counts to its base: who ran last
+    is_product: bool = False  # with weights: its two gradients can be taken apart
 
     @property
     def order(self) -> int | None:
@@ -143,7 +147,10 @@ class NodeRecorder:
         leaf = self._place_of(variable) if inner and variable is not None else None
         leaf = None if weight is not None else leaf
         behind = self._behind(node) if variable is None else None
-        self._found[index] = AutogradNode(op, weight, leaf, self._backwards, behind=behind)
+        product = node.name() in PRODUCTS
+        self._found[index] = AutogradNode(
+            op, weight, leaf, self._backwards, behind=behind, is_product=product
+        )
         self._edges[index] = edges
 
         def done(given: Any, received: Any, index: int = index) -> None:

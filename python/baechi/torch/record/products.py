@@ -15,10 +15,10 @@ import torch
 
 from baechi.torch.base import _private_autograd
 from baechi.torch.base.nested import dense_in
+from baechi.torch.record.autograd_graph import PRODUCTS
 from baechi.torch.record.recorded_step import Halves, Op, Work
 
 CONVOLUTION = torch.ops.aten.convolution_backward.default
-PRODUCTS = frozenset(["AddmmBackward0", "MmBackward0", "ConvolutionBackward0"])
 _ACCUMULATION = "torch::autograd::AccumulateGrad"
 _MASK = 10  # the argument of CONVOLUTION that says which gradients are wanted
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.graph import GradientEdge
 
-from baechi.torch.record.products import PRODUCTS
+from baechi.torch.record.autograd_graph import PRODUCTS
 
 
 class Product(NamedTuple):
