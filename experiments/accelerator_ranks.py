@@ -103,7 +103,7 @@ def measured(name: str, found: Hardware) -> dict[str, Any]:
         "losses": losses,
         "step": step,
         "messages": placed.transfers,
-        "predicted": placed.plan.peaks[here],  # of this rank, where there are several
+        "predicted": placed.peaks[here],  # of this rank, where there are several
         "peak": found.peak(device) - before,
     }
 

@@ -140,7 +140,7 @@ def replicas(folder: Path) -> Any:
     def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
         if not isinstance(targets, FakeTensor):
             calls.append(1)
-            if calls[-1] and len(calls) == 1 + 2 * STEPS and distributed.get_rank() > 1:
+            if calls[-1] and len(calls) == 2 + 2 * STEPS and distributed.get_rank() > 1:
                 raise RuntimeError("no luck in a replica")
         return odd_loss(output, targets)
 
@@ -756,7 +756,7 @@ def failing(seed: int) -> dict[str, str]:
     def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
         if not isinstance(targets, FakeTensor):
             calls.append(1)
-            if len(calls) == 3:  # the first is recorded
+            if len(calls) == 4:  # the first two are recorded
                 raise RuntimeError("no luck in the loss")
         return odd_loss(output, targets)
 

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import baechi
+from models.bank import ENTRIES
 
 sim: Any = pytest.importorskip("baechi.torch.sim")
 
@@ -169,3 +170,25 @@ def test_the_layers_behind_a_slope_may_be_on_several_devices() -> None:
 def test_slopes_train_as_on_one_device(name: str) -> None:
     model, inputs = built(name)
     trains_the_same(model.double(), inputs.double(), tiers=(1,), seeds=(1,), homes=("cpu",))
+
+
+@pytest.mark.parametrize("seed", [9, 12, 16])
+def test_slopes_arrive_when_they_are_there_and_the_first_gradient_stays(seed: int) -> None:
+    """A slope goes to where it is wanted before the call that asks for it has ended.
+
+    That holds the gradient which it began with to its end.
+    """
+    entry = ENTRIES["hamiltonian"]
+    model = entry.build().double()
+    inputs = tuple(tensor.double() for tensor in entry.inputs(4, 1))
+    with sim.configured(devices=3, memory="1GiB"):
+        options = {"seed": seed, "tier": 1, "optimizer": "adamw", "gradients": "freed"}
+        placed = placed_at_random(model, inputs, simulated(3), loss=entry.loss, **options)
+
+        def loss(model: Any, inputs: Any) -> Any:
+            return entry.loss(model(*inputs))
+
+        measured = measured_peaks(placed.model, inputs, "adamw", 3, loss)
+        for peak, found in zip(placed.peaks.values(), measured, strict=True):
+            assert peak >= found - 512, (placed.peaks, measured)  # a sum of two slopes
+        placed.restore()

@@ -31,6 +31,7 @@ class InnerBackwards:
         self._seen = seen
         self._see = see  # the number in `seen` of a tensor, and who made it
         self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
+        self._first: list[TensorObject] = []  # those that the call begins with, and holds
         self._keys: dict[str, int] = {}  # how often each was made
 
     def run(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -49,16 +50,25 @@ class InnerBackwards:
             return slopes
         finally:
             self._continue_as(index)
+            for gradient in self._first:
+                gradient.until = max(op.end for op in self._runs.ops[index + 1 :])
+            self._first.clear()
 
     def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
         """Take note that a slope goes to where what it is by was made."""
-        writers = self._storages.tensors[self._storages.tensor_of(slope, None)].writers
+        tensor = self._storages.tensor_of(slope, None)
+        writers = self._storages.tensors[tensor].writers
         if base is None or not writers or self._runs.ops[writers[-1]].inner == base:
             return
         reader = self._op_for(index, base)
         number = self._see(slope, reader)
         if number is not None:
-            self._seen[number].reader = reader
+            seen = self._seen[number]
+            seen.reader = reader
+            seen.given.append(writers[-1])  # behind whom it is sent
+            for op in self._runs.ops[index + 1 :]:  # what a node was given there is the same copy
+                if op.inner == base:
+                    op.takes = [n for n in op.takes if self._seen[n].tensor != tensor]
             self._runs.ops[reader].takes.append(number)
 
     def _base_of(self, node: Any) -> int | None:
@@ -83,6 +93,8 @@ class InnerBackwards:
                 size = rounded(gradient.numel() * gradient.element_size())
                 self._handed.append(TensorObject(tensor, size, writers[-1:], reader=now))
                 self._seen.append(self._handed[-1])
+                if writers[-1] == index:
+                    self._first.append(self._handed[-1])
 
     def _op_for(self, index: int, base: int) -> int:
         """Return the operator for what is run of the backward of another."""
