@@ -13,6 +13,8 @@ import tensorflow as tf
 from keras.src.trainers import data_adapters
 from tensorflow.python.data.ops import dataset_ops
 
+from baechi._core import InputError
+
 _WITH_STATE = ("CacheDataset", "ShuffleAndRepeatDataset", "ShuffleDataset")
 
 
@@ -47,9 +49,16 @@ def fed_dataset(
     x: Any, y: Any = None, sample_weight: Any = None, *, batch_size: int | None, class_weight: Any
 ) -> Any:
     """Return the dataset of the batches that Keras' fit feeds to a training step."""
-    adapter = data_adapters.get_data_adapter(
-        x, y, sample_weight, batch_size=batch_size, class_weight=class_weight
-    )
+    try:
+        adapter = data_adapters.get_data_adapter(
+            x, y, sample_weight, batch_size=batch_size, class_weight=class_weight
+        )
+    except ValueError as error:  # which writes out all of x and y
+        given = ", ".join(type(part).__name__ for part in (x, y, sample_weight) if part is not None)
+        reason = " ".join(str(error).split())
+        if reason.startswith("Unrecognized data type"):
+            reason = "these are not arrays, tensors or datasets"
+        raise InputError(f"the batch ({given}) is none that fit takes: {reason}") from None
     return adapter.get_tf_dataset()
 
 

@@ -108,6 +108,11 @@ def capture(
 
 def _loaded(path: str | os.PathLike[str], signature: str) -> tuple[Any, Any]:
     """Load a SavedModel; return it and its signature."""
+    if os.fspath(path).endswith((".keras", ".h5")):
+        raise InputError(
+            f"target: {os.fspath(path)!r} is a model in a file: load it with "
+            "keras.models.load_model, compile it, and place the model"
+        )
     try:
         loaded = tf.saved_model.load(os.fspath(path))
     except OSError as error:

@@ -69,6 +69,12 @@ def measure(
             "kinds: expected what to call the kinds of devices, such as {'GPU': 'rtx3090'}, found "
             f"{described(kinds)}"
         )
+    known = sorted({device.device_type for device in tf.config.list_logical_devices()})
+    unknown = [name for name in kinds or () if name not in known]
+    if unknown:
+        raise InputError(
+            f"kinds: TensorFlow has no devices {unknown[0]!r} here, only {', '.join(known)}"
+        )
     versions.require_tested()
     if steps < 1 or warmup < 0:
         raise InputError(

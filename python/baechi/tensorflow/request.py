@@ -104,6 +104,15 @@ def check_kinds(graph: Graph, cluster: Cluster, profile: object) -> None:
 
 def check_target(target: Any) -> None:
     """Raise InputError unless `target` may be a training step."""
+    if isinstance(target, type):
+        raise InputError(
+            f"target: {target.__name__} is a class: give what it makes, e.g. "
+            f"model = {target.__name__}(...)"
+        )
+    if any(kind.__module__.startswith("torch.") for kind in type(target).__mro__):
+        raise InputError(
+            f"target: {type(target).__name__} is a module of PyTorch: baechi.torch.place places it"
+        )
     if callable(target) or isinstance(target, str | os.PathLike):
         return
     if hasattr(target, "as_graph_def") or hasattr(target, "graph_def"):

@@ -83,7 +83,7 @@ class Request:
                 "the other modes in that of the program"
             )
         check_recompute(self)
-        check_loss(self.loss)
+        check_loss(self.loss, takes_targets=self.in_steps)
         self.optimizer = optimizer_name(self.optimizer)
         if self.gradients not in GRADIENTS:
             raise InputError(f"gradients is one of {', '.join(GRADIENTS)}, not {self.gradients!r}")

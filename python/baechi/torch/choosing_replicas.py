@@ -88,8 +88,8 @@ def with_chosen_replicas(
     whole = cluster_of(asked.cluster)
     best: tuple[int, str, str, str] | None = None
     with processes.agreeing("choose the number of replicas") as facts:
-        given = asked.example_inputs if targets is None else (asked.example_inputs, targets)
-        samples = samples_in(given, "example_inputs", "batches of replicas")
+        parts = "batches of replicas"
+        samples = samples_in(asked.example_inputs, "example_inputs", targets, parts=parts)
         facts["samples of the example"] = str(samples)
         if processes.number == 0:
             best = _best(asked, whole, micro_batches, loss, targets, samples, processes)

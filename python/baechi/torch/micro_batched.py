@@ -85,8 +85,7 @@ class StepRequest:
         if not (self.is_of_calls or asked.model.training):
             raise InputError("micro_batches are steps of training: call model.train() first")
         example = asked.example_inputs
-        given = example if targets is None else (example, targets)
-        self.samples = 1 if self.is_of_calls else samples_in(given, "example_inputs")
+        self.samples = 1 if self.is_of_calls else samples_in(example, "example_inputs", targets)
         check_can_be_cut(targets, self.samples, "targets")
         if micro_batches != "auto":
             check_division(self.samples, micro_batches)

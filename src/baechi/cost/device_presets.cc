@@ -260,10 +260,14 @@ std::span<const DevicePreset> all_device_presets() { return kPresets; }
 
 const DevicePreset& device_preset(std::string_view name) {
   if (const DevicePreset* preset = find_preset(name)) return *preset;
+  throw InputError("unknown device '" + std::string(name) + "'; known: " + device_preset_names());
+}
+
+std::string device_preset_names() {
   std::string known;
   for (const DevicePreset& preset : kPresets)
     known += (known.empty() ? "" : ", ") + std::string(preset.name);
-  throw InputError("unknown device '" + std::string(name) + "'; known: " + known);
+  return known;
 }
 
 Time roofline_time(const DevicePreset& device, const Work& work) {

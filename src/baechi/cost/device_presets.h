@@ -51,6 +51,9 @@ std::span<const DevicePreset> all_device_presets();
 // Throws InputError listing the known names.
 const DevicePreset& device_preset(std::string_view name);
 
+// "rtx2080, rtx3090, ...": the names of all, for errors.
+std::string device_preset_names();
+
 // What an operator does to the hardware.
 struct Work {
   std::int64_t flops = 0;

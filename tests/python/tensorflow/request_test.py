@@ -136,3 +136,27 @@ def test_an_error_of_the_user_ends_at_the_users_call(call: Any, error: type[Exce
         call()
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert sum(file != __file__ for file in files) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "batch", "sentence"),
+    [
+        (keras.Sequential, (X, Y), "target: Sequential is a class: give what it makes"),
+        ("net.keras", (X, Y), "target: 'net.keras' is a model in a file: load it with keras"),
+        (compiled, (X, Y[:2]), r"the batch .* is none that fit takes: .*'x' sizes: 4 'y' sizes: 2"),
+        (
+            compiled,
+            (X, ["a"] * 4),
+            r"the batch \(ndarray, list\) is none that .*: these are not",
+        ),
+    ],
+)
+def test_what_no_step_can_be_made_of_is_named(target: Any, batch: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        baechi.tensorflow.capture(target() if target is compiled else target, *batch)
+
+
+def test_kinds_of_devices_that_are_not_here_are_refused() -> None:
+    captured = baechi.tensorflow.capture(compiled(), X, Y)
+    with pytest.raises(InputError, match="kinds: TensorFlow has no devices 'CPUS' here, only CPU"):
+        baechi.tensorflow.measure(captured, kinds={"CPUS": "gpu"})

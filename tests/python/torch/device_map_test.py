@@ -113,8 +113,12 @@ def test_what_does_not_fit_and_what_cannot_be_called_is_said() -> None:
         baechi.torch.device_map(model, {0: "4KiB"}, example_inputs=torch.randn(1, 64))
     with pytest.raises(baechi.InputError, match="give example_inputs"):
         baechi.torch.device_map(model, {0: "1GiB"})
-    with pytest.raises(baechi.InputError, match="'lots' is no amount of memory"):
+    with pytest.raises(baechi.InputError, match=r"max_memory\[0\]: 'lots' is no amount"):
         baechi.torch.device_map(model, {0: "lots"}, example_inputs=torch.randn(1, 64))
+    wrong: Any
+    for wrong, words in (({"gpu0": "1GiB"}, "'gpu0' is no device"), ("auto", "found str 'auto'")):
+        with pytest.raises(baechi.InputError, match=f"max_memory: .*{words}"):
+            baechi.torch.device_map(model, wrong, example_inputs=torch.randn(1, 64))
 
 
 def recorded(model: Any, units: Any) -> tuple[Any, Any]:

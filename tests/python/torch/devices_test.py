@@ -46,12 +46,20 @@ def test_memory_that_the_model_has_already_is_room_for_it(sim: ModuleType) -> No
     placed.restore()
 
 
+def test_auto_takes_devices_without_a_limit_as_very_large(sim: ModuleType) -> None:
+    sim.configure(devices=2)
+    placed = baechi.torch.place(wide(), torch.randn(4, 256), optimizer="sgd")
+    assert placed.plan is not None
+    assert [d.capacity for d in placed.plan.cluster.devices] == [1 << 50] * 2
+    placed.restore()
+
+
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
         ("sim:9", "'sim:9' is no device here: there are 4, sim:0 to sim:3"),
         ("cuda:0", "'cuda:0' is no device here: baechi.torch.sim takes the place"),
-        ("nonsense", "'nonsense' is no device here"),
+        ("nonsense", "'nonsense' is no device here: name one as PyTorch does; here are sim:0, "),
     ],
 )
 def test_a_device_that_is_not_there_is_named_with_the_reason(

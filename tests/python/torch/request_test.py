@@ -49,6 +49,15 @@ class Unrecorded(nn.Module):
         ({"optimizer": "Lion"}, "unknown optimizer 'Lion': one of none, sgd"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer LBFGS is unknown: name the one of"),
         ({"loss": nn.MSELoss()}, "MSELoss does not take .*target.*: give e.g. loss=lambda output"),
+        ({"loss": "mse"}, "loss: expected a function, found str 'mse': give e.g. torch.nn"),
+        (
+            {"loss": nn.functional.mse_loss, "micro_batches": 2},
+            "mse_loss does not take .*: give targets=, what the loss compares",
+        ),
+        (
+            {"loss": nn.functional.mse_loss, "micro_batches": 2, "targets": X[:1]},
+            r"targets is a tensor of shape \(1, 4\) and example_inputs has a first size of 2",
+        ),
         ({"gradients": "kept"}, "gradients is one of auto, held, freed, not 'kept'"),
         ({"costs": "guess"}, "expected .estimate., .measure. or a baechi.torch.Costs, found str"),
         ({"costs": 3}, "found int 3; baechi.torch.Costs.load.path. reads"),
@@ -92,6 +101,17 @@ def test_a_model_that_is_none_or_has_no_values_is_refused() -> None:
         baechi.torch.plan(Unrecorded, X, "2x8GiB")
     with pytest.raises(baechi.InputError, match=r"'layer\.weight' is on the meta device, so"):
         baechi.torch.place(Unrecorded().to("meta"), X, "2x8GiB", devices=["cpu"] * 2)
+
+
+def test_what_fails_in_the_loss_is_said_of_the_loss() -> None:
+    for loss in (lambda out: out.logits.sum(), lambda out: (out @ X).sum()):
+        with pytest.raises(baechi.InputError, match="loss: it failed with what Linear returns: "):
+            baechi.torch.plan(nn.Linear(4, 3), X, "2x8GiB", loss=loss)
+
+
+def test_a_model_in_data_parallel_is_refused() -> None:
+    with pytest.raises(baechi.InputError, match=r"place what it wraps, model\.module"):
+        baechi.torch.plan(nn.DataParallel(nn.Linear(4, 4)), X, "2x8GiB")
 
 
 def test_a_device_map_says_what_the_model_is_to_be_called_with() -> None:

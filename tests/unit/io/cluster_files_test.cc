@@ -53,6 +53,10 @@ TEST_CASE("cluster line: what is none is refused with the part at fault") {
       parse_cluster_line("4x8GiB+2x9Gig"),
       "cluster '2x9Gig': memory '9Gig' needs a unit: B, kB, MB, GB, TB, KiB, MiB, GiB "
       "or TiB");
+  CHECK_THROWS_WITH(parse_cluster_line("2xrtx9999"),
+                    doctest::Contains("'rtx9999' is no amount of memory, such as 24GiB; known"));
+  CHECK_THROWS_WITH(read_cluster({.cluster = "auto", .link = {}, .communication = {}}),
+                    doctest::Contains("name them, such as 2x24GiB"));
 }
 
 TEST_CASE("cluster: --link and --comm replace what the cluster says") {

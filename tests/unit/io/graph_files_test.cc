@@ -133,6 +133,11 @@ TEST_CASE("graph files: a file of another kind is called by its name") {
   CHECK_THROWS_WITH(parse(R"({"format": "baechi-cluster"})"),
                     "g.json: this is a cluster, expected a graph");
   CHECK_THROWS_WITH(parse(" \n"), "g.json: the file is empty");
+  CHECK_THROWS_WITH(parse("PK\x03\x04weights"),
+                    doctest::Contains("torch.save and Keras write: load"));
+  CHECK_THROWS_WITH(parse("\x80\x02}q"),
+                    doctest::Contains("this is a Python pickle: load the model"));
+  CHECK_THROWS_WITH(parse("\x89HDF\r\n"), doctest::Contains("an HDF5 file, as Keras writes: load"));
   for (const GraphFormat& format : graph_formats()) {  // whoever is lost is told of each
     CAPTURE(format.name);
     CHECK_THROWS_WITH_AS(parse("words"), doctest::Contains(std::string(format.name).c_str()),

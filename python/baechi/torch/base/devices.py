@@ -15,6 +15,7 @@ from baechi.torch.base import _private
 
 _WITHOUT_ACCELERATOR = ("cpu", "meta")
 _META = torch.device("meta")
+_ENDLESS = 1 << 50  # bytes of a device that has no limit, as simulated ones may have none
 
 
 def accelerators() -> list[torch.device]:
@@ -34,9 +35,11 @@ def usable(device: str | torch.device) -> torch.device:
     """
     try:
         found = torch.device(device)
-    except RuntimeError as error:
-        line = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{str(device)!r} is no device here: {line}") from None
+    except RuntimeError:
+        there = ", ".join(map(str, [*accelerators(), torch.device("cpu")]))
+        raise InputError(
+            f"{str(device)!r} is no device here: name one as PyTorch does; here are {there}"
+        ) from None
     if found.type in _WITHOUT_ACCELERATOR:
         return torch.device(found.type)
     reason = _missing(found)
@@ -107,6 +110,7 @@ def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
     module = torch.get_device_module(device)
     module.empty_cache()
     free, _ = module.mem_get_info(device)
+    free = min(free, _ENDLESS)
     mine = {
         _private.storage_address(t): t.untyped_storage().nbytes()
         for t in held

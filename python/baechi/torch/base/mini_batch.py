@@ -14,17 +14,18 @@ from baechi._core import InputError
 from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, tensors_in
 
 
-def samples_in(batch: Any, what: str, parts: str = "micro-batches") -> int:
+def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micro-batches") -> int:
     """Return how many samples a mini-batch has: the first size of every tensor in it.
 
     Args:
         batch: Nested tensors; those without dimensions go to every micro-batch as they are.
         what: The argument, for errors.
+        targets: More of it, which errors call `targets`.
         parts: What it is cut into, for errors.
 
     """
     first: tuple[str, int] | None = None
-    for name, tensor in _named(batch, what):
+    for name, tensor in (*_named(batch, what), *_named(targets, "targets")):
         if tensor.requires_grad:
             raise InputError(
                 f"{name} requires a gradient, which a step of {parts} does not compute: detach() it"

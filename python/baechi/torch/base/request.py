@@ -19,10 +19,15 @@ def check_model(model: Any) -> None:
     """Raise InputError unless `model` is a module."""
     if not isinstance(model, nn.Module):
         name = getattr(model, "__name__", "")
-        what = f"the class {name}" if isinstance(model, type) else f"a {type(model).__name__}"
+        what = f"the class {name}" if isinstance(model, type) else f"of type {type(model).__name__}"
         raise InputError(
             f"the model is {what}, not a torch.nn.Module: give the module, e.g. Model() where "
             "Model is its class"
+        )
+    if isinstance(model, nn.DataParallel):
+        raise InputError(
+            "the model is wrapped in DataParallel, which copies it to every device: place what it "
+            "wraps, model.module"
         )
     if isinstance(model, torch.jit.RecursiveScriptModule):
         raise InputError(
@@ -39,10 +44,18 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_loss(loss: Any, *more: str) -> None:
-    """Raise InputError unless `loss` can be called with what a model returns, and `more`."""
+def check_loss(loss: Any, *more: str, takes_targets: bool = False) -> None:
+    """Raise InputError unless `loss` can be called with what a model returns, and `more`.
+
+    `takes_targets` says that there is an argument `targets=`, which may be what is missing.
+    """
     if loss is None:
         return
+    if not callable(loss):
+        raise InputError(
+            f"loss: expected a function, found {described(loss)}: give e.g. "
+            "torch.nn.functional.cross_entropy"
+        )
     if isinstance(loss, type):
         raise InputError(
             f"loss is the class {loss.__name__}: give a function, e.g. loss=lambda output: "
@@ -56,10 +69,15 @@ def check_loss(loss: Any, *more: str) -> None:
     except TypeError as error:
         name = getattr(loss, "__name__", type(loss).__name__)
         beside = " and ".join(more) or "nothing else"
+        way = (
+            f"give e.g. loss=lambda {', '.join(('output', *more))}: "
+            f"loss_function(output, {more[0] if more else 'target'})"
+        )
+        if takes_targets and not more:
+            way = "give targets=, what the loss compares the whole mini-batch with"
         raise InputError(
             f"loss is called with what the model returns and {beside}, which {name} does not take "
-            f"({error}): give e.g. loss=lambda {', '.join(('output', *more))}: "
-            f"loss_function(output, {more[0] if more else 'target'})"
+            f"({error}): {way}"
         ) from None
 
 

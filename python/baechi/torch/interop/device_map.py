@@ -19,7 +19,7 @@ from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
 from baechi.brief_errors import briefly
-from baechi.pipeline import DoesNotFit, place_graph
+from baechi.pipeline import DoesNotFit, described, place_graph
 from baechi.torch.base.devices import detected_cluster
 from baechi.torch.base.request import check_called_with, check_model
 from baechi.torch.cost.graph_generator import ModelGraph, graph_of
@@ -39,13 +39,15 @@ _ORDER = "program"  # hooks run the model's own code, which comes to its modules
 _NAMED = 5  # modules that a warning names
 
 
-def bytes_of(size: int | str) -> int:
-    """Return bytes from a number or a text as accelerate writes it: "10GiB", "500MB"."""
+def bytes_of(size: int | str, device: int | str) -> int:
+    """Return the bytes of `device`: a number, or a text as accelerate writes it, as "10GiB"."""
     if isinstance(size, int):
         return size
-    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]+)\s*", size)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]+)\s*", str(size))
     if match is None or match.group(2).upper() not in _UNITS:
-        raise InputError(f"{size!r} is no amount of memory; write e.g. '10GiB'")
+        raise InputError(
+            f"max_memory[{device!r}]: {size!r} is no amount of memory; write e.g. '10GiB'"
+        )
     return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
 
 
@@ -54,13 +56,32 @@ def _cluster_of(max_memory: Mapping[int | str, int | str] | None) -> tuple[Clust
     if max_memory is None:
         cluster, devices = detected_cluster()
         return cluster, list(range(len(devices)))
-    keys = [key for key in max_memory if key != _DISK and bytes_of(max_memory[key]) > 0]
+    if not isinstance(max_memory, Mapping):
+        raise InputError(
+            f"max_memory: expected bytes by device, such as {{0: '10GiB', 'cpu': '30GiB'}}, found "
+            f"{described(max_memory)}"
+        )
+    for key in max_memory:
+        if not (isinstance(key, int) or key == _DISK or _is_device(key)):
+            raise InputError(
+                f"max_memory: {key!r} is no device: accelerate calls them 0, 1, ..., 'cpu' and "
+                "'disk'"
+            )
+    keys = [key for key in max_memory if key != _DISK and bytes_of(max_memory[key], key) > 0]
     if not keys:
         raise InputError(
             "max_memory gives no device any memory: name some, e.g. {0: '10GiB', 'cpu': '30GiB'}"
         )
-    parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{bytes_of(max_memory[k])}B" for k in keys]
+    parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{bytes_of(max_memory[k], k)}B" for k in keys]
     return Cluster("+".join(parts)), keys
+
+
+def _is_device(name: str) -> bool:
+    try:
+        torch.device(name)
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 def _meeting_points(captured: Capture) -> list[list[str]]:
@@ -147,7 +168,7 @@ def device_map(
     try:
         plan = place_graph(graph.graph, cluster, budget=budget, bounds=False, order=_ORDER)
     except DoesNotFit as reason:
-        room = bytes_of((max_memory or {}).get(_DISK, _ENDLESS))
+        room = bytes_of((max_memory or {}).get(_DISK, _ENDLESS), _DISK)
         plan = _with_disk(graph, costs, cluster, room, budget, reason)
         keys = [*keys, _DISK]
     names = [device.name for device in plan.cluster.devices]

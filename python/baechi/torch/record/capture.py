@@ -135,7 +135,7 @@ def _captured(
     again: Collection[str] = (),
 ) -> Capture:
     if not isinstance(model, nn.Module):
-        raise InputError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+        raise InputError(f"the model is of type {type(model).__name__}, not a torch.nn.Module")
     model = _private_compile.uncompiled(model)
     check_version()
     check_dense(model, example_inputs)
@@ -250,6 +250,7 @@ def record_step(
                 recorder.finished()
                 return
             scope = Scope(LOSS, LOSS)
+            recorder.in_loss = True
             value = recorder.session(scope, loss, (outputs,), {})
         _check_is_loss(value)
         recorder.number_end()

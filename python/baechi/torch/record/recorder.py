@@ -139,6 +139,7 @@ class Recorder(Interceptor):
         self._kept_of: dict[tuple[int, int], int] = {}  # how many, by operator and storage
         self._inner = InnerBackwards(self._runs, self._storages, self.seen, self._see)
         self._forwarded = False
+        self.in_loss = False  # the forward has returned, and the loss is computed
         self.second: SecondRuns | None = None
 
     def repeat(self, keys: Collection[str]) -> None:
@@ -281,6 +282,8 @@ class Recorder(Interceptor):
         what = refusals.cause_of(error)
         if self._forwarded:
             return f"{name} cannot be recorded: its backward failed: {what}"
+        if self.in_loss:
+            return f"loss: it failed with what {name} returns: {what}"
         after = f"after {self.ops[-1].key!r}" if self.ops else "before its first operator"
         if self._failed is not None:
             after = f"in {self._failed!r}"

@@ -80,7 +80,10 @@ class Settings:
             delay_seed=self.seed,
         )
         for device, limit in enumerate(self._limits()):
-            result.capacity[device] = UNLIMITED if limit is None else byte_count(limit)
+            try:
+                result.capacity[device] = UNLIMITED if limit is None else byte_count(limit)
+            except ValueError as error:
+                raise ValueError(f"memory: {error}") from None
         for source in range(MAX_DEVICES + 1):
             for target in range(MAX_DEVICES + 1):
                 link = self.link if source != target else Link()
@@ -113,7 +116,7 @@ def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> N
 
 def byte_count(quantity: float | str) -> int:
     """Return a number of bytes; ``"1.5GiB"`` and ``"6GB"`` are understood."""
-    return _quantity(quantity, _BYTES, "bytes, e.g. '2GiB'")
+    return _quantity(quantity, _BYTES, "bytes with their unit, e.g. '2GiB'")
 
 
 def nanoseconds(duration: float | str) -> int:

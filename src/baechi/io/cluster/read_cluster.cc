@@ -57,6 +57,8 @@ std::size_t read_count(std::string_view text, std::string_view part) {
   return count;
 }
 
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 struct DeviceGroup {  // one part of a one-liner
   std::size_t count = 0;
   Device device;  // without a name
@@ -72,8 +74,14 @@ DeviceGroup parse_group(std::string_view part) {
       throw_bad_part(part, "the device kind before ':' must be of letters, digits and _-./");
   }
   const bool has_speed = rest.find('@') != rest.npos;
+  const std::string_view memory = trim(take_until(rest, '@'));
+  if (!memory.empty() && is_letter(memory.front()))
+    throw_bad_part(part, "'" + printable(memory, 60) +
+                             "' is no amount of memory, such as 24GiB; known devices, which stand "
+                             "without amounts and speeds beside them, are " +
+                             device_preset_names());
   try {
-    group.device.capacity = parse_bytes(trim(take_until(rest, '@')));
+    group.device.capacity = parse_bytes(memory);
     if (has_speed) group.device.speed = parse_speed(trim(rest));
   } catch (const InputError& error) {
     throw_bad_part(part, error.what());
@@ -96,6 +104,10 @@ ClusterSpec read_named_or_line(const std::string& text) {
   } catch (const InputError& error) {
     if (text.find('/') != text.npos || text.ends_with(".json"))
       throw InputError(text, "cannot open: no such file");
+    if (text == "auto")
+      throw_bad_part(text,
+                     "only baechi.torch and baechi.tensorflow look for the devices that are "
+                     "here: name them, such as 2x24GiB");
     throw;
   }
 }

@@ -104,6 +104,20 @@ void refuse_saved_model(std::string_view text, const std::string& place) {
         "graph to place");
 }
 
+// Models in files that hold no graph which could be read here; each is placed in Python.
+void refuse_model_file(std::string_view text, const std::string& place) {
+  const std::string in_python =
+      ": load the model in Python, and baechi.torch.place or "
+      "baechi.tensorflow.place places it";
+  if (text.starts_with("PK\x03\x04"))
+    throw InputError(place, "this is a zip archive, as torch.save and Keras write" + in_python +
+                                " (baechi.torch.load_pt2 reads what torch.export.save wrote)");
+  if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5)
+    throw InputError(place, "this is a Python pickle" + in_python);
+  if (text.starts_with("\x89HDF"))
+    throw InputError(place, "this is an HDF5 file, as Keras writes" + in_python);
+}
+
 // Costs that would have no effect.
 void refuse_unread(const GraphFormat& format, const std::string& place, const ModelCosts& costs) {
   const auto refuse = [&](std::string_view option, const std::string& reason) {
@@ -139,6 +153,7 @@ const GraphFormat& detect_graph_format(std::string_view text, const std::string&
   refuse_saved_model(text, place);  // which looks like an ONNX model
   for (const GraphFormat& format : kFormats)
     if (format.by_bytes != nullptr && format.by_bytes(text)) return format;
+  refuse_model_file(text, place);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == text.npos) throw InputError(place, "the file is empty");
   if (!may_be_json(text, begin)) throw InputError(place, "not a graph: expected " + listed(true));
