@@ -64,6 +64,9 @@ class OpGraph {
   bool marks_steps() const { return marks_steps_; }
   // The mini-batch size the costs were made for, when they grow in proportion to it.
   std::optional<std::int64_t> batch_size() const { return batch_size_; }
+  // What people should know that the model did not say and its reader assumed: a sentence each.
+  // They are of that reader's graph alone, not of one made from it, and are not written.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   std::size_t num_ops() const { return ops_.size(); }
   std::size_t num_tensors() const { return tensor_sizes_.size(); }
@@ -135,6 +138,7 @@ class OpGraph {
   std::string name_;
   MemoryMode memory_mode_ = MemoryMode::kDataflow;
   std::optional<std::int64_t> batch_size_;
+  std::vector<std::string> notes_;
   bool marks_steps_ = false;
 
   IdVector<OpId, Operator> ops_;

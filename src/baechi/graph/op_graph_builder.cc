@@ -119,6 +119,8 @@ void OpGraphBuilder::set_batch_size(std::int64_t size) {
   state_->graph.batch_size_ = size;
 }
 
+void OpGraphBuilder::add_note(std::string note) { state_->graph.notes_.push_back(std::move(note)); }
+
 void OpGraphBuilder::reserve(std::size_t ops, std::size_t edges) {
   state_->graph.ops_.reserve(ops);
   state_->graph.names_->op_by_name.reserve(ops);

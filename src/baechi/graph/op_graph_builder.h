@@ -39,6 +39,7 @@ class OpGraphBuilder {
   void set_name(std::string_view name);  // of the graph
   void set_memory_mode(MemoryMode mode);
   void set_batch_size(std::int64_t size);
+  void add_note(std::string note);
   void reserve(std::size_t ops, std::size_t edges);
 
   OpId add_operator(const OperatorSpec& spec);

@@ -255,6 +255,26 @@ class Bag(keras.Model):
         )
 
 
+def test_attention_whose_gradients_have_no_known_rank() -> None:
+    def translator() -> Any:
+        source = keras.Input((7,), dtype="int32", name="source")
+        target = keras.Input((5,), dtype="int32", name="target")
+        embedding = layers.Embedding(20, 8, mask_zero=True)
+        read, *state = layers.LSTM(8, return_sequences=True, return_state=True)(embedding(source))
+        said = layers.LSTM(8, return_sequences=True)(embedding(target), initial_state=state)
+        looked_at = layers.AdditiveAttention()([said, read])
+        scores = layers.Dense(20)(layers.Concatenate()([said, looked_at]))
+        model = keras.Model([source, target], scores)
+        model.compile(keras.optimizers.RMSprop(0.01), CROSSENTROPY, metrics=["accuracy"])
+        return model
+
+    tokens = RANDOM.integers(1, 20, (22, 12)).astype("int32")
+    texts = {"source": tokens[:, :7], "target": tokens[:, 7:]}
+    loops, rank = "loops are placed", "whose rank is unknown until the step runs"
+    with pytest.warns(UserWarning, match=loops), pytest.warns(UserWarning, match=rank):
+        trains_the_same(translator, lambda: (texts, tokens[:, 7:]), fit={"batch_size": 22})
+
+
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
 def test_ragged_and_sparse_sentences(kind: str) -> None:
     sentences = [[int(w) for w in RANDOM.integers(0, 9, 1 + i % 4)] for i in range(22)]

@@ -303,6 +303,39 @@ TEST_CASE("graph_def: a loop of Merge and Switch is one operator, and placed as 
   CHECK(graph_to_json(read(placed)) == graph_to_json(graph));
 }
 
+TEST_CASE("graph_def: an output of unknown rank counts as large as the largest input") {
+  const auto of_any_rank = [](std::string_view name, std::string_view op,
+                              const std::vector<std::string>& inputs) {
+    const std::string any = attribute("_output_shapes", field(1, field(7, number(3, 1))));
+    return node(name, op, inputs, attribute("T", type(1)) + any);
+  };
+  const std::string x = floats("x", "Placeholder", {}, {4, 6});
+  const std::string axes =
+      node("axes", "Const", {}, attribute("T", type(3)) + output_shapes({{2}}));
+  const OpGraph graph =
+      read(of_any_rank("like", "Relu", {"sum"}) + of_any_rank("sum", "Sum", {"x", "axes"}) + x +
+           axes + floats("y", "Reshape", {"like"}, {4}));
+  const auto bytes = [&](const char* name) {
+    return graph.size(output(graph, *graph.find(name), 0)).count();
+  };
+  CHECK(bytes("sum") == 4 * 6 * 4);
+  CHECK(bytes("like") == 4 * 6 * 4);
+  CHECK(bytes("y") == 4 * 4);
+  CHECK(graph.notes() ==
+        std::vector<std::string>{"'like' and 1 more have outputs whose rank is unknown until the "
+                                 "step runs: each counts as large as the largest input. Measured "
+                                 "costs have the true size"});
+  CHECK(profile_notes(graph, on("gpu=rtx2080")) == graph.notes());
+  CHECK(read(x + floats("y", "Relu", {"x"}, {4, 6})).notes().empty());
+  // Nothing tells the size of what is read from elsewhere, or of what feeds itself.
+  CHECK(complaint(of_any_rank("p", "Placeholder", {}) + floats("y", "Relu", {"p"}, {4})) ==
+        "m.pb: node 'p': an output has no known shape, not even a rank: say it where the output is "
+        "made, with tf.ensure_shape, or give measured costs");
+  CHECK(
+      complaint(of_any_rank("a", "Relu", {"b"}) + of_any_rank("b", "Relu", {"a"})).find("cycle") !=
+      std::string::npos);
+}
+
 TEST_CASE("graph_def: a SavedModel is told from an ONNX model, and says what to do") {
   const std::string meta_graph = field(1, field(5, "serve")) + field(2, looped());
   const std::string saved = number(1, 1) + field(2, meta_graph);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/union_find.h"
 #include "baechi/io/graph_def/graph_def_gradients.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr std::uint64_t kNodeField = 1;    // of GraphDef
 constexpr std::uint64_t kDeviceField = 4;  // of NodeDef
+constexpr std::int64_t kAsInput = -1;      // elements of an output that is assumed
 
 class GraphDefReader {
  public:
@@ -78,6 +80,9 @@ class GraphDefReader {
   Shape known(const GraphDefShape& shape) const;
   std::optional<Shape> measured_shape(const GraphDefNode& node, std::size_t port) const;
   void find_shapes(OpId op);
+  void assume_shapes();
+  bool assume_shapes(OpId op);
+  bool reads_elements(const Operator& op) const;
   Bytes output_size(const Operator& op, std::size_t port) const;
   Bytes variable_size(OpId op) const;
   void connect(OpId op);
@@ -93,6 +98,7 @@ class GraphDefReader {
   std::optional<std::int64_t> batch_;
   std::unordered_map<std::string_view, const OperatorProfile*> measured_;
   std::vector<std::string> unestimated_;  // kinds that only profiles have times for
+  std::vector<OpId> assumed_;             // an output has the size of an input
 };
 
 void GraphDefReader::read_nodes() {
@@ -146,6 +152,7 @@ void GraphDefReader::resolve_inputs() {
     for (const Input& input : operators_[op].inputs)
       if (!input.control) read_.insert({input.from, input.port});
   for (const OpId op : ops()) at_node(op, [&] { find_shapes(op); });
+  assume_shapes();
   variable_.assign(operators_.size(), Bytes(0));
   for (const OpId op : ops()) {
     const Operator& user = operators_[op];
@@ -160,7 +167,10 @@ void GraphDefReader::resolve_inputs() {
 }
 
 GraphDefSizes GraphDefReader::known(const GraphDefShape& shape) const {
-  if (shape.unknown_rank) throw InputError("an output has no known shape, not even a rank");
+  if (shape.unknown_rank)
+    throw InputError(
+        "an output has no known shape, not even a rank: say it where the output is made, with "
+        "tf.ensure_shape, or give measured costs");
   Shape sizes = shape.sizes;
   for (std::int64_t& size : sizes) {
     if (size >= 0) continue;
@@ -198,10 +208,53 @@ void GraphDefReader::find_shapes(OpId id) {
     if (!sizes.has_value() && shape.unknown_rank &&
         !read_.contains({id, static_cast<std::uint32_t>(port)}))
       sizes = Shape{0};  // nobody reads it
+    if (!sizes.has_value() && shape.unknown_rank && reads_elements(op)) {
+      if (assumed_.empty() || assumed_.back() != id) assumed_.push_back(id);
+      sizes = Shape{kAsInput};
+    }
     op.shapes.push_back(sizes.has_value() ? *std::move(sizes) : known(shape));
   }
   if (op.shapes.empty() && attributes.shape.has_value())
     op.shapes.push_back(known(*attributes.shape));
+}
+
+// The rank of an output can depend on values, as that of a gradient which is summed over whatever
+// was broadcast does. Then it has as many elements as the largest input, which is an upper bound
+// for sums and all that goes element by element.
+void GraphDefReader::assume_shapes() {
+  std::vector<OpId> open = assumed_;
+  while (std::erase_if(open, [&](OpId op) { return assume_shapes(op); }) > 0) {
+  }
+  for (const OpId op : open)  // it feeds itself, and build() names the cycle
+    std::ranges::replace(operators_[op].shapes, Shape{kAsInput}, Shape{0});
+  if (assumed_.empty()) return;
+  const std::string first = printable(in_quotes(operators_[assumed_.front()].node.name), 120);
+  const std::size_t more = assumed_.size() - 1;
+  builder_.add_note(
+      first +
+      (more == 0 ? " has an output" : " and " + std::to_string(more) + " more have outputs") +
+      " whose rank is unknown until the step runs: each counts as large as the largest input. "
+      "Measured costs have the true size");
+}
+
+bool GraphDefReader::reads_elements(const Operator& op) const {
+  return std::ranges::any_of(op.inputs, [&](const Input& input) {
+    return !input.control &&
+           element_bytes(output_type(operators_[input.from].node, input.port)) > 0;
+  });
+}
+
+bool GraphDefReader::assume_shapes(OpId id) {
+  Operator& op = operators_[id];
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    const Shape* const sizes = input_sizes(operators_, op, i);
+    if (sizes == nullptr) continue;
+    if (*sizes == Shape{kAsInput}) return false;
+    most = std::max(most, element_count(*sizes));
+  }
+  std::ranges::replace(op.shapes, Shape{kAsInput}, Shape{most});
+  return true;
 }
 
 Bytes GraphDefReader::output_size(const Operator& op, std::size_t port) const {

@@ -127,7 +127,7 @@ void add_loop_note(const OpGraph& graph, const ModelCosts& costs, std::vector<st
 }  // namespace
 
 std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs) {
-  std::vector<std::string> notes, measured;
+  std::vector<std::string> notes = graph.notes(), measured;
   add_loop_note(graph, costs, notes);
   if (costs.profiles.empty()) return notes;
   for (const ProfileSource& source : costs.profiles) {

@@ -55,8 +55,8 @@ std::vector<std::string> unestimated_kinds(const ModelCosts& costs);
 void check_coverage(const std::vector<std::string_view>& operators, const std::string& place,
                     const ModelCosts& costs);
 
-// What people should know about a graph with profiles: what these lack, and whose times are no
-// measurements. One sentence each, beginning with the file's name.
+// What people should know about a graph and its costs: what its reader assumed, what profiles lack,
+// and whose times are no measurements. One sentence each.
 std::vector<std::string> profile_notes(const OpGraph& graph, const ModelCosts& costs);
 
 }  // namespace baechi
