@@ -74,8 +74,7 @@ endfunction()
 # With BAECHI_UNITY, compiles a dozen files of a folder of src/baechi (with its rooms), of apps, of
 # python/bindings or of tests/unit as one: reading the standard headers once for all of them takes
 # half of a build's time away. Names in anonymous namespaces have to differ within a folder. The
-# stage `tidy` of `./do test` has the compiler read every file alone, so that a missing #include is
-# found.
+# stage `tidy` of `./do test` has the compiler read files alone, so that a missing #include is found.
 function(baechi_unite target)
   if(NOT BAECHI_UNITY)
     return()
