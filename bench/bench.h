@@ -60,6 +60,7 @@ void bench_place_layered();
 void bench_pipelines();
 void bench_refine();
 void bench_simulate();
+void bench_threads();
 void bench_verify();
 void bench_io();
 void bench_io_large();

@@ -39,6 +39,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"lp", bench_lp},
     Benchmark{"lp_large", bench_lp_large},
     Benchmark{"refine", bench_refine},
+    Benchmark{"threads", bench_threads},
 };
 
 std::vector<std::string> files;

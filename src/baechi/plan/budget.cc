@@ -49,7 +49,8 @@ RefineOptions Budget::refinement(double share) const {
           .threads = request_.threads,
           .order = request_.place.order,
           .brake = brake_.has_value() ? &*brake_ : nullptr,
-          .cancel = request_.place.cancel};
+          .cancel = request_.place.cancel,
+          .parallel_time = request_.parallel_time};
 }
 
 void Budget::start_clock() {

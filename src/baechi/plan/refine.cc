@@ -59,7 +59,10 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   };
 
   std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(options.work, costs.graph()));
-  parallel_for(streams.size(), options.threads, [&](std::size_t i) {
+  const auto for_all = [&](const auto& task) {
+    parallel_for(streams.size(), options.threads, task, options.parallel_time);
+  };
+  for_all([&](std::size_t i) {
     streams[i] = std::make_unique<LocalSearch>(
         costs, units, *first, options.seed * kMostStreams + i, options.order, options.images);
   });
@@ -71,8 +74,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   };
   const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(streams.size()));
   for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {
-    parallel_for(streams.size(), options.threads,
-                 [&](std::size_t i) { streams[i]->run(share, stop); });
+    for_all([&](std::size_t i) { streams[i]->run(share, stop); });
     if (options.on_better) options.on_better(best()->best_makespan());
     const PlacedGraph leader = best()->best();
     const auto limit = static_cast<double>(best()->best_makespan().count()) * kLag;

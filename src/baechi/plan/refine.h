@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "baechi/base/cancel.h"
+#include "baechi/base/parallel.h"
 #include "baechi/base/processor_time.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
@@ -30,6 +31,7 @@ struct RefineOptions {
   const Images* images = nullptr;  // of the graph, if it repeats
   // Told now and then of the best step so far, by the thread that calls refine().
   std::function<void(Time)> on_better = {};
+  ParallelTime* parallel_time = nullptr;  // what its threads take is added to it
 };
 
 struct Refined {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "baechi/base/parallel.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/place/placer.h"
@@ -23,6 +24,7 @@ struct RestartOptions {
   std::function<bool()> must_stop;  // asked from all threads
   // Given: where the first ones do not fit, or are longer by more than 3%, there are no more.
   std::optional<Time> to_beat = {};
+  ParallelTime* parallel_time = nullptr;  // what the threads take is added to it
 };
 
 struct Restarts {

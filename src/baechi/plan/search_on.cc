@@ -97,7 +97,8 @@ class SearchOn {
           restarts(RestartOptions{.work = budget_.replays(share),
                                   .place = request_.place,
                                   .threads = request_.threads,
-                                  .must_stop = [this] { return budget_.is_over(); }});
+                                  .must_stop = [this] { return budget_.is_over(); },
+                                  .parallel_time = request_.parallel_time});
       for (const Restarts::Found& plan : found.plans)
         if (!plan.step.has_value() || *plan.step < best_.makespan) offer(plan.placed, by);
       const auto all = static_cast<double>(std::max<std::int64_t>(budget_.replays(1), 1));
