@@ -256,27 +256,38 @@ class Portfolio {
   }
 
   // What the order of the file makes of a plan can be longer, and of a longer one shorter: some moves
-  // from the best few.
+  // from the best few. Each part of the search is followed as if there were no longer one.
   void search_as_given() {
+    if (searched_.empty()) return;
     constexpr std::size_t kStarts = 4;
     const Problem given{given_.costs, given_.units};
-    Attempt* const target = best();
-    if (target == nullptr) return;
+    Attempt& refined = *std::ranges::find(result_.attempts, nullptr, &Attempt::placer);
+    Attempt best;  // of all that the first part of the search could start from, then of the parts
+    for (const Attempt& other : result_.attempts)
+      if (&other != &refined && other.placed.has_value())
+        offer_placement(given, *other.placed, best);
     for (const SearchPart& part : searched_) {
       budget_.divide(part.seconds);
+      offer_placement(given, given_.to(part.best), best);
       std::vector<Attempt> starts;
+      if (best.placed.has_value()) starts.push_back(best);
       for (const PlacedGraph& placed : part.ends)
         if (Attempt start; offer_placement(given, given_.to(placed), start))
           starts.push_back(std::move(start));
       std::ranges::stable_sort(starts, {}, &Attempt::makespan);
+      // Most often one of them is the best one.
+      const auto same = [](const Attempt& a, const Attempt& b) { return a.placed == b.placed; };
+      starts.erase(std::unique(starts.begin(), starts.end(), same), starts.end());
       starts.resize(std::min(starts.size(), kStarts));
       for (const Attempt& start : starts) {
         const Refined found = refine(given_.costs, given_.units, *start.placed,
                                      budget_.refinement(Share::kAsGiven / kStarts));
         budget_.note_stop(found.stopped_early);
-        offer_placement(given, found.placed, *target);
+        offer_placement(given, found.placed, best);
       }
     }
+    if (best.placed.has_value() && offer_placement(given, *best.placed, refined))
+      refined.reason.clear();
   }
 
   Attempt* best() {

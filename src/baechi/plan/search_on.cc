@@ -34,6 +34,7 @@ class SearchOn {
       best_ = start;
       run_for(seconds);
       if (best_.makespan < shortest.makespan) shortest = best_;
+      parts_.back().best = *shortest.placed;
     };
     double seconds = kShorter;
     while (seconds * kLonger <= request_.budget) {
@@ -50,7 +51,7 @@ class SearchOn {
 
   void run_for(double seconds) {
     budget_.divide(seconds);
-    parts_.push_back({.seconds = seconds, .ends = {}});
+    parts_.push_back({.seconds = seconds});
     others_ = 1;
     parts_left_ = 1;
     plan_periods();

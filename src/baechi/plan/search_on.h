@@ -12,10 +12,11 @@
 
 namespace baechi {
 
-// A search with a part of the budget, and where its local searches ended.
+// A search with a part of the budget, where its local searches ended, and the best plan by then.
 struct SearchPart {
   double seconds = 0;
-  std::vector<PlacedGraph> ends;
+  std::vector<PlacedGraph> ends = {};
+  PlacedGraph best = {};
 };
 
 // Makes the placement that `best` has a better one if it can. The searches that 0.1, 1, 10, ...

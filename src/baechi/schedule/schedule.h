@@ -23,6 +23,8 @@ using DeviceOrder = IdVector<DeviceId, std::vector<OpId>>;
 struct PlacedGraph {
   Placement device;
   std::optional<DeviceOrder> order;
+
+  friend bool operator==(const PlacedGraph&, const PlacedGraph&) = default;
 };
 
 struct OpSlot {
