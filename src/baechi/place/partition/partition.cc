@@ -60,13 +60,14 @@ Parts deal_out(const CostModel& costs, const Hypergraph& graph,
     return graph.vertices[a].time > graph.vertices[b].time;
   });
   IdVector<DeviceId, std::int64_t> busy(costs.cluster().num_devices(), 0);
+  IdVector<DeviceId, bool> chosen(costs.cluster().num_devices());
+  for (const DeviceId device : devices) chosen[device] = true;
   Parts parts(graph.vertices.size(), devices.front());
   for (const VertexId vertex : order) {
     std::optional<std::pair<std::int64_t, DeviceId>> best;
     for (const DeviceId device : costs.cluster().devices()) {
       if (!rules.may_run(vertex, device)) continue;
-      const bool chosen = std::find(devices.begin(), devices.end(), device) != devices.end();
-      if (!chosen && best.has_value()) continue;
+      if (!chosen[device] && best.has_value()) continue;
       const std::pair candidate(
           busy[device] + graph.vertices[vertex].time[costs.class_of(device).index()], device);
       if (!best.has_value() || candidate < *best) best = candidate;
