@@ -21,13 +21,13 @@ R = TypeVar("R")
 PATIENCE = 1.0  # seconds that a stage may take without a word
 
 
-def _write(text: str) -> None:
-    """Write to stderr where there is one; what it makes of that is no concern of the caller."""
-    if sys.stderr is None:  # as in a process of Windows without a console
+def _write(text: str, stream: Any) -> None:
+    """Write to a stream if it is one; what it makes of that is no concern of the caller."""
+    if stream is None:  # stderr in a process of Windows without a console
         return
     with contextlib.suppress(Exception):  # a broken pipe, a closed file, letters it does not have
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        stream.write(text)
+        stream.flush()
 
 
 def _in_words(result: object) -> str:
@@ -43,6 +43,7 @@ class Progress:
     def __init__(self, patience: float) -> None:
         """Take over how many seconds pass without a word."""
         self._patience = patience
+        self._stream = sys.stderr  # as it is now: tracing keeps PyTorch's words off it meanwhile
         self._inside = False
         self._lock = threading.Lock()
 
@@ -59,7 +60,7 @@ class Progress:
             nonlocal said
             with self._lock:
                 if not ended:
-                    _write(f"baechi: {name} ...")
+                    _write(f"baechi: {name} ...", self._stream)
                     said = True
 
         timer = threading.Timer(self._patience, say)
@@ -78,11 +79,11 @@ class Progress:
             with self._lock:
                 ended = True
             if said:
-                _write(f" {time.monotonic() - start:.1f} s\n")
+                _write(f" {time.monotonic() - start:.1f} s\n", self._stream)
 
     def remark(self, text: str) -> None:
         """Say something on a line of its own."""
-        _write(f"baechi: {text}\n")
+        _write(f"baechi: {text}\n", self._stream)
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
@@ -141,7 +142,7 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
             result = function(*args, **kwargs)
         finally:
             _CURRENT.reset(token)
-        _write(f"{_in_words(result)}\n")
+        _write(f"{_in_words(result)}\n", sys.stderr)
         return result
 
     return run

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import time
@@ -57,6 +58,14 @@ def test_a_stage_is_told_while_it_runs(capsys: Capsys) -> None:
         said += capsys.readouterr().err
         assert said == "baechi: measuring ..."
     assert re.fullmatch(r" \d+\.\d s\n", capsys.readouterr().err)
+
+
+def test_a_stage_is_told_while_stderr_is_redirected(capsys: Capsys) -> None:
+    told, elsewhere = progress.Progress(0.0), io.StringIO()
+    with contextlib.redirect_stderr(elsewhere), told.stage("tracing"):  # as tracing does
+        told.remark("compiling")
+    assert elsewhere.getvalue() == ""
+    assert re.match(r"baechi: tracing \.\.\.baechi: compiling\n \d", capsys.readouterr().err)
 
 
 def test_a_short_stage_is_not_told(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:

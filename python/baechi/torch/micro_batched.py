@@ -151,8 +151,12 @@ class PlannedStep(Planned):
             asked.is_of_calls,
         )
 
-    @stage("planning")
     def _find_plan(self) -> Plan:
+        many = self.micro_batches
+        name = f"planning {many} micro-batch{'es' if many > 1 else ''}"
+        return stage(name)(self._search)()
+
+    def _search(self) -> Plan:
         asked = self._asked
         costs = costs_of(
             asked.model,

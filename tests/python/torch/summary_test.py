@@ -97,6 +97,28 @@ def test_place_tells_of_its_stages_and_of_the_result(
     assert capsys.readouterr().err == ""
 
 
+def test_planning_is_told_with_the_number_of_micro_batches(
+    model: nn.Module, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    baechi.torch.place(
+        model,
+        torch.randn(2, 256),
+        "2x1GiB",
+        devices=["cpu"] * 2,
+        micro_batches="auto",
+        loss=torch.sum,
+        method="m-etf",
+        verbose=True,
+    )
+    said = capsys.readouterr().err
+    assert re.findall(r"planning [^.]*", said) == [
+        "planning 1 micro-batch ",
+        "planning 2 micro-batches ",
+    ]
+    assert "tracing ..." in said
+
+
 def test_a_model_placed_without_a_plan_has_none_to_report(model: nn.Module, tmp_path: Path) -> None:
     captured = baechi.torch.capture(model, torch.randn(8, 256))
     costs = estimate(captured, baechi.Cluster("2xgpu:14MiB"))
