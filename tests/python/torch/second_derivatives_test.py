@@ -172,15 +172,19 @@ def test_slopes_train_as_on_one_device(name: str) -> None:
     trains_the_same(model.double(), inputs.double(), tiers=(1,), seeds=(1,), homes=("cpu",))
 
 
-@pytest.mark.parametrize("seed", [9, 12, 16])
-def test_slopes_arrive_when_they_are_there_and_the_first_gradient_stays(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("hamiltonian", 9), ("hamiltonian", 12), ("hamiltonian", 16), ("energy-forces", 6)],
+)
+def test_gradients_inside_a_forward_are_there_when_they_go_over(name: str, seed: int) -> None:
     """A slope goes to where it is wanted before the call that asks for it has ended.
 
-    That holds the gradient which it began with to its end.
+    That holds the gradient which it began with to its end. A part of a gradient that comes back to
+    where it was made, expanded on another device, is a copy.
     """
-    entry = ENTRIES["hamiltonian"]
+    entry = ENTRIES[name]
     model = entry.build().double()
-    inputs = tuple(tensor.double() for tensor in entry.inputs(4, 1))
+    inputs = tuple(t.double() if t.is_floating_point() else t for t in entry.inputs(4, 1))
     with sim.configured(devices=3, memory="1GiB"):
         options = {"seed": seed, "tier": 1, "optimizer": "adamw", "gradients": "freed"}
         placed = placed_at_random(model, inputs, simulated(3), loss=entry.loss, **options)

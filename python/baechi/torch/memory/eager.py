@@ -114,6 +114,10 @@ class StepMemory:
         self._objects: dict[int, list[TensorObject]] = {}
         for seen in captured.seen:
             self._objects.setdefault(seen.tensor, []).append(seen)
+        self._handed_on: dict[int, list[int]] = {}  # what is handed on of it, by number
+        for number, seen in enumerate(captured.seen):
+            if seen.handed is not None:
+                self._handed_on.setdefault(seen.handed, []).append(number)
         self._takers: dict[int, list[int]] = {}  # of what the code holds
         self._takers_of: dict[int, list[int]] = {}  # of a storage
         for index, op in enumerate(captured.ops):
@@ -221,7 +225,7 @@ class StepMemory:
                 continue
             self._hold(device, tensor, start, self._activation_end(tensor, device, start))
         for number, ops in self._takers.items():
-            self._hold_copies(self._captured.seen[number], ops, made)
+            self._hold_copies(number, ops, made)
         self._hold_copies_beside(made)
         for size, until in self._outputs.sent_home(self._takers):
             start, end = self._returned * TICKS, self._end if until is None else until
@@ -271,20 +275,44 @@ class StepMemory:
             s.until if s.until is not None else self._end
             for s in self._objects.get(tensor, ())
             if s.reader is None or self._device[s.reader] == device  # else it is gone when sent
+            if s.handed is None or self._giver(s) == device  # else it is another's copy
         ]
         local = max(held, default=start if tensor in self._savers else freed)
         if tensor in self._savers or self._captured.tensors[tensor].returned:
             local = min(local, self._forward_end)
         return min(max(local, saved or 0), freed)
 
-    def _hold_copies(self, seen: TensorObject, takers: list[int], made: Any) -> None:
+    def _giver(self, seen: TensorObject) -> str | None:
+        """Return the device that a gradient is handed on from."""
+        assert seen.handed is not None
+        reader = self._captured.seen[seen.handed].reader
+        return None if reader is None else self._device[reader]
+
+    def _with_handed_on(self, number: int, where: str | None) -> list[int]:
+        """Return what the code holds of a copy on a device: it, and what is handed on there."""
+        found = [number]
+        for other in self._handed_on.get(number, ()):
+            reader = self._captured.seen[other].reader
+            if reader is not None and self._device[reader] == where:
+                found += self._with_handed_on(other, where)
+        return found
+
+    def _hold_copies(self, number: int, takers: list[int], made: Any) -> None:
         """Hold what is sent of a tensor to the devices of those who take it."""
+        seen = self._captured.seen[number]
         owner = made[seen.tensor][0] if seen.tensor in made else self._home
         where = owner if seen.reader is None else self._device[seen.reader]
+        near = {owner} if owner == where else set()
+        if seen.handed is not None:
+            if self._giver(seen) == where:
+                return  # it is what came there
+            near = set()
         kept = any(self._device[s] == where for s in seen.kept)
-        until = seen.until if seen.until is not None else self._end
-        until = self._forward_end if kept else until
-        for device in {self._device[t] for t in takers} - ({owner} if owner == where else set()):
+        same = self._with_handed_on(number, where)
+        ends = [self._captured.seen[n].until for n in same]
+        until = self._forward_end if kept else max(self._end if u is None else u for u in ends)
+        also = [t for n in same[1:] for t in self._takers.get(n, ())]
+        for device in {self._device[t] for t in takers} - near:
             mine = [t for t in takers if self._device[t] == device]
             start = self._begins[mine[0]] * TICKS
             sender = seen.sender(mine[0])
@@ -293,7 +321,7 @@ class StepMemory:
             savers = [
                 saver
                 for saver in self._savers_on(seen.tensor, device)
-                if saver in mine or self._captured.ops[saver].inner in mine
+                if saver in (*mine, *also) or self._captured.ops[saver].inner in mine
             ]
             end = max(min(until, self._forward_end), self._released(seen.tensor, savers) or 0)
             self._hold_bytes(device, seen.bytes, start, max(end * TICKS, start + 1))

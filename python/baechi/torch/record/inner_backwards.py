@@ -33,6 +33,7 @@ class InnerBackwards:
         self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
         self._first: list[TensorObject] = []  # those that the call begins with, and holds
         self._keys: dict[str, int] = {}  # how often each was made
+        self._givers: dict[Any, list[int]] = {}  # operators, by the node that they give to
 
     def run(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run `torch.autograd.grad`, which is the operator with this number."""
@@ -53,6 +54,7 @@ class InnerBackwards:
             for gradient in self._first:
                 gradient.until = max(op.end for op in self._runs.ops[index + 1 :])
             self._first.clear()
+            self._givers.clear()
 
     def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
         """Take note that a slope goes to where what it is by was made."""
@@ -84,6 +86,9 @@ class InnerBackwards:
             return
         op = self._runs.ops[self._op_for(index, base)]
         op.grads |= torch.is_grad_enabled()
+        givers = self._givers.pop(node, [])
+        for target in {target for target, _ in node.next_functions if target is not None}:
+            self._givers.setdefault(target, []).append(self._runs.now)
         for gradient in dense_in(gradients):
             tensor = self._storages.tensor_of(gradient, None)
             now = self._runs.now
@@ -91,10 +96,22 @@ class InnerBackwards:
             if writers and all(self._seen[number].tensor != tensor for number in op.takes):
                 op.takes.append(len(self._seen))
                 size = rounded(gradient.numel() * gradient.element_size())
-                self._handed.append(TensorObject(tensor, size, writers[-1:], reader=now))
+                handed = self._handed_by(givers, tensor, writers[-1], now)
+                given = writers[-1:] if handed is None else [self._seen[handed].reader or 0]
+                self._handed.append(TensorObject(tensor, size, given, reader=now, handed=handed))
                 self._seen.append(self._handed[-1])
                 if writers[-1] == index:
                     self._first.append(self._handed[-1])
+
+    def _handed_by(self, givers: list[int], tensor: int, writer: int, now: int) -> int | None:
+        """Return what an operator was handed itself that gives a tensor, or a view of it, on."""
+        if writer in givers:
+            return None
+        taken = (
+            n for giver in reversed(givers) if giver != now for n in self._runs.ops[giver].takes
+        )
+        mine = (n for n in taken if self._seen[n].tensor == tensor)
+        return next((n for n in mine if self._seen[n].reader is not None), None)
 
     def _op_for(self, index: int, base: int) -> int:
         """Return the operator for what is run of the backward of another."""

@@ -73,6 +73,7 @@ class TensorObject:
     until: int | None = None  # events of the trace before the code let go of it; None: it did not
     returned: bool = False  # by the model
     reader: int | None = None  # an operator where autograd has taken it in a forward: it is there
+    handed: int | None = None  # which one it is, or is a view of, that its giver was handed itself
 
     @property
     def maker(self) -> int | None:
