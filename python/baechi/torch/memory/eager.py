@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from baechi.torch.base import _private
-from baechi.torch.cost.optimizers import OPTIMIZERS
+from baechi.torch.memory.beside import gradient_memory, permanent_memory, update_memory
 from baechi.torch.memory.gradients import TICKS, Gradients
 from baechi.torch.memory.outputs import Outputs
 from baechi.torch.memory.recomputed import Recomputed
@@ -29,15 +29,6 @@ from baechi.torch.record.recorded_step import (
     rounded,
 )
 from baechi.torch.weights.homes import homes_by_name
-
-# Bytes per byte of the parameters that an optimizer needs while it updates all of a device at once,
-# as it does by default on accelerators (`foreach`).
-UPDATES = {"rmsprop": 1, "adam": 1, "adamw": 1}
-# And per byte of the largest parameter where it updates them one by one: with some on the CPU.
-SINGLE_UPDATES = {"rmsprop": 1, "adam": 2, "adamw": 2}
-# And per byte of the largest sparse gradient, whose rows it takes out of the state and puts back.
-SPARSE_UPDATES = {"adam": 6}
-
 
 UPDATE = "the optimizer's update"
 
@@ -350,55 +341,6 @@ def _by_memory(counts: Mapping[str, int], memory_of: Mapping[str, str]) -> dict[
         memory = memory_of.get(device, device)
         result[memory] = result.get(memory, 0) + count
     return result
-
-
-def permanent_memory(
-    captured: Capture, weights: Mapping[str, str], optimizer: str
-) -> dict[str, int]:
-    """Return the bytes of weights and optimizer state on each device that has any."""
-    state = OPTIMIZERS[optimizer] if captured.training else 0
-    result: dict[str, int] = {}
-    for name, device in weights.items():
-        weight = captured.weights[name]
-        held = weight.bytes * (1 + (state if weight.trained else 0))
-        result[device] = result.get(device, 0) + held
-    return result
-
-
-def _gradients(captured: Capture) -> dict[str, int]:
-    """Return the bytes of the gradients of the weights that got one."""
-    seen = {node.weight for node in captured.nodes if node.weight is not None}
-    return {
-        weight.name: weight.bytes if weight.gradient is None else weight.gradient
-        for weight in captured.weights.values()
-        if weight.gradient is not None or weight.name in seen
-    }
-
-
-def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes of all weights' gradients on each device that has any."""
-    result: dict[str, int] = {}
-    for name, size in _gradients(captured).items():
-        result[weights[name]] = result.get(weights[name], 0) + size
-    return result
-
-
-def update_memory(
-    captured: Capture, weights: Mapping[str, str], optimizer: str, host: Collection[str] = ()
-) -> dict[str, int]:
-    """Return the bytes that the optimizer needs on each device while it updates the weights."""
-    found = [(weights[name], name, size) for name, size in _gradients(captured).items()]
-    together: dict[str, int] = {}
-    largest: dict[str, int] = {}
-    one_by_one = any(device in host for device, _, _ in found)
-    for device, name, size in found:
-        sparse = size < captured.weights[name].bytes
-        if one_by_one or sparse:
-            more = size * (SPARSE_UPDATES if sparse else SINGLE_UPDATES).get(optimizer, 0)
-            largest[device] = max(largest.get(device, 0), more)
-        else:
-            together[device] = together.get(device, 0) + size * UPDATES.get(optimizer, 0)
-    return {d: max(together.get(d, 0), largest.get(d, 0)) for d in {**together, **largest}}
 
 
 def peak_memory(captured: Capture, device_of: Mapping[str, str], **options: Any) -> dict[str, int]:

@@ -12,14 +12,8 @@ import torch
 
 from baechi._core import Plan
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.memory.eager import (
-    UPDATE,
-    Peak,
-    StepContext,
-    gradient_memory,
-    permanent_memory,
-    update_memory,
-)
+from baechi.torch.memory.beside import gradient_memory, permanent_memory, update_memory
+from baechi.torch.memory.eager import UPDATE, Peak, StepContext
 from baechi.torch.memory.fit import Memory, Peaks
 from baechi.torch.memory.step_tapes import NotForeseenError
 from baechi.torch.memory.steps import StepReplay
