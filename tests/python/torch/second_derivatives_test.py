@@ -117,7 +117,7 @@ class Slopes(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "share", "why"),
     [
-        (Adapted, 0.13, "gradients of gradients"),
+        (Adapted, 0.05, "gradients of gradients"),
         (Slopes, 0.1, "derivatives by torch.func"),
         (Again, 0.07, "checkpoint"),
         (lambda: nn.Sequential(nn.Linear(12, 64), nn.Tanh(), nn.Linear(64, 4)), 0.0, ""),

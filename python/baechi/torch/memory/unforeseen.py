@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from baechi.torch.record.recorded_step import Capture
 
-_SECOND = 0.13, "gradients of gradients"
+_SECOND = 0.05, "gradients of gradients"
 _FUNCTIONS = 0.1, "derivatives by torch.func"
 _REENTRANT = 0.07, "checkpoint(..., use_reentrant=True)"
 
