@@ -86,7 +86,8 @@ def test_on_several_devices(name: str, cases: Any) -> None:
 def test_a_plan_that_would_run_out_of_memory_is_refused() -> None:
     """Though it fits by its own account, in which parts of a gradient are memory of their own."""
     inputs = ALL["unet"].inputs(64)
-    model, how = built(ALL["unet"]), {"loss": loss_like, "optimizer": "sgd"}
+    model = built(ALL["unet"])
+    how: Any = {"loss": loss_like, "optimizer": "sgd"}
     with simulated.configured(devices=4, asynchronous=False, memory="1GiB"):
         devices = [f"sim:{i}" for i in range(4)]
         plan = baechi.torch.plan(
