@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
-from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, tensors_in
+from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, once, tensors_in
+
+_FEW = 4  # numbers in a tuple that may be a size
 
 
 def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micro-batches") -> int:
@@ -53,11 +55,7 @@ def check_can_be_cut(value: Any, samples: int, name: str) -> None:
         for key, item in value.items():
             check_can_be_cut(item, samples, f"{name}[{key!r}]")
     elif isinstance(value, SEQUENCES):
-        if samples > 1 and len(value) == samples and all(type(v) in (int, float) for v in value):
-            raise InputError(
-                f"{name} is a {type(value).__name__} of {samples} numbers, as many as there are "
-                "samples, and would go to every micro-batch as a whole: make it a tensor"
-            )
+        _check_no_values(value, samples, name)
         for position, item in enumerate(value):
             check_can_be_cut(item, samples, f"{name}[{position}]")
     elif isinstance(value, torch.Tensor) or dataclasses.is_dataclass(value):
@@ -66,6 +64,33 @@ def check_can_be_cut(value: Any, samples: int, name: str) -> None:
         raise InputError(
             f"{name} is a {type(value).__name__}, which cannot be cut into micro-batches: {advice}"
         )
+
+
+def check_no_values(value: Any, samples: int, name: str) -> None:
+    """Raise InputError where numbers or texts of all samples would go to every micro-batch."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_no_values(item, samples, f"{name}[{key!r}]")
+    elif isinstance(value, SEQUENCES):
+        _check_no_values(value, samples, name)
+        for position, item in enumerate(value):
+            check_no_values(item, samples, f"{name}[{position}]")
+
+
+def _check_no_values(value: Any, samples: int, name: str) -> None:
+    few = samples <= _FEW and isinstance(value, tuple)
+    if samples > 1 and not few and len(value) == samples and all(map(_is_value, value)):
+        raise InputError(
+            f"{name} is a {type(value).__name__} of {samples} numbers or texts, as many as there "
+            "are samples, and would go to every micro-batch as a whole: make it a tensor, or, if "
+            "it is none of the samples, an attribute of the model"
+        )
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, SEQUENCES):
+        return all(map(_is_value, value))
+    return isinstance(value, (bool, int, float, str))
 
 
 def cut(batch: Any, micro_batches: int) -> list[Any]:
@@ -80,7 +105,7 @@ def cut(batch: Any, micro_batches: int) -> list[Any]:
 
         return of
 
-    return [map_tensors(part(number), batch) for number in range(micro_batches)]
+    return [map_tensors(once(part(number)), batch) for number in range(micro_batches)]
 
 
 def check_division(samples: int, micro_batches: Any) -> None:

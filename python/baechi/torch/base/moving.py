@@ -12,7 +12,7 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.base import _private
-from baechi.torch.base.nested import map_tensors
+from baechi.torch.base.nested import map_tensors, once
 from baechi.torch.base.repeats import without_repeats
 
 
@@ -57,7 +57,7 @@ def move_weights(moves: Sequence[tuple[torch.Tensor, torch.device]]) -> None:
 
 def moved_values(value: Any, device: torch.device) -> Any:
     """Return `value` with its tensors on a device, laid out as they were."""
-    return map_tensors(lambda tensor: _moved(tensor, device), value)
+    return map_tensors(once(lambda tensor: _moved(tensor, device)), value)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -81,7 +81,7 @@ def own_leaves(value: Any) -> Any:
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
 
-    return map_tensors(leaf, value)
+    return map_tensors(once(leaf), value)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from copy import copy
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 SEQUENCES = (tuple, list, deque)
+_HOLD_NONE = (type, torch.nn.Module, ModuleType, CodeType, bytes, *PLAIN)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -48,14 +52,32 @@ def held_tensors(value: Any) -> Iterator[torch.Tensor]:
         item = waiting.pop()
         if isinstance(item, torch.Tensor):
             yield item
-        elif id(item) not in seen and not isinstance(item, (type, torch.nn.Module, str)):
+        elif id(item) not in seen and not isinstance(item, _HOLD_NONE):
             seen[id(item)] = item
-            if isinstance(item, SEQUENCES):
+            if isinstance(item, (*SEQUENCES, set, frozenset)):
                 waiting.extend(item)
             elif isinstance(item, Mapping):
                 waiting.extend(item.values())
-            elif not callable(item):
-                waiting.extend(getattr(item, "__dict__", {}).values())
+            else:
+                waiting.extend(_members_of(item))
+
+
+def _members_of(item: Any) -> Iterator[Any]:
+    """Yield what an object holds: its attributes, what a function has from around it."""
+    yield from getattr(item, "__dict__", {}).values()
+    for kind in type(item).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            yield getattr(item, name, None)
+    if isinstance(item, partial):
+        yield from (item.func, item.args, item.keywords)
+    elif isinstance(item, MethodType):
+        yield item.__self__
+    elif isinstance(item, FunctionType):
+        yield from (item.__defaults__, item.__kwdefaults__, item.__closure__)
+    elif isinstance(item, CellType):
+        with contextlib.suppress(ValueError):  # nothing was assigned yet
+            yield item.cell_contents
 
 
 def held_by(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -72,6 +94,19 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
     if isinstance(value, torch.Tensor):
         return change(value)
     return _with(_changed_items(lambda item: map_tensors(change, item), value), value)
+
+
+def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return `change` by which a tensor that is in several places stays one: code may ask."""
+    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        known = made.get(id(tensor))
+        if known is None:
+            known = made[id(tensor)] = tensor, change(tensor)
+        return known[1]
+
+    return changed
 
 
 def renewed(value: Any) -> Any:

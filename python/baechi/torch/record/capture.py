@@ -21,7 +21,7 @@ from baechi.brief_errors import briefly
 from baechi.progress import stage, warn
 from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.moving import moved_to, moved_values, own_leaves
-from baechi.torch.base.nested import map_tensors, tensors_in
+from baechi.torch.base.nested import map_tensors, once, tensors_in
 from baechi.torch.base.versions import check_version
 from baechi.torch.record import function_caches
 from baechi.torch.record.python_state import PythonState
@@ -146,7 +146,7 @@ def _captured(
     recorder = recorder_of(units, model)
     recorder.spilling = spilling
     recorder.repeat(again)
-    args, kwargs = map(own_leaves, call_arguments(example_inputs))
+    args, kwargs = own_leaves(call_arguments(example_inputs))
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model, given=(args, kwargs)))
         stack.enter_context(_private.same_versions(valueless))
@@ -154,7 +154,7 @@ def _captured(
         change = stack.enter_context(_abstract(on_meta)) if abstract or on_meta else None
         if change is not None:
             stack.enter_context(function_caches.passed_by(model))
-            args, kwargs = map_tensors(change, args), map_tensors(change, kwargs)
+            args, kwargs = map_tensors(once(change), (args, kwargs))
         recorder.know_weights(change or (lambda t: t))
         recorder.install()
         stack.callback(recorder.remove)

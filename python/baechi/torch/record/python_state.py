@@ -13,6 +13,7 @@ import pickle
 import random
 import sys
 import weakref
+import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.torch.base import _private
 from baechi.torch.base.nested import is_one_value
 from baechi.torch.record.code_names import Names, names_of, of_library
 from baechi.torch.record.replayed import Replayed
@@ -30,6 +32,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _OURS = ("forward", "_apply", "_flat_weights", "_flat_weight_refs")
 OWN = frozenset([*vars(nn.Module()), *_OURS])
 _HOOKS = [name for name in vars(nn.Module()) if "hooks" in name and "full" not in name]
+_SMALL_ARRAY = 1 << 18  # bytes
 _MANY = 1000  # members of a container that are looked at
 DEPTH = 3
 _CONTAINERS = (list, tuple, set, deque, dict)
@@ -57,17 +60,39 @@ def members_of(container: Any) -> Iterable[Any]:
 # Settings: what may change between two calls, for a comparison
 
 
-class _Identity:
-    """Equals itself only: an id is another's once the thing is gone, and nothing lives for it."""
+def has_content(value: Any) -> bool:
+    """Whether a value can change in place and is no container of others."""
+    return isinstance(value, torch.Tensor) or _is_array(value)
 
-    __slots__ = ("_get",)
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def content_of(value: Any) -> int:
+    """Return what is another number behind a change in place of a tensor, or of a small array."""
+    if isinstance(value, torch.Tensor):
+        return _private.version_of(value)
+    if not _is_array(value) or value.dtype.hasobject or value.nbytes > _SMALL_ARRAY:
+        return 0
+    return zlib.crc32(value.tobytes())
+
+
+class _Identity:
+    """Equals itself only, and unchanged: ids come again, and nothing is to live for it."""
+
+    __slots__ = ("_content", "_get")
 
     def __init__(self, value: Any) -> None:
         self._get = weakref.ref(value)
+        self._content = content_of(value)
 
     def __eq__(self, other: object) -> bool:
         value = self._get()
-        return isinstance(other, _Identity) and value is not None and value is other._get()
+        if not isinstance(other, _Identity) or value is None or value is not other._get():
+            return False
+        return self._content == other._content
 
     __hash__ = None  # type: ignore[assignment]
 

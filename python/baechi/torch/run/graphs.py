@@ -23,7 +23,8 @@ from baechi.torch.run.graph_gain import GraphGain
 from baechi.torch.run.placed_runs import PlacedRuns
 from baechi.torch.run.program import Machine, compiled
 from baechi.torch.run.sent_tensors import SentTensors
-from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
+from baechi.torch.trace.call_structure import Call, modes_of, structure_of
+from baechi.torch.trace.exported import Exported, export
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement, Operators, ids_by_name, weights_in
 from baechi.torch.trace.schedule import ORDER

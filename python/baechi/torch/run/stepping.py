@@ -13,7 +13,7 @@ import torch
 from baechi._core import InputError, Plan
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.base.mini_batch import check_can_be_cut, cut, samples_in
+from baechi.torch.base.mini_batch import check_can_be_cut, check_no_values, cut, samples_in
 from baechi.torch.base.nested import map_tensors, tensors_in
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS, LOSS
@@ -22,7 +22,7 @@ from baechi.torch.run.graphs import PlacedGraph
 from baechi.torch.run.micro_batches import Loss, Step
 from baechi.torch.run.step_order import Phase
 from baechi.torch.run.step_program import StepProgram
-from baechi.torch.trace.exported import structure_of
+from baechi.torch.trace.call_structure import structure_of
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.surroundings import has_hooks
 
@@ -228,6 +228,8 @@ class Stepper:
                 "detach() it, or call the model and backward(), which compute it"
             )
         samples = samples_in(inputs if targets is None else (inputs, targets), "inputs")
+        if planned.micro_batches > 1:
+            check_no_values(inputs, samples, "inputs")
         if samples != planned.samples:
             raise InputError(
                 f"step is called with {samples} samples and was planned for {planned.samples}: "

@@ -12,20 +12,19 @@ part of, since the same interception sees both.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
 
 from baechi.torch.base import _private_compile, _private_export
-from baechi.torch.base.nested import PLAIN, map_tensors, renewed, tensors_in
+from baechi.torch.base.nested import map_tensors, once, renewed, tensors_in
 from baechi.torch.record import function_caches
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import of_library
@@ -34,6 +33,7 @@ from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.units import unit_test
 from baechi.torch.trace.autocast import traced_under
+from baechi.torch.trace.call_structure import Call, modes_of, structure_of
 from baechi.torch.trace.graph import (
     ANNOTATION,
     ExportedGraph,
@@ -42,7 +42,7 @@ from baechi.torch.trace.graph import (
 )
 from baechi.torch.trace.output_form import output_form
 from baechi.torch.trace.outside_reads import OutsideReads
-from baechi.torch.trace.reasons import check_constants, reason_of
+from baechi.torch.trace.reasons import check_constants, check_layouts, reason_of
 from baechi.torch.trace.stand_ins import weights_on_host
 
 _PREFIX = "model."
@@ -53,45 +53,6 @@ _VALUES = frozenset(
     ["__bool__", "__int__", "__float__", "__index__", "item", "tolist", "equal", "allclose"]
 )
 _LARGEST_CONSTANT = 1 << 20  # elements of a tensor that is computed while tracing
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a call."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def structure_of(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return what nested arguments look like beside the tensors in them, which are collected."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return value.dtype, value.dim(), value.is_contiguous()
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if isinstance(value, (tuple, list)) and not isinstance(value, PackedSequence):
-        return type(value), *[structure_of(item, tensors) for item in value]
-    if isinstance(value, Mapping):
-        items = [structure_of(item, tensors) for item in value.values()]
-        return type(value), tuple(value), *items
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in dataclasses.fields(value)]
-        return type(value), *[structure_of(getattr(value, n, None), tensors) for n in names]
-    raise NotExportedError(f"it is called with a {type(value).__name__}")
-
-
-def modes_of(modules: list[nn.Module], autocast: torch.dtype | None) -> tuple[Any, ...]:
-    """Return what a trace depends on beside arguments.
-
-    Whether gradients are wanted, what autocast around the model casts to, each module's mode.
-    """
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        autocast,
-        *[module.training for module in modules],
-    )
 
 
 @dataclass
@@ -229,6 +190,7 @@ class _Tracer(Interceptor):
         name = getattr(func, "__name__", "")
         if name in _HOOKS:
             raise NotExportedError(f"it calls {name} in its forward")
+        self._reads.looked(func, sys._getframe(1))
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -254,12 +216,12 @@ class _Flat(nn.Module):
         """Call the model."""
         given = iter(tensors)
         arguments = renewed((self._call.args, self._call.kwargs))
-        args, kwargs = map_tensors(lambda _: next(given), arguments)
+        args, kwargs = map_tensors(once(lambda _: next(given)), arguments)
         before = PythonState(self.model, (args, kwargs), restorable=False)
         with self._reads.watched():
             out = self.model.forward(*args, **kwargs)
         if self._reads.found is not None:
-            raise NotExportedError(f"its forward calls {self._reads.found}")
+            raise NotExportedError(f"its forward {self._reads.found}")
         self._left(before.change())
         outputs, rebuild = output_form(out)
         self._returned(rebuild)
@@ -376,6 +338,7 @@ def export(
         try:
             dynamic = _dynamic(given, earlier)
             program = _private_export.export_program(flat, tuple(twins), dynamic)
+            check_layouts(program.graph, given)
             check_constants(program.constants, model, parameters)
             shapes, ranges = _shapes(program)
             graph = graph_of_export(program, _PREFIX)

@@ -25,7 +25,8 @@ from baechi.torch.record.recomputed import RecordedRuns
 from baechi.torch.record.recorded_step import Capture, Op, rounded
 from baechi.torch.record.recorder import Recorder, recorder_of
 from baechi.torch.trace.blocks import Blocks
-from baechi.torch.trace.exported import Exported, structure_of
+from baechi.torch.trace.call_structure import structure_of
+from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import Node, NotExportedError
 from baechi.torch.trace.interpreted import interpreted
 from baechi.torch.trace.segments import Segment

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes what a model's code asks while it is traced: random numbers, clock, files, if it is traced.
 
-A graph would have what the trace was told, in every call. The interpreter says which functions the
-code calls; what runs inside PyTorch is not looked at.
+Also whether a tensor requires a gradient, which no argument does while it is traced. A graph would
+have what the trace was told, in every call. The interpreter says which functions the code calls;
+what runs inside PyTorch is not looked at.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ _ENVIRONMENT: tuple[CodeType, ...] = tuple(
 # Of installed packages it is believed that what they compute is the same: transformers makes masks
 # that it leaves out elsewhere.
 _TRACED = frozenset(["is_compiling", "is_exporting"])
+# Attributes of a tensor that have other values while it is traced, or change with no new graph.
+_OF_GRADIENTS = frozenset(
+    ["requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad", "_version"]
+)
 
 
 def _asked(function: Any) -> str | None:
@@ -102,6 +107,7 @@ class _Functions(TorchFunctionMode):
         self._reads = reads
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._reads.looked(func, sys._getframe(1))
         with self._reads.unwatched():
             return func(*args, **(kwargs or {}))
 
@@ -129,7 +135,15 @@ class OutsideReads:
             asked, asking, trusted = _asked_if_traced(frame), frame.f_back, True
         line = asked and _line_of_model(asking, trusted=trusted)
         if line is not None:
-            self.found = f"{asked} ({line})"
+            self.found = f"calls {asked} ({line})"
+
+    def looked(self, func: Any, frame: FrameType | None) -> None:
+        """Take note of a torch function that the code of a frame calls if it asks for gradients."""
+        name = getattr(func, "__name__", "") == "__get__" and func.__self__.__name__
+        if self.found is None and name in _OF_GRADIENTS:
+            line = _line_of_model(frame, trusted=False)
+            if line is not None:
+                self.found = f"asks for {name} of a tensor ({line})"
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

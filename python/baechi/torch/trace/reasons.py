@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from baechi.torch.base import _private
 from baechi.torch.base.nested import held_tensors
+from baechi.torch.trace.call_structure import has_gaps
 from baechi.torch.trace.graph import NotExportedError
 
 _DATA = "a turn that its code takes, or a size, is data-dependent"
@@ -77,6 +78,15 @@ def _operator(error: BaseException) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def check_layouts(graph: fx.Graph, given: list[torch.Tensor]) -> None:
+    """Raise NotExportedError where a trace looks by strides at what has gaps.
+
+    On another device it has none.
+    """
+    if any(map(has_gaps, given)) and any("as_strided" in str(node.target) for node in graph.nodes):
+        raise NotExportedError("it calls as_strided, and an argument has gaps in memory")
 
 
 def check_constants(

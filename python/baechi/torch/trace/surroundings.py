@@ -20,9 +20,18 @@ from baechi.progress import stage
 from baechi.torch.base import _private
 from baechi.torch.record.capture import call_arguments
 from baechi.torch.record.code_names import Names, names_of
-from baechi.torch.record.python_state import DEPTH, OWN, container_of, members_of, settings_of
+from baechi.torch.record.python_state import (
+    DEPTH,
+    OWN,
+    container_of,
+    content_of,
+    has_content,
+    members_of,
+    settings_of,
+)
 from baechi.torch.trace.autocast import autocast_around
-from baechi.torch.trace.exported import Call, Exported, export, modes_of, structure_of
+from baechi.torch.trace.call_structure import Call, modes_of, structure_of
+from baechi.torch.trace.exported import Exported, export
 from baechi.torch.trace.graph import NotExportedError
 
 
@@ -87,12 +96,24 @@ def _inside(places: list[_Place]) -> Iterator[Any]:
     return itertools.chain.from_iterable([values(place) for place, values in places])
 
 
-def _without_tensor(value: Any) -> Any:
-    return weakref.ref(value) if isinstance(value, torch.Tensor) else value
+class _Content:
+    """What a tensor or an array was; it need not live for that."""
+
+    __slots__ = ("content", "get")
+
+    def __init__(self, value: Any) -> None:
+        self.get = weakref.ref(value)
+        self.content = content_of(value)
+
+
+def _without_content(value: Any) -> Any:
+    return _Content(value) if has_content(value) else value
 
 
 def _is_still(was: Any, value: Any) -> bool:
-    return was() is value if isinstance(value, torch.Tensor) and callable(was) else was is value
+    if type(was) is _Content:
+        return was.get() is value and was.content == content_of(value)
+    return was is value
 
 
 class Attributes:
@@ -105,7 +126,7 @@ class Attributes:
         self._variant: int | None = 0
         self._varying = ""
         self._plain: list[_Place] = []
-        self._mixed: list[_Place] = []  # with tensors, which must not be kept for it
+        self._mixed: list[_Place] = []  # with tensors or arrays, which must not be kept for it
         self._counts: list[int] = []
         self._values: list[Any] = []  # what is in the plain ones, then in the mixed ones
 
@@ -166,10 +187,10 @@ class Attributes:
         for inside in found.values():
             self._place(inside, members_of)
         self._counts = [len(place) for place, _ in (*self._plain, *self._mixed)]
-        self._values = [*_inside(self._plain), *map(_without_tensor, _inside(self._mixed))]
+        self._values = [*_inside(self._plain), *map(_without_content, _inside(self._mixed))]
 
     def _place(self, place: Any, values: Callable[[Any], Iterable[Any]]) -> None:
-        mixed = any(isinstance(value, torch.Tensor) for value in values(place))
+        mixed = any(map(has_content, values(place)))
         (self._mixed if mixed else self._plain).append((place, values))
 
 
