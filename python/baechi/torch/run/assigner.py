@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,7 +34,7 @@ from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement
 from baechi.torch.trace.schedule import ORDER
-from baechi.torch.weights.homes import homes_of_weights
+from baechi.torch.weights.homes import homes_of_weights, trained_leaves
 from baechi.torch.weights.kept_weights import KeptWeights
 from baechi.torch.weights.moved_weights import MovedWeights
 
@@ -90,7 +91,7 @@ class Assigner:
         self.call_elsewhere: Callable[[Any, Any], Any] | None = None  # runs those of the model
         self._weights = MovedWeights(model)
         self._kept: KeptWeights | None = None
-        self._unhooked: list[torch.Tensor] = []  # that do not, or did not, get gradients
+        self._hooked: dict[int, Any] = {}  # by id: the weights whose gradients are noticed
         self._hooks: list[Any] = []
         self._callers: dict[torch.device, Any] = {}  # the caller's streams, in the last call
         self._running = threading.RLock()  # held by the thread that calls the model
@@ -150,7 +151,6 @@ class Assigner:
         for tensor, device in goes:
             self.sent.mark(tensor, device)
         self._kept = KeptWeights(self.model, self._retyped)
-        self._unhooked = [tensor for tensor, device in goes if device.own_stream is not None]
         self.eager.install()
         if self.graphs is not None:
             self.graphs.install(self.weight_devices, self._watch)
@@ -162,7 +162,7 @@ class Assigner:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._unhooked.clear()
+        self._hooked.clear()
         if self._kept is not None:
             self._kept.remove()
         moved = self._weights.moved
@@ -335,28 +335,38 @@ class Assigner:
 
     def _begin_behind_caller(self) -> None:
         """Begin behind what the caller's streams were asked to do, and remember these."""
-        for device in self.sent.own_streams:
-            callers = torch.accelerator.current_stream(device.torch_device)
-            self._callers[device.torch_device] = callers
-        if self._unhooked:
+        if self.sent.own_streams:
+            if _private_autograd.current_autograd_node() is None:  # else it is one of autograd's
+                for device in self.sent.own_streams:
+                    callers = torch.accelerator.current_stream(device.torch_device)
+                    self._callers[device.torch_device] = callers
             self._hook_trained()
         self.sent.join(from_caller=True)
 
     def _hook_trained(self) -> None:
-        for tensor in self._unhooked:
-            if tensor.requires_grad:
-                # PyTorch holds on to what a weight's hook knows even when nobody has the weight.
-                keep = functools.partial(_keep_gradient, self._callers)
-                hook = tensor.register_post_accumulate_grad_hook(keep)
-                self._hooks.append(hook)
-        self._unhooked = [t for t in self._unhooked if not t.requires_grad]
+        """Take note of weights that get gradients, also of those that are new."""
+        for weight in trained_leaves(self.model):
+            known = self._hooked.get(id(weight))
+            if weight.device not in self._callers or (known is not None and known() is weight):
+                continue
+            self._hooked[id(weight)] = weakref.ref(weight)
+            # PyTorch holds on to what a weight's hook knows even when nobody has the weight.
+            keep = functools.partial(_keep_gradient, self._callers)
+            self._hooks.append(weight.register_post_accumulate_grad_hook(keep))
+            self._hooks.append(weight.register_hook(functools.partial(_keep, self._callers)))
 
 
 def _keep_gradient(callers: Mapping[torch.device, Any], weight: torch.Tensor) -> None:
     """Let the optimizer read on the caller's stream a gradient made on a stream of ours."""
-    stream = callers.get(weight.device)
-    for tensor in dense_in(weight.grad) if stream is not None else ():
-        _private.keep_for(tensor, stream)
+    _keep(callers, weight.grad)
+
+
+def _keep(callers: Mapping[torch.device, Any], gradient: torch.Tensor | None) -> None:
+    """Let the caller read a gradient, also one that `torch.autograd.grad` returns."""
+    for tensor in dense_in(gradient):
+        stream = callers.get(tensor.device)
+        if stream is not None:
+            _private.keep_for(tensor, stream)
 
 
 def _told_of_outputs(out: Any) -> bool:

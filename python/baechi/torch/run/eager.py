@@ -152,7 +152,8 @@ class EagerRunner(Interceptor):
                 return self.run_unit(scope, module, forward, args, kwargs)
         if scope.target is None:
             scope.target = self._target_of_unit(scope, module)
-        device, changes, attributes = scope.target
+        device, changes = scope.target
+        attributes = held_by(module)  # hooks may put others there
         known = scope.key in self._recorded or scope.path in self._units
         if not known and not self.is_part(scope.path):
             self._new(scope.key)
@@ -207,9 +208,7 @@ class EagerRunner(Interceptor):
             )
         self.unplanned.add(key)
 
-    def _target_of_unit(
-        self, scope: Scope, module: nn.Module
-    ) -> tuple[LogicalDevice | None, bool, list[str]]:
+    def _target_of_unit(self, scope: Scope, module: nn.Module) -> tuple[LogicalDevice | None, bool]:
         key = scope.key or type(module).__name__
         known = self._units.get(scope.path)
         device = self._device_of.get(key) or known
@@ -217,7 +216,7 @@ class EagerRunner(Interceptor):
             weight = next(module.parameters(), None)
             device = None if weight is None else self._sent.owner(weight)
         keeps = key in self._keeps_inputs or scope.path in self._keeping_units
-        return device, not keeps, list(held_by(module))
+        return device, not keeps
 
     def run_function(
         self, scope: Scope, index: int, name: str, call: Callable[..., Any], args: Any, kwargs: Any

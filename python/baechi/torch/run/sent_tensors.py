@@ -68,6 +68,7 @@ class SentTensors:
         self.weight_ids: set[int] = set()  # of parameters and buffers
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
+        self._callers: dict[torch.device, Any] = {}  # streams of who called last
         self.home: torch.device | None = None  # where the model was called
         self.autocast = InnerAutocast(d.torch_device for d in devices)
 
@@ -138,8 +139,7 @@ class SentTensors:
             return tensor
         if source is None and tensor.device == target.torch_device:
             if target.own_stream is not None:  # made on the caller's stream
-                callers = torch.accelerator.current_stream(tensor.device)
-                target.own_stream.wait_event(callers.record_event())
+                target.own_stream.wait_event(self._callers_stream(tensor.device).record_event())
                 _private.keep_for(tensor, target.own_stream)
             return tensor
         copy = self.copy(tensor, source, target)
@@ -359,9 +359,14 @@ class SentTensors:
             callers = torch.accelerator.current_stream(device.torch_device)
             own = device.own_stream
             if from_caller:
+                self._callers[device.torch_device] = callers
                 own.wait_event(callers.record_event())
             else:
                 callers.wait_event(own.record_event())
+
+    def _callers_stream(self, device: torch.device) -> Any:
+        """Return the caller's stream, also while an operator runs, whose stream is the current."""
+        return self._callers.get(device) or torch.accelerator.current_stream(device)
 
     def wait_for(self, tensors: list[torch.Tensor]) -> None:
         """Order the caller's streams behind what made the tensors of ours that they read."""
@@ -369,7 +374,7 @@ class SentTensors:
             return
         owners = {self.owner(tensor) for tensor in tensors}
         for device in (d for d in self.own_streams if d in owners):
-            callers = torch.accelerator.current_stream(device.torch_device)
+            callers = self._callers_stream(device.torch_device)
             callers.wait_event(device.own_stream.record_event())
 
     def all_sent_home(self, out: Any, home: torch.device | None) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -51,6 +51,22 @@ def homes_of_weights(
 def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return parameters and buffers, tied ones once."""
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def trained_leaves(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the weights that get gradients, as the modules have them now."""
+    waiting: list[nn.Module | None] = [model]
+    seen = set()
+    while waiting:
+        module = waiting.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        for table in (module._parameters, module._buffers):
+            yield from (
+                w for w in table.values() if w is not None and w.requires_grad and w.is_leaf
+            )
+        waiting.extend(module._modules.values())
 
 
 def table_of(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
