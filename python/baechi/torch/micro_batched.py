@@ -17,6 +17,7 @@ from baechi.torch.base.mini_batch import (
     check_can_be_cut,
     check_division,
     check_loss_is_of_parts,
+    check_no_values,
     cut,
     samples_in,
 )
@@ -94,6 +95,7 @@ class StepRequest:
         self.counts = [micro_batches] if micro_batches != "auto" else self._divisors()
         if self.counts != [1]:
             check_loss_is_of_parts(self.loss, self.samples)
+            check_no_values(example, self.samples, "example_inputs")
 
     def _as_planned(self, plan: Plan, wanted: Any) -> int:
         if wanted not in ("auto", plan.micro_batches):

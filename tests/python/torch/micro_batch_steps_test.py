@@ -481,11 +481,50 @@ def test_hooks_and_targets_that_a_step_would_pass_over_are_refused() -> None:
     hook.remove()
     for wrong, words in (
         (target.detach().cpu().numpy(), "targets is a ndarray, which cannot be cut"),
-        ([1.0] * len(x), "targets is a list of [0-9]+ numbers"),
+        ([1.0] * len(x), "targets is a list of [0-9]+ numbers or texts"),
+        (["a"] * len(x), "targets is a list of [0-9]+ numbers or texts"),
     ):
         with pytest.raises(ValueError, match=words):
             placed.step(x, wrong)
     placed.step(x, target)
+
+
+class Rows(Chain):
+    """Takes numbers, and pairs of them, beside a tensor."""
+
+    def forward(self, x: torch.Tensor, rows: Any = (), size: Any = ()) -> torch.Tensor:
+        return super().forward(x) * len(rows) * len(size)
+
+
+@pytest.mark.parametrize("rows", [[1] * 8, tuple("a" * 8), [[1, 2], [3]] * 4])
+def test_numbers_and_texts_of_samples_among_the_inputs_are_refused(rows: Any) -> None:
+    """Every micro-batch would be given those of all samples, and read the first ones."""
+    x, target = torch.randn(8, 8), torch.randn(8, 8)
+    asked: dict[str, Any] = {"loss": distance, "targets": target, "devices": ["cpu", "cpu"]}
+    asked |= {"method": "random", "bounds": False, "cluster": "2x1GiB"}
+    with pytest.raises(ValueError, match=r"^example_inputs\['rows'\] is a .* of 8 numbers or"):
+        baechi.torch.place(Rows(), {"x": x, "rows": rows}, micro_batches=2, **asked)
+    given = {"x": x, "rows": rows[:2], "size": (4, 4)}
+    placed = baechi.torch.place(Rows(), given, micro_batches=2, **asked)
+    placed.step(given, target)
+    with pytest.raises(ValueError, match=r"^inputs\['rows'\] is a .* of 8 numbers or texts"):
+        placed.step({**given, "rows": rows}, target)
+    placed.restore()
+
+
+def test_an_optimizer_in_a_hook_is_refused_in_the_middle_of_a_step() -> None:
+    """The gradient is that of one micro-batch, and others have run with the weight as it was."""
+    model = Chain(2)
+    for parameter in (*model.layers[1].parameters(), *model.unread.parameters()):
+        parameter.requires_grad_(requires_grad=False)
+    placed, x, target = chain_placed(model=model)
+    weight = model.layers[0].weight
+    optimizer = torch.optim.SGD([weight], 0.1)
+    hook = weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with pytest.raises(ValueError, match="a hook changed a weight when its gradient was that of"):
+        placed.step(x, target)
+    hook.remove()
+    placed.restore()
 
 
 def test_a_plan_of_another_model_or_of_other_sizes_is_refused() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from baechi._core import InputError
+from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.run.begun_gradients import Begin, Begun, begin_with
 from baechi.torch.run.communication import Arrival
@@ -416,8 +417,14 @@ class Step:
         leaf = self._leaves.get(id(weight))
         if leaf is None:
             leaf = self._leaves[id(weight)] = get_gradient_edge(weight).node
+        before = _private.version_of(weight)
         with torch.no_grad(), _on(device):
             leaf(gradient)
+        if len(self._batches) > 1 and _private.version_of(weight) != before:
+            raise InputError(
+                "a hook changed a weight when its gradient was that of one micro-batch, while "
+                "others have not run: take it off, and call the optimizer behind step()"
+            )
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
