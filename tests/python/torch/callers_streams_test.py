@@ -155,3 +155,53 @@ def test_the_caller_reads_what_was_made(name: str) -> None:
                 for key, tensor in plain.state_dict().items():
                     torch.testing.assert_close(state[key].cpu(), tensor)
                 place.restore()
+
+
+class Beside(Layers):
+    """Has a tensor read, and changed, by what is no function of PyTorch's."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.read: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.a(x))
+        if self.how == "shown":
+            self.read.append(f"{h.sum():.6f} {h.detach().cpu() if h.is_cpu else h.detach()}")
+        elif self.how == "named":
+            h = h + h.type("torch.DoubleTensor").to(h.device) * 2
+        else:  # as a kernel that is given an address and runs on the current stream
+            h = h * 1
+            assert h.data_ptr()
+            with torch._C.DisableTorchFunction():
+                self.read.append(h.detach().sum())
+                h.detach().mul_(3)
+        found: torch.Tensor = self.d(self.b(h) * self.c(h))
+        return found
+
+
+@pytest.mark.parametrize("how", ["shown", "named", "by address"])
+def test_what_is_read_beside_the_operators_is_there(how: str) -> None:
+    plain = Beside(how)
+    origin = copy.deepcopy(plain)
+    with torch.no_grad():
+        expected = [plain(x) for x in BATCHES]
+    for seed, devices in ((1, SHARED), (2, ONE), (4, SHARED), (5, ONE)):
+        model = copy.deepcopy(origin).eval()
+        with (
+            sim.configured(devices=4, poison=True, longest_delay="1ms", seed=seed),
+            torch.no_grad(),
+        ):
+            place = placed_at_random(model, BATCHES[0], devices, seed=seed, tier=1)
+            model.read.clear()
+            found = [model(x.to("sim:0")) for x in BATCHES]
+            torch.accelerator.synchronize()
+            for mine, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(mine.cpu(), other)
+            for mine, other in zip(model.read, plain.read, strict=True):
+                if isinstance(mine, str):
+                    assert mine.partition("device=")[0].rstrip(" ,\n") in other
+                else:
+                    torch.testing.assert_close(mine.cpu(), other)
+            place.restore()

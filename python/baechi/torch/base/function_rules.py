@@ -65,6 +65,9 @@ OBSERVERS = frozenset(
     ]
 )
 
+# Of these: what reads the values of a tensor, or hands out its address to who will.
+READERS = frozenset(["__repr__", "__format__", "data_ptr", "untyped_storage", "type"])
+
 # Attributes of a tensor that are views of it.
 VIEWS = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi._core import InputError
 from baechi.torch.base import _private, _private_autograd, _private_compile
-from baechi.torch.base.function_rules import VIEWS, only_looks
+from baechi.torch.base.function_rules import READERS, VIEWS, only_looks
 from baechi.torch.base.nested import tensors_in
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.wrapped_forward import WrappedForward, of_own_thread
@@ -336,6 +336,9 @@ class Interceptor(TorchFunctionMode):
     def viewed(self, tensor: torch.Tensor, view: torch.Tensor) -> None:
         """Take note of an attribute of a tensor that is a view of it, such as `x.T`."""
 
+    def read_aside(self, tensor: torch.Tensor) -> None:
+        """Take note that the values of a tensor are read by what is no operator."""
+
     # Activations that are computed again in the backward
 
     def resumed_later(self, function: Callable[..., Any], *, runs_now: bool) -> Callable[..., Any]:
@@ -422,6 +425,8 @@ class Interceptor(TorchFunctionMode):
         scope = state.scope
         name = getattr(func, "__name__", "")
         if scope is None or state.paused or only_looks(name, args, kwargs or {}):
+            if name in READERS and scope is not None and not state.paused:
+                self.read_aside(args[0])
             if name == "register_hook" and scope is not None and len(args) == 2:
                 args = (args[0], self.hooked(*args))
             found = func(*args, **(kwargs or {}))

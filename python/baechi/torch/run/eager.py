@@ -138,6 +138,10 @@ class EagerRunner(Interceptor):
         """Take note that a view by attribute is where its tensor is."""
         self._sent.mark(view, self._sent.owner(tensor))
 
+    def read_aside(self, tensor: torch.Tensor) -> None:
+        """Have what the caller's stream runs next, until the call ends, be in order with ours."""
+        self._sent.read_aside(tensor)
+
     def opens(self, path: str) -> bool:
         """Whether it ran so in the recorded step; who puts in weights later keeps to the plan."""
         return any(f"{caller}.".startswith(f"{path}.") for caller in self._opened)
@@ -290,7 +294,10 @@ class EagerRunner(Interceptor):
     def _computed(
         self, call: Callable[..., Any], args: Any, kwargs: Any, device: LogicalDevice | None
     ) -> Any:
-        return call(*args, **kwargs) if device is None else on_device(call, args, kwargs, device)
+        if device is None:
+            return call(*args, **kwargs)
+        self._sent.behind_aside(device)
+        return on_device(call, args, kwargs, device)
 
     def _copied_to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         self._sent.wait_for([tensor])  # the copy is the caller's, on its own stream

@@ -68,6 +68,7 @@ class SentTensors:
         self.weight_ids: set[int] = set()  # of parameters and buffers
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
+        self._aside = False  # addresses of tensors are known outside
         self._callers: dict[torch.device, Any] = {}  # streams of who called last
         self.home: torch.device | None = None  # where the model was called
         self.autocast = InnerAutocast(d.torch_device for d in devices)
@@ -186,6 +187,9 @@ class SentTensors:
             return copy
         if source is None:
             arrival = self._from_outside(tensor, target)
+        elif self._aside:
+            self.behind_aside(source)
+            arrival = self.links.send(tensor, source, target)
         else:
             arrival = self.links.send(tensor, source, target, self._ready(tensor))
         if target.shared:
@@ -275,6 +279,7 @@ class SentTensors:
         self._copies.clear()
         self._sent.clear()
         self._last_writes.clear()
+        self._aside = False
 
     def taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
         """Return the arguments of a function where it runs."""
@@ -376,6 +381,20 @@ class SentTensors:
         for device in (d for d in self.own_streams if d in owners):
             callers = self._callers_stream(device.torch_device)
             callers.wait_event(device.own_stream.record_event())
+
+    def read_aside(self, tensor: torch.Tensor) -> None:
+        """Order the caller's streams behind a tensor that is read, or changed, by its address."""
+        source = self.owner(tensor)
+        self.about_to_change(tensor, None)
+        if source is not None and source.own_stream is not None:
+            self.wait_for([tensor])
+            self.read_by_caller(tensor)
+            self._aside = True
+
+    def behind_aside(self, device: LogicalDevice) -> None:
+        """Order a device behind what may have been started beside the operators."""
+        if self._aside and device.own_stream is not None:
+            device.own_stream.wait_event(self._callers_stream(device.torch_device).record_event())
 
     def all_sent_home(self, out: Any, home: torch.device | None) -> Any:
         """Return what a call made as its caller may read it, on `home`."""
