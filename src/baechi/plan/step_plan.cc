@@ -16,6 +16,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/graph/interpolated.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/plan/in_runs.h"
 #include "baechi/plan/planner_options.h"
 #include "baechi/plan/recompute.h"
 #include "baechi/plan/recompute_request.h"
@@ -107,16 +108,34 @@ void append(std::vector<T>& to, std::vector<T> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+// Replays in the order that a file tells; nothing where that does not fit.
+std::optional<Trace> settled(const StepProblem& problem, const PlacedGraph& placed) {
+  std::optional<Trace> trace = simulate_settled(problem.costs, problem.step, placed);
+  if (trace.has_value() && find_overflow(*trace, problem.costs.cluster()).has_value())
+    trace.reset();
+  return trace;
+}
+
+// The first order in longer runs that is no longer, and fits; the trace of it, else `trace`.
+Trace in_runs(const StepProblem& problem, const PlacedGraph& placed, Trace trace) {
+  for (DeviceOrder& order : orders_in_runs(problem.step, placed)) {
+    throw_if_cancelled(problem.request.place.cancel);
+    std::optional<Trace> other = settled(problem, {placed.device, std::move(order)});
+    if (other.has_value() && other->schedule.makespan <= trace.schedule.makespan)
+      return *std::move(other);
+  }
+  return trace;
+}
+
 // In the order that a file tells, which may be another step where operators take no time: that one
 // counts, in the row of the method, too. Without one that fits there is no placement any more.
 void settle(const StepProblem& problem, StepAnswer& answer) {
   if (!answer.placed.has_value()) return;
   const Cluster& cluster = problem.costs.cluster();
-  const std::optional<Trace> trace = simulate_settled(problem.costs, problem.step, *answer.placed);
-  const bool fits = trace.has_value() && !find_overflow(*trace, cluster).has_value();
+  std::optional<Trace> trace = settled(problem, *answer.placed);
   const auto row = std::ranges::find(answer.methods, answer.method, &MethodOutcome::method);
   BAECHI_ASSERT(row != answer.methods.end(), "the method of a placement is in the table");
-  if (!fits) {
+  if (!trace.has_value()) {
     answer.placed.reset();
     row->makespan.reset();
     row->peaks.clear();
@@ -124,6 +143,7 @@ void settle(const StepProblem& problem, StepAnswer& answer) {
     row->reason = "its plan fits in no order that a file can tell";
     return;
   }
+  trace = in_runs(problem, *answer.placed, *std::move(trace));
   answer.placed->order = with_sums_behind(
       problem.step, order_of(trace->schedule, problem.step.graph, cluster.num_devices()));
   answer.makespan = trace->schedule.makespan;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,6 +16,7 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
+#include "baechi/plan/in_runs.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 #include "unit/plan/training_graph.h"
@@ -72,6 +74,63 @@ TEST_CASE("micro-batches: the plan of a step is right, and its file tells it aga
     // Not slower than one micro-batch after the other on one device.
     CHECK(plan.makespan() <= Time(number * 4 * ((1 + 4) + (1 + 8)) + 4));
   }
+}
+
+// f0 -> f1 -> b1 -> b0, and gradients of weights wi behind bi that nobody waits for.
+OpGraph with_ends() {
+  OpGraphBuilder builder("ends");
+  const auto add = [&](const char* name, std::optional<OpId> forward) {
+    const OpId op = builder.add_operator({.name = name, .forward = forward});
+    builder.set_time(op, "gpu", Time(5));
+    return op;
+  };
+  const OpId f0 = add("f0", {}), f1 = add("f1", {});
+  const OpId b1 = add("b1", f1), b0 = add("b0", f0), w0 = add("w0", f0), w1 = add("w1", f1);
+  const TensorId first = builder.add_output(f0, Bytes(4)),
+                 arrives = builder.add_output(b1, Bytes(4));
+  builder.connect(first, f1);
+  builder.connect(first, w1);
+  builder.connect(builder.add_output(f1, Bytes(4)), b1);
+  builder.connect(arrives, b0);
+  builder.connect(arrives, w0);
+  builder.add_control_edge(b1, w1);
+  builder.add_control_edge(b0, w0);
+  return std::move(builder).build();
+}
+
+std::string names_of(const Unrolled& step, const std::vector<OpId>& ops) {
+  std::string names;
+  for (const OpId op : ops)
+    names +=
+        std::string(step.name(step.original[op])) + std::to_string(*step.micro_batch[op]) + " ";
+  return names;
+}
+
+TEST_CASE("micro-batches: one device runs them one after the other, and ends as soon as it can") {
+  std::vector<OpGraph> graphs;
+  graphs.push_back(with_ends());
+  const Cluster one = byte_per_ns(1, CommunicationMode::kDuplex, Time(0), Bytes(1000));
+  const StepPlan made = make_step_plan(std::move(graphs), one, request_for({3}));
+  const DeviceOrder order = order_of(plan_in(made).schedule, made.step.graph, 1);
+  const std::string names = names_of(made.step, order[DeviceId(0)]);
+  CHECK(names == "f00 f10 b10 w10 b00 w00 f01 f11 b11 w11 b01 w01 f02 f12 b12 w12 b02 w02 ");
+  CHECK(plan_in(made).makespan() == Time(3 * 6 * 5));
+}
+
+// What they read from the other device is there, since others have read it.
+TEST_CASE("micro-batches: ends move up behind what is on their own device") {
+  const Unrolled step = unroll(with_ends(), 2);
+  PlacedGraph placed{{}, DeviceOrder(2)};
+  for (const OpId op : step.graph.ops())
+    placed.device.push_back(DeviceId(step.name(step.original[op]).ends_with('0') ? 0 : 1));
+  for (const bool ends : {false, true})
+    for (const OpId op : step.graph.topological_order())
+      if (step.name(step.original[op]).starts_with('w') == ends)
+        (*placed.order)[placed.device[op]].push_back(op);
+  const std::vector<DeviceOrder> orders = orders_in_runs(step, placed);
+  REQUIRE(orders.size() == 3);  // of both devices, and of each
+  CHECK(names_of(step, orders[0][DeviceId(0)]) == "f00 b00 w00 f01 b01 w01 ");
+  CHECK(names_of(step, orders[0][DeviceId(1)]) == "f10 b10 w10 f11 b11 w11 ");
 }
 
 TEST_CASE("micro-batches: a long step is searched as a whole only if nothing else fits") {
