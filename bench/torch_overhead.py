@@ -7,9 +7,10 @@ device against the same model unplaced, by tier; the time that one module call t
 neighbouring modules are on different logical devices of the CPU; and the forward of the models in
 `models/pytorch` at their small sizes, every operator on one of two logical devices at random, by
 tier. In the last two the copies are left out. What it takes to find the optimizers whose state
-moves along, once per `place` and `restore`. What `place` and the first calls of other kinds take
-for language models of 32 and 64 small layers, and `device_map` beside accelerate's. And the
-constants of `baechi.torch.run.graph_gain`.
+moves along, once per `place` and `restore`. What steps of micro-batches take beside the same parts
+of an unplaced model, with kernels that take next to nothing. What `place` and the first calls of
+other kinds take for language models of 32 and 64 small layers, and `device_map` beside
+accelerate's. And the constants of `baechi.torch.run.graph_gain`.
 
     python bench/torch_overhead.py [PART ...]
 """
@@ -213,6 +214,66 @@ def print_device_map() -> None:
     )
 
 
+class _Layer(nn.Module):
+    """A layer of a Transformer of width 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.three, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.act, self.down = nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        samples, tokens, width = x.shape
+        three = self.three(self.before(x)).view(samples, tokens, 3, 2, width // 2)
+        q, k, v = three.permute(2, 0, 3, 1, 4).unbind(0)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(samples, tokens, width))
+        return x + self.down(self.act(self.up(self.between(x))))
+
+
+def print_steps(layers: int = 12, micro_batches: int = 4, rounds: int = 9) -> None:
+    """Print what steps of micro-batches take the host on one, two and four devices of the CPU."""
+    words = torch.randint(0, 64, (8, 8))
+    models = [
+        nn.Sequential(nn.Embedding(64, 16), *(_Layer() for _ in range(layers)), nn.Linear(16, 64))
+        for _ in range(4)
+    ]
+
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+    def in_parts() -> None:
+        for part in words.chunk(micro_batches):
+            (loss(models[0](part), part) / micro_batches).backward()
+
+    placed = [
+        baechi.torch.place(
+            model,
+            words,
+            f"{count}x8GiB",
+            devices=["cpu"] * count,
+            micro_batches=micro_batches,
+            loss=loss,
+            targets=words,
+            bounds=False,
+        )
+        for model, count in zip(models[1:], (1, 2, 4), strict=True)
+    ]
+    calls = [in_parts, *(lambda each=each: each.step(words, words) for each in placed)]
+    times = [[cpu_time(call) for call in calls] for _ in range(rounds + 2)][2:]
+    alone = statistics.median(row[0] for row in times)
+    print(f"{micro_batches} parts of an unplaced {layers}-layer model: {1e3 * alone:.0f} ms")
+    for number, each in enumerate(placed, start=1):
+        milliseconds = 1e3 * statistics.median(row[number] for row in times)
+        ratio = statistics.median(row[number] / row[0] for row in times)
+        count = len(each.plan.cluster.devices)
+        print(
+            f"a step of {micro_batches} micro-batches, {count} devices: {milliseconds:.0f} ms, "
+            f"{ratio:.2f} times; the plan says {each.plan.makespan_ns / 1e6:.1f} ms"
+        )
+
+
 def print_gain() -> None:
     """Print what tier 1 takes for a call that it intercepts, and tracing for any."""
     Links.send = _stay  # type: ignore[method-assign]
@@ -245,6 +306,7 @@ PARTS = {
     "calls": print_calls,
     "models": print_models,
     "optimizers": print_optimizers,
+    "steps": print_steps,
     "layers": print_layers,
     "device_map": print_device_map,
     "gain": print_gain,

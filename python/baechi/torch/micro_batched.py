@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ from baechi.torch.memory.step_fit import StepMemory
 from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
+from baechi.torch.run.host_time import host_time
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.segments import divisible, inseparable, repeatable
@@ -153,6 +155,11 @@ class PlannedStep(Planned):
             asked.is_of_calls,
         )
 
+    @property
+    def takes_ns(self) -> int:
+        """What a step takes, of the devices or of the host."""
+        return self._takes(self.plan)
+
     def _find_plan(self) -> Plan:
         many = self.micro_batches
         name = f"planning {many} micro-batch{'es' if many > 1 else ''}"
@@ -181,9 +188,32 @@ class PlannedStep(Planned):
             "held_gradients": True,
             "repeated": repeatable(segments),
         }
-        graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **options).graph
         search = {**asked.search, "order": "planned", "micro_batches": self.micro_batches}
-        return self._placed(graph, search)
+
+        def placed(method: dict[str, Any], **more: Any) -> Plan:
+            how = {**options, **more}
+            graph = graph_of(self.captured, costs, optimizer=asked.optimizer, **how).graph
+            return self._placed(graph, {**search, **method})
+
+        plan, peaks = placed({}), self.peaks
+        if search.get("method", "auto") == "auto" and self._waits_for_host(plan):
+            # A step of fewer parts may be shorter: stages, and the backward in one piece.
+            stages = {"method": "pipeline"} if self.micro_batches > 1 else {}
+            with contextlib.suppress(DoesNotFit):
+                other = placed(stages, in_two=())
+                if self._takes(other) < self._takes(plan):
+                    return other
+            self.peaks = peaks
+        return plan
+
+    def _waits_for_host(self, plan: Plan) -> bool:
+        """Whether a step is longer than its plan since there are many parts to ask for."""
+        host = host_time(self._step_plan_of(plan))
+        return host.total > plan.makespan_ns and 4 * host.parts > host.operators
+
+    def _takes(self, plan: Plan) -> int:
+        """Return what a step takes, of the devices or of the host, whichever takes longer."""
+        return max(plan.makespan_ns, host_time(self._step_plan_of(plan)).total)
 
     def _placed(self, graph: Graph, search: dict[str, Any]) -> Plan:
         """Return a plan in which operators run again where that is asked for, or needed to fit."""
@@ -261,4 +291,4 @@ def planned_step(asked: StepRequest) -> PlannedStep:
         if asked.asked.to_run:
             planned.check_graph()
         found.append(planned)
-    return min(found, key=lambda planned: planned.plan.makespan_ns)
+    return min(found, key=lambda planned: planned.takes_ns)

@@ -17,6 +17,7 @@ from baechi.torch.cost.profiler import estimate, measure
 from baechi.torch.record.capture import capture
 from baechi.torch.run.late_gradients import product_in
 from baechi.torch.run.step_order import Phase
+from baechi.torch.run.stepping import Stepper
 from same_training import EXCLUSIVE
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
@@ -161,16 +162,24 @@ def sim() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("method", ["zb-h1-divided", "random"])
-def test_gradients_are_bit_equal(method: str, batch: Any, sim: None) -> None:  # noqa: ARG001
+def test_gradients_are_bit_equal(
+    method: str,
+    joined: bool,
+    batch: Any,
+    sim: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """To those of the micro-batches one after the other, and in a second step added to them."""
+    monkeypatch.setattr(Stepper, "joins_parts", joined)
     x, target = batch
     expected, model = Mixed().double(), Mixed().double()
     placed = baechi.torch.place(model, **planned(batch), method=method, devices=EXCLUSIVE)
     assert placed._stepper is not None
     parts = placed._stepper.program(cut(x, M))[0].order
     late = [p for p in parts if p.phase is Phase.BY_WEIGHTS]
-    assert len(late) == M * len(IN_TWO)
+    assert (0 < len(late) < M * len(IN_TWO)) if joined else len(late) == M * len(IN_TWO)
     between = [
         parts.index(part) - parts.index(part._replace(phase=Phase.BACKWARD)) - 1 for part in late
     ]

@@ -539,17 +539,35 @@ def test_a_plan_of_another_model_or_of_other_sizes_is_refused() -> None:
         placed_for_steps(StepRequest(other, "auto", distance, target))
 
 
-def test_a_hook_on_a_weight_that_is_read_twice_is_refused() -> None:
+def read_twice(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 6)).double()
+
+
+@pytest.mark.parametrize(("seed", "is_one"), [(3, False), (1, True)])
+def test_a_hook_on_a_weight_sees_its_whole_gradient(seed: int, is_one: bool) -> None:
+    """Read twice it is refused, unless a device runs both readers as one."""
     torch.manual_seed(3)
-    layer = nn.Linear(6, 6)
-    model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 6))
+    layer, x = nn.Linear(6, 6), torch.randn(8, 6, dtype=torch.double)
+    model = read_twice(layer)
+    other = copy.deepcopy(model)
+
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        return y.square().mean()
+
     with simulated.configured(devices=4, memory="1GiB"):
-        placed = placed_for(model, torch.randn(8, 6), 2, loss=lambda y: y.square().mean(), seed=1)
+        placed = placed_for(model, x, 2, loss=loss, seed=seed)
         hook = layer.weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
-        with pytest.raises(ValueError, match=r"weight' has a hook on its gradient"):
-            placed.step(torch.randn(8, 6))
-        hook.remove()
-        placed.step(torch.randn(8, 6))
+        if is_one:
+            other[0].weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
+            placed.step(x)
+        else:
+            with pytest.raises(ValueError, match=r"weight' has a hook on its gradient"):
+                placed.step(x)
+            hook.remove()
+            placed.step(x)
+        in_turn(other, x, 2, loss)
+        for mine, wanted in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad.cpu(), wanted.grad, rtol=1e-12, atol=1e-14)
         placed.restore()
 
 

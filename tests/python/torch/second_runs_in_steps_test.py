@@ -148,4 +148,4 @@ def test_less_is_held_as_foreseen() -> None:
             (foreseen,) = placed.peaks.values()
             placed.restore()
         assert 0.97 * held[recompute] <= foreseen <= 1.1 * held[recompute]
-    assert held["all"] < 0.85 * held["none"]
+    assert held["all"] < 0.95 * held["none"]  # which holds one micro-batch at a time

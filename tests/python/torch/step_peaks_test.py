@@ -148,7 +148,7 @@ def test_gradients_that_a_backward_begins_with_are_added_up() -> None:
     edges = [torch.autograd.graph.get_gradient_edge(tensor) for tensor in tensors]
     for _ in range(2):  # no hook is left of the first time
         given = list(gradients)
-        with begin_with(edges, edges[-1:], given) as begins:
+        with begin_with(edges, [edges[-1].node], given) as begins:
             assert not given
             found = torch.autograd.grad(edges, edges[-1:], begins, retain_graph=True)
         torch.testing.assert_close(found, expected)

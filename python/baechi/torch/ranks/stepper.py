@@ -54,6 +54,8 @@ class RankStepper(Stepper):
     def __init__(self, assigner: Assigner, planned: StepPlan, processes: Processes) -> None:
         super().__init__(assigner, planned)
         self._processes = processes
+        # Means of the first gradients are taken while the rest of the backward runs.
+        self.joins_parts = processes.replicas == 1
         weights = named_weights(assigner.model)
         self._weights = {name: WeightShape.of(weight) for name, weight in weights}
         self.device = assigner.devices[processes.rank]

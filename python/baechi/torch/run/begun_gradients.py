@@ -10,52 +10,62 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 
 class Begin(torch.autograd.Function):
-    """Where autograd begins in a segment: it keeps an edge for the gradient, and no memory."""
+    """Where autograd begins in a segment: it holds no memory until a gradient comes."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> Any:  # noqa: ARG004
-        """Return the value as what has an edge."""
+        """Return the value as what has a node, which is where its gradient will be."""
+        ctx.came = None
+        ctx.set_materialize_grads(False)
         return value.data
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
-        """Never run: gradients are taken at the edge."""
-        raise AssertionError("autograd ends at this edge")
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Keep what came."""
+        (ctx.came,) = gradients
+        return None, None
 
 
 class Begun:
-    """What the backward pass of a segment needs: edges of autograd, and what keeps them."""
+    """What the backward pass of a segment needs: nodes of autograd, and what keeps them."""
 
     __slots__ = ("ends", "starts")
 
     def __init__(self) -> None:
-        self.starts: list[tuple[int, Any]] = []  # the values that came, by their edge
-        self.ends: list[tuple[int, Any]] = []  # those that were made
+        self.starts: list[tuple[int, Any]] = []  # the values that came, by their node
+        self.ends: list[tuple[int, Any]] = []  # those that were made, by their edge
+
+    def take(self) -> list[torch.Tensor | None]:
+        """Return the gradients of the values that came, and hold them no more."""
+        came = [node.came for _, node in self.starts]
+        for _, node in self.starts:
+            node.came = None
+        return came
 
 
 @contextlib.contextmanager
 def begin_with(
-    ends: Sequence[Any], wanted: Sequence[Any], gradients: list[torch.Tensor]
+    ends: Sequence[Any], wanted: Collection[Any], gradients: list[torch.Tensor]
 ) -> Iterator[list[torch.Tensor]]:
-    """Yield what to give to `torch.autograd.grad` for these edges; `gradients` is emptied.
+    """Yield what to give to `torch.autograd` for these edges; `gradients` is emptied.
 
     Args:
         ends: Where the backward begins.
-        wanted: The edges whose gradients are asked for; weights may be asked for beside them.
+        wanted: The nodes whose gradients are asked for; weights may be asked for beside them.
         gradients: Those of `ends`, which only the caller holds.
 
     """
     waiting: dict[Any, dict[int, torch.Tensor]] = {}  # by the number of a node's output
     begins: list[torch.Tensor] = []
     nodes = [edge.node for edge in ends]
-    as_given = _reached(nodes) | _twice(ends) | {edge.node for edge in wanted}
+    as_given = _reached(nodes) | _twice(ends) | set(wanted)
     for edge, gradient in zip(ends, gradients, strict=True):
         if edge.node in as_given or hasattr(edge.node, "variable"):
             begins.append(gradient)

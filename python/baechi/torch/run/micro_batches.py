@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from baechi._core import InputError
 from baechi.torch.base import _private
@@ -57,6 +57,7 @@ class Step:
         kinds = {d.torch_device.type for d in self._devices if not d.is_elsewhere}
         self._autocast = Autocast(program.exported.autocast, kinds)
         self._with_gradients = True  # autograd sees what runs
+        self._with_weights = True  # which get their gradients
         self._trains_inputs = False  # those that require a gradient get one
         self._weights = {
             n.index: weight_of(program.model, n.target)
@@ -143,14 +144,16 @@ class Step:
         for read in segment.reads:
             value = self._read(m, read, self._program.read_on(segment, read))
             if (m, read) in self._trains and not segment.only_looks:
-                value = Begin.apply(self._anchor, value)
-                begun.starts.append((read, get_gradient_edge(value)))
+                with torch.enable_grad(), _on(device):
+                    value = Begin.apply(self._anchor, value)
+                begun.starts.append((read, value.grad_fn))
                 key = m, read, segment.device
                 self._awaited[key] = self._awaited.get(key, 0) + 1
             source = self._second.source(m, read)
             if source is not None and isinstance(value, torch.Tensor):
                 sources[id(value)] = source.at(device)
             taken.append(value)
+            del value  # `taken` alone has it
         made = self._run_first(segment, m, taken, sources)
         for index, value in zip(segment.makes, made, strict=True):
             if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -171,7 +174,7 @@ class Step:
         again = segment.index in program.repeated and self._with_gradients
         if device is None or not (again or sources):
             with torch.set_grad_enabled(self._with_gradients), _on(device):
-                return call(*taken)
+                return call.from_list(taken)
         return self._second.first(segment, m, call, taken, sources, device)
 
     def _made(self, m: int, index: int, value: Any) -> None:
@@ -312,18 +315,54 @@ class Step:
                 gradients.append(gradient)
             del gradient  # `gradients` alone has it
         trained = self._trained[segment.index]
-        starts = [edge for _, edge in begun.starts]
-        if not (ends and (starts or trained)):
-            self._end(segment, m, begun, [None] * len(starts))
-            return
         late = None
-        if starts and segment.index in self._program.apart:
+        if ends and begun.starts and segment.index in self._program.apart:
             late = product_in(ends, trained)
-        edges, weights = starts, trained
-        if late is not None:
-            edges, weights = [*starts, late.edge], late.at_once
-        wanted = [*starts, *weights, *edges[len(starts) :]]
-        with _on(device), begin_with(ends, edges, gradients) as begins:
+        if not (ends and (begun.starts or (trained and self._with_weights))):
+            self._end(segment, m, begun, [None] * len(begun.starts))
+        elif late is None and self._with_weights:
+            nodes = {node for _, node in begun.starts}
+            first = [weight for weight in trained if weight.grad is None]
+            # Autograd adds to what nobody else holds in place, and a copy may still read that.
+            being_read = list(filter(self._sent.links.reads.may_read, gradients))
+            with _on(device), begin_with(ends, nodes, gradients) as begins:
+                torch.autograd.backward(ends, begins)
+                self._own_gradients(first)
+            del being_read
+            self._end(segment, m, begun, begun.take())
+        else:
+            self._backward_in_two(segment, m, begun, (ends, gradients), late)
+
+    def _own_gradients(self, weights: Sequence[torch.Tensor]) -> None:
+        """Give weights gradients of their own, where autograd has given them a part of another.
+
+        It asks who holds the tensor, and not who holds its storage: the next micro-batch would add
+        its gradient to that of a value, too.
+        """
+        for weight in weights:
+            gradient = weight.grad
+            if gradient is None or gradient.layout is not torch.strided:
+                continue
+            _, holders = _private.references(gradient)
+            if holders > 1 or self._sent.links.reads.may_read(gradient):
+                weight.grad = gradient.clone()
+
+    def _backward_in_two(
+        self,
+        segment: Segment,
+        m: int,
+        begun: Begun,
+        given: tuple[list[Any], list[torch.Tensor]],
+        late: Product | None,
+    ) -> None:
+        """Run a backward without the gradients of weights that come later, or never."""
+        device, (ends, gradients) = self._device(segment.device), given
+        starts = [GradientEdge(node, 0) for _, node in begun.starts]
+        at_once = [] if late is None else late.at_once
+        edges = starts if late is None else [*starts, late.edge]
+        wanted = [*starts, *at_once, *edges[len(starts) :]]
+        nodes = {edge.node for edge in edges}
+        with _on(device), begin_with(ends, nodes, gradients) as begins:
             found = torch.autograd.grad(
                 ends, wanted, begins, retain_graph=late is not None, allow_unused=True
             )
@@ -331,7 +370,6 @@ class Step:
             *found, arrived = found
             if arrived is not None:
                 self._late[segment.index, m] = late, arrived
-        at_once = trained if late is None else late.at_once
         for weight, gradient in zip(at_once, found[len(starts) :], strict=True):
             if gradient is not None:
                 self._accumulate(weight, gradient, device)

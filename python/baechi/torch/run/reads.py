@@ -53,6 +53,10 @@ class Reads:
         copied.events.append(event)
         copied.passing &= tensor.grad_fn is not None and torch.is_grad_enabled()
 
+    def may_read(self, tensor: torch.Tensor) -> bool:
+        """Whether copies of a storage were asked for, which may not have run yet."""
+        return _private.storage_address(tensor) in self._copied
+
     def before_change(self, tensor: torch.Tensor, stream: Any) -> None:
         """Order what a stream (None: the caller's) does next to a tensor behind its copies."""
         copied = self._copied.pop(_private.storage_address(tensor), None)

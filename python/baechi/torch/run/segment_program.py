@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,8 +17,12 @@ from baechi.torch.weights.homes import table_of
 
 def function_of(
     graph: ExportedGraph, segment: Segment, model: nn.Module, devices: list[LogicalDevice]
-) -> Callable[..., tuple[Any, ...]]:
-    """Return what runs a segment: from what it reads to what it makes."""
+) -> Any:
+    """Return what runs a segment: from what it reads to what it makes.
+
+    Its attribute `from_list` takes what it reads as a list, which it empties: nobody else need hold
+    a value behind the last call that reads it.
+    """
     source = Source()
     where = None if segment.device is None else devices[segment.device].torch_device
 
@@ -53,5 +56,8 @@ def function_of(
             source.lines.append(indent + " = ".join(f"v{r}" for r in done) + " = None")
     parameters = ", ".join(f"v{r}" for r in segment.reads)
     returned = "(" + "".join(f"v{m}, " for m in segment.makes) + ")"
-    function: Callable[..., tuple[Any, ...]] = source.compiled("segment", parameters, returned)
+    function: Any = source.compiled("segment", parameters, returned)
+    if segment.reads:
+        source.lines[:0] = [f"({parameters},) = taken", "taken.clear()"]
+    function.from_list = source.compiled("segment_from_list", "taken", returned)
     return function

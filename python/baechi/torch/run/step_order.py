@@ -59,13 +59,25 @@ def step_order(
     start_of: StartOf,
     repeated: Collection[int] = (),
     sendings: Sequence[Sending] = (),
+    whole: Collection[str] = (),
 ) -> list[Part]:
-    """Return all parts of a step, in the order of the plan's starts; `repeated`: run again."""
+    """Return all parts of a step, in the order of the plan's starts.
+
+    Args:
+        graph: The nodes.
+        segments: Of the graph.
+        micro_batches: How many.
+        start_of: When the plan has an operator begin.
+        repeated: The segments that run again.
+        sendings: What leaves when the plan says.
+        whole: The operators whose backward is asked for in one, also where the plan has two.
+
+    """
     before = _waits(graph, segments, micro_batches)
     for m in range(micro_batches):
         _add_second_runs(before, segments, repeated, m)
     sent_at = _add_sendings(before, micro_batches, sendings)
-    for segment in filter(functools.partial(is_apart, start_of), segments):
+    for segment in filter(functools.partial(is_apart, start_of, whole=whole), segments):
         for m in range(micro_batches):
             backward = Part(Phase.BACKWARD, segment.index, m)
             before[Part(Phase.BY_WEIGHTS, segment.index, m)] = {backward}
@@ -137,9 +149,9 @@ def _add_sendings(
     return sent_at
 
 
-def is_apart(start_of: StartOf, segment: Segment) -> bool:
+def is_apart(start_of: StartOf, segment: Segment, whole: Collection[str] = ()) -> bool:
     """Whether the backward of a segment is in two: it is one operator that is planned so."""
-    if not may_end_later(segment):
+    if not may_end_later(segment) or segment.operators[0] in whole:
         return False
     return start_of(Phase.BY_WEIGHTS, segment.operators[0], 0) is not None
 

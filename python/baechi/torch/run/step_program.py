@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from baechi._core import InputError
 from baechi.torch.run.assigner import Assigner
 from baechi.torch.run.graphs import PlacedGraph
+from baechi.torch.run.joined_parts import Joining
 from baechi.torch.run.segment_program import function_of
 from baechi.torch.run.sendings import Sendings, SentAt
 from baechi.torch.run.step_order import Sending, StartOf, is_apart, step_order
@@ -20,6 +21,8 @@ from baechi.torch.trace.segments import Segment, repeated_segments, segments_of
 
 class StepProgram:
     """A graph, its segments, and the order of a step's parts.
+
+    With `joined`, segments that a device runs one behind the other in every pass are one.
 
     With `outputs_stay` the loss is none of it, and each output is read where it is made. With
     `own_loss` the loss is the one that the model returns, and nothing else that it returns is read.
@@ -37,6 +40,7 @@ class StepProgram:
         sent_at: SentAt | None = None,
         outputs_stay: bool = False,
         own_loss: bool = False,
+        joined: bool = False,
     ) -> None:
         self.model = assigner.model
         self.exported = placed.exported
@@ -46,49 +50,80 @@ class StepProgram:
         def operator_of(node: Node) -> str | None:
             return node.owner if node.owner in known else None
 
-        segments = segments_of(self.graph, placed.devices, operator_of)
-        # Views for an operator elsewhere are sent there, and so run as soon as they can.
-        self.segments = [
-            replace(s, operators=tuple(o for o in s.operators if assigner.placement[o] == s.device))
-            for s in segments
-        ]
+        where = assigner.placement
+
+        def segments(together: Sequence[Sequence[int]] = ()) -> list[Segment]:
+            # Views for an operator elsewhere are sent there, and so run as soon as they can.
+            return [
+                replace(s, operators=tuple(o for o in s.operators if where[o] == s.device))
+                for s in segments_of(self.graph, placed.devices, operator_of, together=together)
+            ]
+
         self.homes: dict[int, int | None] = {
             n.index: placed.devices[n.index] for n in self.graph.nodes
         }
         weights = {s for n in self.graph.nodes if n.kind == "weight" for s in n.storages}
         self.of_weights = {n.index for n in self.graph.nodes if weights.intersection(n.storages)}
-        self.maker = {value: s.index for s in self.segments for value in s.makes}
-        self.apart = {s.index for s in self.segments if is_apart(start_of, s)}
-        self.repeated = repeated_segments(self.segments, again)
-        runs_again = {o for i in self.repeated for o in self.segments[i].operators}
+        self.loss_on = self._loss_device(loss_on)
+        self.read_at_end = self._own_loss() if own_loss else list(dict.fromkeys(self.graph.outputs))
+
+        def take(segments: list[Segment], whole: Collection[str] = ()) -> None:
+            self._take(segments, again, outputs_stay=outputs_stay)
+            self.apart = {s.index for s in segments if is_apart(start_of, s, whole)}
+            sendings: list[Sending] = []
+            if sent_at is not None:
+                how = (self.homes, self.read_on, sent_at, micro_batches)
+                finder = Sendings(self.graph, segments, *how)
+                sendings = finder.of(self.loss_on, self.read_at_end, self.of_weights)
+            self.sent_later = {(s.part.phase, s.part.value, s.part.reader) for s in sendings}
+            how_often = (micro_batches, start_of, self.repeated)
+            self.order = step_order(self.graph, segments, *how_often, sendings, whole)
+
+        take(segments())
+        if joined:
+            joining = self._joining()
+            whole = {o for i in joining.whole for o in self.segments[i].operators}
+            groups = [[n for i in g for n in self.segments[i].nodes] for g in joining.groups()]
+            take(segments(groups), whole)
+        self.functions = [
+            function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
+        ]
+
+    def _take(self, segments: list[Segment], again: Collection[str], *, outputs_stay: bool) -> None:
+        """Have these segments."""
+        self.segments = segments
+        self.maker = {value: s.index for s in segments for value in s.makes}
+        self.repeated = repeated_segments(segments, again)
+        runs_again = {o for i in self.repeated for o in segments[i].operators}
         whole = next((name for name in again if name not in runs_again), None)
         if whole is not None:
             raise InputError(
                 f"the plan has {whole!r} run again, which is one with others in the graph of the "
                 "model, or changes something: make the plan of this model"
             )
-        self.functions = [
-            function_of(self.graph, s, assigner.model, assigner.devices) for s in self.segments
-        ]
         self.readers: dict[int, dict[int | None, int]] = {}  # of a value: how many, by device
-        for segment in self.segments:
+        for segment in segments:
             for read in segment.reads:
                 self._add_reader(read, self.read_on(segment, read))
-        self.loss_on = self._loss_device(loss_on)
-        self.read_at_end = self._own_loss() if own_loss else list(dict.fromkeys(self.graph.outputs))
         for output in self.graph.outputs:
             self.readers.setdefault(output, {})
         for output in self.read_at_end:
             self._add_reader(output, self.homes[output] if outputs_stay else self.loss_on)
-        sendings: list[Sending] = []
-        if sent_at is not None:
-            how = (self.homes, self.read_on, sent_at, micro_batches)
-            finder = Sendings(self.graph, self.segments, *how)
-            sendings = finder.of(self.loss_on, self.read_at_end, self.of_weights)
-        self.sent_later = {(s.part.phase, s.part.value, s.part.reader) for s in sendings}
-        self.order = step_order(
-            self.graph, self.segments, micro_batches, start_of, self.repeated, sendings
-        )
+
+    def _joining(self) -> Joining:
+        """Return which segments can be one."""
+        alone = {
+            s.index
+            for s in self.segments
+            if s.device is None
+            or s.only_looks
+            or s.reads_changed
+            or s.shows_changed
+            or s.index in self.repeated
+            or any(self.maker.get(read) in self.repeated for read in s.reads)
+        }
+        loss = self.loss_on, self.read_at_end
+        return Joining(self.graph, self.segments, self.order, loss, self.apart, alone)
 
     def _own_loss(self) -> list[int]:
         """Return the output that is the loss of the model itself; all where there is none."""

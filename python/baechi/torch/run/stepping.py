@@ -118,6 +118,7 @@ class Stepper:
     """Runs steps of a model that was placed for them."""
 
     sends_later = True  # when the plan says: what is sent takes memory at its target at once
+    joins_parts = True  # that a device runs one behind the other, so that the host asks once
 
     def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
         self._assigner = assigner
@@ -176,6 +177,7 @@ class Stepper:
                     [name for name, _ in planned.plan.recomputed],
                     sent_at=self._sent_at if self.sends_later else None,
                     own_loss=planned.own_loss,
+                    joined=self.joins_parts,
                 )
                 kept = [each for each in self._programs if mine.graphs.has(each[0])]
                 self._programs = [*kept, (placed, known)]

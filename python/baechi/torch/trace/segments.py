@@ -58,6 +58,7 @@ def segments_of(
     operator_of: Callable[[Node], str | None],
     *,
     whole: bool = True,
+    together: Iterable[Iterable[int]] = (),
 ) -> list[Segment]:
     """Return the segments in an order in which they can run.
 
@@ -66,6 +67,7 @@ def segments_of(
         devices: The device of every node.
         operator_of: The planned operator that a call is a part of.
         whole: Each runs as one; else it only says what belongs together.
+        together: Nodes that are to be one segment, too.
 
     Raises:
         NotExportedError: What must run as one is on several devices.
@@ -75,6 +77,8 @@ def segments_of(
     calls = [node for node in graph.nodes if node.kind == "call"]
     _join_operators(sets, graph, calls, devices, operator_of)
     _join_changes(sets, graph, calls)
+    for nodes in together:
+        sets.join(nodes)
     order = _without_circles(sets, graph, calls)
     members: dict[int, list[Node]] = {}
     for node in calls:
