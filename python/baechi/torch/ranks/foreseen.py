@@ -232,6 +232,12 @@ class Rehearsal(Step):
         else:
             self._back.setdefault((m, index), []).append(_arrived(total))
 
+    def _is_being_sent(self, tensor: torch.Tensor) -> bool:  # noqa: ARG002
+        return False  # there is no memory that could be read
+
+    def _own_gradients(self, weights: Sequence[torch.Tensor]) -> None:
+        """Leave them: shapes have no memory that they could share."""
+
     def take_weights(self) -> None:
         """Take note of which weights have got a gradient."""
         names = self._dry.names

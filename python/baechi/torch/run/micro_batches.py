@@ -324,7 +324,7 @@ class Step:
             nodes = {node for _, node in begun.starts}
             first = [weight for weight in trained if weight.grad is None]
             # Autograd adds to what nobody else holds in place, and a copy may still read that.
-            being_read = list(filter(self._sent.links.reads.may_read, gradients))
+            being_read = list(filter(self._is_being_sent, gradients))
             with _on(device), begin_with(ends, nodes, gradients) as begins:
                 torch.autograd.backward(ends, begins)
                 self._own_gradients(first)
@@ -332,6 +332,10 @@ class Step:
             self._end(segment, m, begun, begun.take())
         else:
             self._backward_in_two(segment, m, begun, (ends, gradients), late)
+
+    def _is_being_sent(self, tensor: torch.Tensor) -> bool:
+        """Whether copies of a tensor's memory may still read it."""
+        return self._sent.links.reads.may_read(tensor)
 
     def _own_gradients(self, weights: Sequence[torch.Tensor]) -> None:
         """Give weights gradients of their own, where autograd has given them a part of another.
@@ -344,7 +348,7 @@ class Step:
             if gradient is None or gradient.layout is not torch.strided:
                 continue
             _, holders = _private.references(gradient)
-            if holders > 1 or self._sent.links.reads.may_read(gradient):
+            if holders > 1 or self._is_being_sent(gradient):
                 weight.grad = gradient.clone()
 
     def _backward_in_two(
