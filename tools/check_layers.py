@@ -73,8 +73,8 @@ ROOMS = {
     "cost": "base sim record",
     "weights": "base record",
     "trace": "base record weights",
-    "memory": "base record cost weights trace",
     "run": "base record weights trace",
+    "memory": "base record cost weights trace run",
     "ranks": "base weights trace run",
     "interop": "base record cost weights",
 }

@@ -8,6 +8,7 @@ graph whose operators are those of the ML graph, name by name.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ def capture(
 
 def _loaded(path: str | os.PathLike[str], signature: str) -> tuple[Any, Any]:
     """Load a SavedModel; return it and its signature."""
-    if os.fspath(path).endswith((".keras", ".h5")):
+    if os.fspath(path).endswith((".keras", ".h5")) and not Path(path).is_dir():
         raise InputError(
             f"target: {os.fspath(path)!r} is a model in a file: load it with "
             "keras.models.load_model, compile it, and place the model"

@@ -140,7 +140,6 @@ def test_a_gradient_of_a_weight_is_no_part_of_another() -> None:
     with simulated.configured(devices=4, poison=True, memory="1GiB", **delays):
         for seed in range(6):
             mine = copy.deepcopy(model)
-            search = {"method": "random", "seed": seed, "bounds": False}
             placed = baechi.torch.place(
                 mine,
                 x,
@@ -148,7 +147,9 @@ def test_a_gradient_of_a_weight_is_no_part_of_another() -> None:
                 devices=EXCLUSIVE,
                 micro_batches=M,
                 loss=loss_of,
-                **search,
+                method="random",
+                seed=seed,
+                bounds=False,
             )
             placed.step(x)
             holders = Counter(p.grad.untyped_storage().data_ptr() for p in mine.parameters())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import baechi.torch
@@ -21,13 +22,20 @@ from training_steps import loss_like
 import baechi
 
 
-def peaks_of(name: str, count: int, micro_batches: int, known: list[Any], **options: Any) -> Any:
+def peaks_of(
+    model: torch.nn.Module,
+    inputs: Any,
+    count: int,
+    micro_batches: int,
+    known: list[Any],
+    **options: Any,
+) -> Any:
     """Return what each device holds at most in a step at random: foreseen, and measured."""
     gc.collect()
-    inputs, recompute = ALL[name].inputs(64), options.pop("recompute", "none")
+    recompute = options.pop("recompute", "none")
     with simulated.configured(devices=4, asynchronous=False, memory="1GiB"):
         request = Request(
-            built(ALL[name]),
+            model,
             inputs,
             cluster=f"{count}x1GiB",
             devices=[f"sim:{i}" for i in range(count)],
@@ -54,10 +62,14 @@ def peaks_of(name: str, count: int, micro_batches: int, known: list[Any], **opti
 def check_peaks(name: str, cases: Any) -> None:
     if name not in ALL:
         pytest.skip("transformers is not installed")
+    check_peaks_of(lambda: built(ALL[name]), ALL[name].inputs(64), cases)
+
+
+def check_peaks_of(make: Callable[[], torch.nn.Module], inputs: Any, cases: Any) -> None:
     known: list[Any] = []
     for count, micro_batches, seed, recompute in cases:
         how = {"seed": seed, "recompute": recompute}
-        foreseen, measured = peaks_of(name, count, micro_batches, known, **how)
+        foreseen, measured = peaks_of(make(), inputs, count, micro_batches, known, **how)
         for mine, peak in zip(foreseen, measured, strict=True):
             # Where segments are joined, a little more may be foreseen than is held.
             assert -1024 <= mine - peak <= max(1024, 0.005 * peak), (how, foreseen, measured)
@@ -82,6 +94,64 @@ def test_on_one_device(name: str) -> None:
 def test_on_several_devices(name: str, cases: Any) -> None:
     """A peak is that of the order in which the host asks for the parts of a step."""
     check_peaks(name, cases)
+
+
+class Gated(torch.nn.Module):
+    """Parts of one tensor are read by one operator, and saved by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(64, 192)
+        self.out = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.a(x).chunk(3, -1)
+        return self.out(torch.softmax(q * k, -1) * v)
+
+
+def test_parts_of_a_tensor_that_are_sent_are_copies_of_their_own() -> None:
+    cases = [(2, 4, seed, "none") for seed in range(4)] + [(3, 2, seed, "none") for seed in (4, 5)]
+    check_peaks_of(Gated, torch.randn(64, 64), cases)
+
+
+class Block(torch.nn.Module):
+    """Two to the power of its depth ways from its end to its beginning."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        for _ in range(400):  # deeper than Python's stack, whose frames each way would take
+            x = torch.tanh(x * 1.01)
+        return x, x.mean(1)
+
+
+class OfBlocks(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Block(40), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, mean = self.first(x)
+        return self.last(y) + mean[:, None]
+
+
+def test_units_with_many_ways_through_them_are_planned() -> None:
+    with simulated.configured(devices=2, asynchronous=False, memory="1GiB"):
+        plan = baechi.torch.plan(
+            OfBlocks(),
+            torch.randn(4, 8),
+            "2x1GiB",
+            devices=["sim:0", "sim:1"],
+            method="m-topo",
+            micro_batches=2,
+            loss=loss_like,
+            units=[Block],
+        )
+    assert plan.fits
 
 
 def test_a_plan_that_would_run_out_of_memory_is_refused() -> None:

@@ -61,7 +61,9 @@ def load_pt2(
         if any(name.endswith("/data.pkl") for name in names) and not any(
             name.endswith("archive_format") for name in names
         ):
-            raise ValueError("torch.save wrote it; torch.export.save writes programs")
+            raise ValueError(
+                "torch.save or torch.jit.save wrote it; torch.export.save writes programs"
+            )
         with (
             warnings.catch_warnings()
         ):  # PyTorch 2.9 reads weights into memory that it may not write

@@ -102,7 +102,7 @@ class StepMemory(Memory):
             [name for name, _ in step.plan.recomputed],
             sent_at=None if self.over_ranks else sent_at,
             own_loss=step.own_loss,
-            joined=True,
+            joined=step.joins_parts,
         )
 
 

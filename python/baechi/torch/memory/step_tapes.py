@@ -8,7 +8,7 @@ node gives to another segment's is what a backward of that segment returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -186,13 +186,13 @@ class StepTapes:
         if len(found) != 1:
             return None
         product = Product(found[0])
-        below = set(self.below(segment, found[0]))
+        below = self.below(segment, found[0])
         beside: set[int] = set()
         for k in mine:
             if k not in below and k != product.node:
                 product.above.add(k)
                 beside.update(g.target for g in self.gives(k) if self._is_weight(g.target))
-        product.weights = {k for k in below if self._only_weights(segment, k)}
+        product.weights = self._only_weights(segment, below)
         leaves = {k for k in product.weights if self._is_weight(k)}
         for gradient in self.gives(product.node):
             if gradient.tensor is not None and gradient.target not in product.weights:
@@ -204,20 +204,29 @@ class StepTapes:
     def _is_weight(self, k: int) -> bool:
         return self.captured.nodes[k].weight is not None
 
-    def below(self, segment: Segment, k: int) -> Iterator[int]:
-        """Yield the nodes of a segment that one leads to, leaves among them."""
-        for gradient in self.gives(k):
-            if self.is_of(segment, gradient.target):
-                yield gradient.target
-                yield from self.below(segment, gradient.target)
+    def below(self, segment: Segment, k: int) -> set[int]:
+        """Return the nodes of a segment that one leads to, leaves among them."""
+        found: set[int] = set()
+        waiting = [k]
+        while waiting:
+            for gradient in self.gives(waiting.pop()):
+                target = gradient.target
+                if target not in found and self.is_of(segment, target):
+                    found.add(target)
+                    waiting.append(target)
+        return found
 
-    def _only_weights(self, segment: Segment, k: int) -> bool:
-        if self._is_weight(k):
-            return True
-        gives = self.gives(k)
-        return bool(gives) and all(
-            self.is_of(segment, g.target) and self._only_weights(segment, g.target) for g in gives
-        )
+    def _only_weights(self, segment: Segment, below: set[int]) -> set[int]:
+        """Return the nodes of these that lead to weights only."""
+        found: set[int] = set()
+        for k in sorted(below, reverse=True):  # they ran in the order of their numbers
+            targets = [g.target for g in self.gives(k)]
+            leads = bool(targets) and all(
+                self.is_of(segment, target) and target in found for target in targets
+            )
+            if self._is_weight(k) or leads:
+                found.add(k)
+        return found
 
     # The loss
 

@@ -94,8 +94,10 @@ class StepValues:
             if op is not None:
                 self._tapes.run(op, made)
                 for storage in self._captured.ops[op].saved:
-                    block = _found(storage, known) or made.blocks.get(storage)
-                    save(op, came.get(id(block)), storage, block)
+                    # Parts of one tensor that came from elsewhere are copies of their own.
+                    blocks: list[Block | None] = [*_all_found(storage, known)]
+                    for block in blocks or [made.blocks.get(storage)]:
+                        save(op, came.get(id(block)), storage, block)
             env[n] = []
             for part, _ in self._captured.values.get(n, ()):
                 here = None if part is None else _found(part, known) or made.blocks.get(part)
@@ -187,7 +189,12 @@ class StepValues:
                 self._let_go(hold)
 
 
+def _all_found(storage: int, values: Sequence[Parts]) -> list[Block]:
+    """Return all the places where a storage of some values is."""
+    found = (block for parts in values for mine, block in parts if mine == storage)
+    return list({id(block): block for block in found if block is not None}.values())
+
+
 def _found(storage: int, values: Sequence[Parts]) -> Block | None:
     """Return where a storage of some values is."""
-    found = (block for parts in values for mine, block in parts if mine == storage)
-    return next((block for block in found if block is not None), None)
+    return next(iter(_all_found(storage, values)), None)

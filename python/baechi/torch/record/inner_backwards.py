@@ -42,6 +42,7 @@ class InnerBackwards:
         self._runs.ops[index].inner = self._base_of(roots[0]) if roots else None
         inputs: Any = args[1] if len(args) > 1 else kwargs.get("inputs")
         inputs = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        outer, self._first, self._givers = (self._first, self._givers), [], {}
         try:
             with told_before(roots, functools.partial(self._begins, index)):
                 slopes = call(*args, **kwargs)
@@ -53,8 +54,7 @@ class InnerBackwards:
             self._continue_as(index)
             for gradient in self._first:
                 gradient.until = max(op.end for op in self._runs.ops[index + 1 :])
-            self._first.clear()
-            self._givers.clear()
+            self._first, self._givers = outer
 
     def _arrives(self, index: int, slope: torch.Tensor, base: int | None) -> None:
         """Take note that a slope goes to where what it is by was made."""

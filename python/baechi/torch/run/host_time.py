@@ -14,7 +14,8 @@ from typing import NamedTuple
 from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS
 from baechi.torch.run.stepping import StepPlan
 
-# Measured with `python bench/torch_overhead.py steps`, as is that these are of the right size.
+# Of the right size for a loaded two-core x86 machine; `python bench/torch_overhead.py steps` has
+# the host's time of whole steps.
 PER_OPERATOR = 30_000  # nanoseconds, of a pass of one
 PER_PART = 100_000  # of what is asked for by itself
 

@@ -52,6 +52,11 @@ class StepPlan:
         """When each operator of the plan's graph has ended."""
         return dict(zip(self.plan.graph.names, self.plan.ends, strict=True))
 
+    @property
+    def joins_parts(self) -> bool:
+        """Whether parts become one, which takes a little memory: not where time is paid for it."""
+        return not self.plan.recomputed
+
     def copy_of(self, operator: str, micro_batch: int) -> str | None:
         """Return the name of an operator of a micro-batch in the plan's graph."""
         if self.micro_batches == 1:
@@ -177,7 +182,7 @@ class Stepper:
                     [name for name, _ in planned.plan.recomputed],
                     sent_at=self._sent_at if self.sends_later else None,
                     own_loss=planned.own_loss,
-                    joined=self.joins_parts,
+                    joined=self.joins_parts and planned.joins_parts,
                 )
                 kept = [each for each in self._programs if mine.graphs.has(each[0])]
                 self._programs = [*kept, (placed, known)]
