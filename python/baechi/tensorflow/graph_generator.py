@@ -8,9 +8,9 @@ graph whose operators are those of the ML graph, name by name.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
