@@ -146,5 +146,5 @@ def test_what_cannot_be_read_is_told(saved: Path, tmp_path: Path) -> None:
 
 def test_what_torch_save_wrote_is_no_program(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(baechi.InputError, match=r"torch\.save wrote it; torch\.export"):
+    with pytest.raises(baechi.InputError, match=r"torch\.jit\.save wrote it; torch\.export"):
         load_pt2(tmp_path / "weights.pt", COSTS)

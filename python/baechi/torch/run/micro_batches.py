@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -325,7 +325,8 @@ class Step:
             first = [weight for weight in trained if weight.grad is None]
             # Autograd adds to what nobody else holds in place, and a copy may still read that.
             being_read = list(filter(self._is_being_sent, gradients))
-            with _on(device), begin_with(ends, nodes, gradients) as begins:
+            unchanged = self._unchanged(trained)
+            with _on(device), unchanged, begin_with(ends, nodes, gradients) as begins:
                 torch.autograd.backward(ends, begins)
                 self._own_gradients(first)
             del being_read
@@ -459,10 +460,15 @@ class Step:
         leaf = self._leaves.get(id(weight))
         if leaf is None:
             leaf = self._leaves[id(weight)] = get_gradient_edge(weight).node
-        before = _private.version_of(weight)
-        with torch.no_grad(), _on(device):
+        with torch.no_grad(), _on(device), self._unchanged([weight]):
             leaf(gradient)
-        if len(self._batches) > 1 and _private.version_of(weight) != before:
+
+    @contextlib.contextmanager
+    def _unchanged(self, weights: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Refuse what a hook on gradients does to weights before all micro-batches have run."""
+        before = [_private.version_of(weight) for weight in weights]
+        yield
+        if len(self._batches) > 1 and before != [_private.version_of(w) for w in weights]:
             raise InputError(
                 "a hook changed a weight when its gradient was that of one micro-batch, while "
                 "others have not run: take it off, and call the optimizer behind step()"
