@@ -51,30 +51,33 @@ def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micr
 def check_can_be_cut(value: Any, samples: int, name: str) -> None:
     """Raise InputError where every micro-batch would be given all of what is not in tensors."""
     advice = "give tensors, alone or in lists, tuples, dictionaries or dataclasses"
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            check_can_be_cut(item, samples, f"{name}[{key!r}]")
-    elif isinstance(value, SEQUENCES):
-        _check_no_values(value, samples, name)
-        for position, item in enumerate(value):
-            check_can_be_cut(item, samples, f"{name}[{position}]")
-    elif isinstance(value, torch.Tensor) or dataclasses.is_dataclass(value):
-        return
-    elif not isinstance(value, (*PLAIN, bytes, Enum)):
-        raise InputError(
-            f"{name} is a {type(value).__name__}, which cannot be cut into micro-batches: {advice}"
-        )
+    for where, item in _parts(value, name):
+        if isinstance(item, SEQUENCES):
+            _check_no_values(item, samples, where)
+        known = isinstance(item, (torch.Tensor, Mapping, *SEQUENCES, *PLAIN, bytes, Enum))
+        if not (known or dataclasses.is_dataclass(item)):
+            raise InputError(
+                f"{where} is a {type(item).__name__}, which cannot be cut into micro-batches: "
+                f"{advice}"
+            )
 
 
 def check_no_values(value: Any, samples: int, name: str) -> None:
     """Raise InputError where numbers or texts of all samples would go to every micro-batch."""
+    for where, item in _parts(value, name):
+        if isinstance(item, SEQUENCES):
+            _check_no_values(item, samples, where)
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a value and all that is in it, each before what is in it, and its name in errors."""
+    yield name, value
     if isinstance(value, Mapping):
         for key, item in value.items():
-            check_no_values(item, samples, f"{name}[{key!r}]")
+            yield from _parts(item, f"{name}[{key!r}]")
     elif isinstance(value, SEQUENCES):
-        _check_no_values(value, samples, name)
         for position, item in enumerate(value):
-            check_no_values(item, samples, f"{name}[{position}]")
+            yield from _parts(item, f"{name}[{position}]")
 
 
 def _check_no_values(value: Any, samples: int, name: str) -> None:
@@ -155,11 +158,6 @@ def _content(cell: Any) -> Any:
 
 def _named(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors inside a value, and how the caller would name them."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _named(item, f"{name}[{key!r}]")
-    elif isinstance(value, SEQUENCES):
-        for position, item in enumerate(value):
-            yield from _named(item, f"{name}[{position}]")
-    else:
-        yield from ((name, tensor) for tensor in tensors_in(value))
+    for where, item in _parts(value, name):
+        if not isinstance(item, (Mapping, *SEQUENCES)):
+            yield from ((where, tensor) for tensor in tensors_in(item))

@@ -211,12 +211,15 @@ def given_for_gradients(
     ways = _ways(memory, plan.cluster, gradients)
     for held, outputs in ways:
         memory.around = replace(memory.around, held_gradients=held, held_outputs=outputs)
-        by_tier = _peaks_of(memory, plan)
-        over = _over(memory, by_tier, plan.cluster)
-        if not over:
+        try:
+            peaks = given_within(plan, memory)
+        except DoesNotFit:
+            if (held, outputs) == ways[-1]:
+                raise
+        else:
             _warn_of_freed("the plan leaves no room", ways[0], (held, outputs))
-            return _in_bytes(by_tier), "held" if held else "freed"
-    raise DoesNotFit(_run_order(memory, by_tier, over, "the plan that was given"))
+            return peaks, "held" if held else "freed"
+    raise AssertionError  # the last way returned or raised
 
 
 def given_within(plan: Plan, memory: Memory) -> dict[int, dict[str, int]]:
