@@ -245,6 +245,16 @@ def test_the_usual_build_of_pytorch_is_of_the_same_version(root: Path) -> None:
     assert usual.count("\n") == asked.count("\n")
 
 
+def test_without_git_or_a_clone_the_samples_are_of_no_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run_checks, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert run_checks.head_of.__wrapped__() == "no commit"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run_checks.head_of.__wrapped__() == "no commit"
+
+
 @pytest.fixture
 def installing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """Return what installs a module that is there, or not, of lists that pip finds, or not."""
