@@ -17,6 +17,7 @@
 #include "baechi/base/random.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 #include "unit/regimes.h"
@@ -24,6 +25,7 @@
 namespace baechi {
 namespace {
 
+using testing::effort;
 using testing::instance_of;
 using testing::RandomDag;
 using testing::Regime;
@@ -33,7 +35,7 @@ TEST_CASE("bounds: none exceeds the exact optimum on thousands of instances of e
   for (const Regime& regime : testing::regimes()) {
     CAPTURE(regime.name);
     std::size_t of_regime = 0;
-    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    for (std::uint64_t seed = 0; seed < effort(300); ++seed) {
       CAPTURE(seed);
       const auto [graph, cluster] = instance_of(regime, seed);
       const std::optional<testing::Optimum> best = testing::optimal_makespan(graph, cluster);
@@ -48,10 +50,10 @@ TEST_CASE("bounds: none exceeds the exact optimum on thousands of instances of e
       REQUIRE(std::ranges::is_sorted(found, std::greater<>(), &NamedBound::value));
       if (found.front().value == best->makespan) ++met;
     }
-    CHECK(of_regime > 150);
+    CHECK(of_regime > effort(150));
     solved += of_regime;
   }
-  CHECK(solved > 4000);
+  CHECK(solved > effort(4000));
   // They are worth something, too: most optima are proved.
   CHECK(met * 10 > solved * 8);
 }
@@ -100,7 +102,7 @@ TEST_CASE("bounds: how tight they are" * doctest::skip()) {
 // Too large for the oracle; but a bound that is too high is beaten by somebody sooner or later.
 TEST_CASE("bounds: no plan of any placer beats them on graphs up to a thousand operators") {
   std::size_t compared = 0;
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(400); ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0x1a79e);
     RandomDag limits;
@@ -131,7 +133,7 @@ TEST_CASE("bounds: no plan of any placer beats them on graphs up to a thousand o
       ++compared;
     }
   }
-  CHECK(compared > 1500);
+  CHECK(compared > effort(1500));
 }
 
 }  // namespace

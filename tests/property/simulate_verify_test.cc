@@ -11,6 +11,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_schedule.h"
+#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
@@ -18,6 +19,7 @@
 namespace baechi {
 namespace {
 
+using testing::effort;
 using testing::RandomDag;
 
 RandomDag everything(Random& random) {
@@ -47,7 +49,7 @@ std::string first_of(const std::vector<std::string>& sentences) {
 
 TEST_CASE("verify: what the simulator makes of any placement keeps every rule") {
   std::size_t checked = 0, too_large = 0;
-  for (std::uint64_t seed = 0; seed < 8000; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(8000); ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0xc0ffee);
     const OpGraph graph = testing::random_dag(seed, everything(random));
@@ -68,9 +70,9 @@ TEST_CASE("verify: what the simulator makes of any placement keeps every rule") 
     ++checked;
     if (find_overflow(trace, cluster).has_value()) ++too_large;
   }
-  CHECK(checked > 6000);
-  CHECK(too_large > 1000);
-  CHECK(too_large < 6000);
+  CHECK(checked > effort(6000));
+  CHECK(too_large > effort(1000));
+  CHECK(too_large < effort(6000));
 }
 
 Time other(Time time, Random& random) {
@@ -113,7 +115,7 @@ bool break_somewhere(Schedule& schedule, Random& random) {
 
 TEST_CASE("verify: one number changed at random anywhere in a plan is found") {
   std::size_t broken = 0;
-  for (std::uint64_t seed = 0; seed < 8000; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(8000); ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0xbad);
     const OpGraph graph = testing::random_dag(seed, everything(random));
@@ -126,12 +128,12 @@ TEST_CASE("verify: one number changed at random anywhere in a plan is found") {
     ++broken;
     REQUIRE_FALSE(check_schedule(graph, cluster, schedule).empty());
   }
-  CHECK(broken > 6000);
+  CHECK(broken > effort(6000));
 }
 
 TEST_CASE("oracle: its best plan simulates to its makespan, keeps every rule and is never beaten") {
   std::size_t solved = 0, infeasible = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(1500); ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0x0acae);
     RandomDag limits = everything(random);
@@ -158,8 +160,8 @@ TEST_CASE("oracle: its best plan simulates to its makespan, keeps every rule and
       REQUIRE(trace.schedule.makespan >= best->makespan);
     }
   }
-  CHECK(solved > 700);
-  CHECK(infeasible > 100);
+  CHECK(solved > effort(700));
+  CHECK(infeasible > effort(100));
 }
 
 }  // namespace

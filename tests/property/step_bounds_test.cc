@@ -9,6 +9,7 @@
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/unroll.h"
+#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
@@ -34,7 +35,7 @@ TEST_CASE("fill and drain: a pipeline waits beside its work") {
 
 TEST_CASE("fill and drain: no bound of a step exceeds its exact optimum") {
   std::size_t solved = 0, told = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(1500); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 2,
                                             .max_ops = 3,
@@ -55,8 +56,8 @@ TEST_CASE("fill and drain: no bound of a step exceeds its exact optimum") {
     }
     if (bound_of(found, "fill and drain").has_value()) ++told;
   }
-  CHECK(solved > 800);
-  CHECK(told > 20);
+  CHECK(solved > effort(800));
+  CHECK(told > effort(20));
 }
 
 }  // namespace

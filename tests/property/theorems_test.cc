@@ -13,12 +13,14 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 
 namespace baechi {
 namespace {
 
+using testing::effort;
 using testing::RandomDag;
 
 struct Instance {
@@ -74,7 +76,7 @@ std::optional<double> makespan(Placer place, const CostModel& costs, const Place
 
 TEST_CASE("theorems: m-ETF keeps the bound of Appendix A, with ample memory and with little") {
   std::size_t ample = 0, scarce = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(1500); ++seed) {
     CAPTURE(seed);
     const auto [graph, cluster] = draw(seed, /*small_communication=*/seed % 2 == 0);
     const CostModel costs(graph, cluster);
@@ -93,13 +95,13 @@ TEST_CASE("theorems: m-ETF keeps the bound of Appendix A, with ample memory and 
     REQUIRE(*m_sct <= m_etf_bound(memory.n, memory.m, w, C) + 1e-9);
     ++(memory.K == 0 ? ample : scarce);
   }
-  CHECK(ample > 300);
-  CHECK(scarce > 300);
+  CHECK(ample > effort(300));
+  CHECK(scarce > effort(300));
 }
 
 TEST_CASE("theorems: under the SCT assumption m-SCT keeps the bound of Appendix B") {
   std::size_t tried = 0;
-  for (std::uint64_t seed = 0; seed < 2500; ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(2500); ++seed) {
     CAPTURE(seed);
     const auto [graph, cluster] = draw(seed, /*small_communication=*/true);
     const CostModel costs(graph, cluster);
@@ -117,7 +119,7 @@ TEST_CASE("theorems: under the SCT assumption m-SCT keeps the bound of Appendix 
     }
     ++tried;
   }
-  CHECK(tried > 1000);
+  CHECK(tried > effort(1000));
 }
 
 }  // namespace
