@@ -39,19 +39,19 @@ BAD = ("WRONG", "FAILS", "PEAK")
 SHOWN = ("trial", "result", "said", "tier", "share", "peaks", "seconds")  # in the page's JSON
 SUMMARY = """\
 A model is trained for three steps of AdamW (or by the script that it is for) in double precision on
-one device, and then placed: on two devices with 60% of what it needs, four with 40%, and three and
-four at random, in both tiers and all modes, on devices that finish each operator before the next,
-whose peaks are measured, and on asynchronous ones with delays and poison. Losses, weights, buffers
-and the last gradients have to be those of one device to a millionth; peaks at most 10% above and 3%
-below what was measured. *No plan* is what `place` says of tiny models whose largest operator needs
-more than a device has; then 80% is tried."""
+one device. Then it is placed in both tiers and all modes: on two devices with 60% of what it needs,
+on four with 40%, and at random on three and four. It runs on devices that finish each operator
+before the next, whose peaks are measured, and on asynchronous ones with delays and poison. Losses,
+weights, buffers and the last gradients have to be those of one device to a millionth; peaks at most
+10% above and 3% below what was measured. *No plan* is what `place` says of tiny models whose
+largest operator needs more than a device has; then 80% is tried."""
 ON_ACCELERATOR = "bank_accelerator"
 REAL = """\
-A model is trained for three steps of AdamW (or by the script that it is for) in double precision on
-the accelerator, unplaced, and then placed on one, three and four logical devices of it at random,
-in both tiers and all modes. Streams idle for up to 200 us when they are entered, so that work which
-does not wait for what it needs is found out. Losses, weights, buffers and the last gradients have
-to be those of the unplaced model to a millionth. Peaks are not compared."""
+A model is trained unplaced on the accelerator, for three steps of AdamW (or by the script that it
+is for) in double precision. Then it is placed on one, three and four logical devices of it at
+random, in both tiers and all modes. Streams idle for up to 200 us when they are entered, so that
+work which does not wait for what it needs is found out. Losses, weights, buffers and the last
+gradients have to be those of the unplaced model to a millionth. Peaks are not compared."""
 
 
 @dataclass

@@ -46,9 +46,9 @@ CPU = Machine("100us,2GB/s", clock="real")
 SUMMARY = """\
 **Virtual clock.** On one device the prediction is the step, to a kernel (tested): the measured
 costs add up. On several, most placements are within 5%, and none is off by more than 9%. What
-remains of `gnmt` is known in part: transfers of one pair of devices share a stream and so a queue,
-which the planner's `parallel` communication has not, and gradients of one tensor are summed before
-they are sent, where the planner sends each. Every peak is predicted within 0.1%.
+remains of `gnmt` is known in part. Transfers of one pair of devices share a stream and so a queue,
+which the planner's `parallel` communication has not. Gradients of one tensor are summed before they
+are sent, where the planner sends each. Every peak is predicted within 0.1%.
 
 **By default** `place` takes the order of the plan on GNMT and that of the program elsewhere; no
 step is over 3% longer than the faster mode's, nor over 9% than predicted.
