@@ -353,7 +353,10 @@ class Placed:
             said.below.append(f"{what} in the order of the plan")
         else:
             note = f": {self.tier_note}" if self.tier_note else ""
-            said.below.append(f"mode {self.mode!r}, tier {self.tier}{note}")
+            tier = f", tier {self.tier}{note}"
+            if self.tier_note == NOT_RUN:
+                tier = "; no call has run yet, and those that have a graph take tier 2"
+            said.below.append(f"mode {self.mode!r}{tier}")
             if self.choice.ways:
                 said.below.append(str(self.choice))
         if self.plan is not None and self.plan.recomputed:

@@ -46,11 +46,20 @@ def test_a_placed_model_says_where_it_runs_and_what_limits_it(
         assert f"{placed.peaks[name] / 2**20:.2f} MiB" in row
     assert "14.00 MiB" in rows["gpu:0"]
     assert "limited by " in text
-    assert f"mode 'streams', tier {placed.tier}" in text
+    assert "mode 'streams'; no call has run yet, and those that have a graph take tier 2" in text
     assert placed._repr_html_().count("<tr>") == 3
     assert placed.report(tmp_path / "plan.html") == tmp_path / "plan.html"
     assert "Sequential" in (tmp_path / "plan.html").read_text()
     assert repr(placed) == f"<Placed Sequential on 2 devices, mode 'streams', tier {placed.tier}>"
+    placed.restore()
+
+
+def test_before_the_first_call_no_tier_is_said_to_have_run(model: nn.Module) -> None:
+    inputs = torch.randn(8, 256)
+    placed = baechi.torch.place(model, inputs, "2x20MiB", devices=DEVICES, method="m-etf", tier=2)
+    assert "mode 'streams'; no call has run yet" in str(placed)
+    model(inputs)
+    assert "mode 'streams', tier 2\n" in str(placed)
     placed.restore()
 
 
