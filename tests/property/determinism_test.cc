@@ -3,6 +3,7 @@
 // `determinism` of tools/run_checks.py compares the digests of builds by different compilers.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "baechi/generate/generate.h"
 #include "baechi/place/placer.h"
 #include "baechi/plan/planner.h"
+#include "property/effort.h"
 #include "unit/graphs.h"
 #include "unit/place/random_instances.h"
 
@@ -41,6 +43,9 @@ class Digest {  // FNV-1a over 64-bit words
  private:
   std::uint64_t value_ = 0xcbf29ce484222325ULL;
 };
+
+// Runs of each: with assertions or sanitizers three, of which a search has a thread more each time.
+constexpr std::uint64_t kRuns = std::max<std::uint64_t>(testing::effort(20), 3);
 
 struct Case {
   std::string name;
@@ -75,8 +80,7 @@ std::vector<Case> cases() {
 // Blocks of different sizes, held on to, so that no two runs see the same addresses.
 using Clutter = std::vector<std::unique_ptr<char[]>>;
 
-TEST_CASE("determinism: twenty runs of every placer give one plan" * doctest::skip()) {
-  constexpr std::uint64_t kRuns = 20;
+TEST_CASE("determinism: every run of a placer gives one plan" * doctest::skip()) {
   const std::vector<Case> all = cases();
   for (const PlacerEntry& placer : all_placers()) {
     if (placer.name == "expert") continue;
@@ -103,8 +107,7 @@ TEST_CASE("determinism: twenty runs of every placer give one plan" * doctest::sk
   }
 }
 
-TEST_CASE("determinism: twenty searches of the planner give one plan" * doctest::skip()) {
-  constexpr std::uint64_t kRuns = 20;
+TEST_CASE("determinism: every search of the planner gives one plan" * doctest::skip()) {
   Digest digest;
   for (const Case& instance : cases()) {
     CAPTURE(instance.name);
