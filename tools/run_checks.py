@@ -182,7 +182,7 @@ def check_threads(ctx: Context) -> None:
 
 
 def check_determinism(ctx: Context) -> None:
-    """Twenty runs of everything (three under sanitizers), and the commands in tests/cli/determinism.txt, on every build."""
+    """Many runs of everything, and the commands in tests/cli/determinism.txt, on every build."""
     presets = ["wheel", "fuzz" if has_libfuzzer() else "dev"]
     ctx.run("cmake", "--build", BUILD / "wheel", "--target", "baechi_cli", "baechi_tests")
     build(ctx, presets[1], targets=("baechi_cli", "baechi_tests"))
@@ -208,7 +208,7 @@ def check_determinism(ctx: Context) -> None:
 
 
 def digests_of_plans(ctx: Context, folder: Path) -> list[str]:
-    """Make every plan several times in one process; the digests of what must not change."""
+    """Make every plan many times in one process; the digests of what must not change."""
     text = ctx.run(folder / "baechi_tests", "-tc=determinism:*", "--no-skip")
     return re.findall(r"digest (.+)", text)
 
