@@ -3,13 +3,18 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "baechi/base/processor_time.h"
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/generate/generate.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/partition/hypergraph.h"
 
 namespace baechi {
@@ -82,6 +87,33 @@ TEST_CASE("balance: it ends where no move of one vertex is better") {
         }
     }
   }
+}
+
+// Eight times the readers: eight times the vertices that may move, each to where the others are.
+TEST_CASE("balance: a reader is not asked where all other readers are, one by one") {
+  const auto takes = [](std::size_t num_readers) {
+    OpGraphBuilder builder;
+    const OpId maker = builder.add_operator({.name = "made"});
+    builder.set_time(maker, "gpu", Time(100));
+    const TensorId read = builder.add_output(maker, Bytes(4096));
+    for (std::size_t i = 0; i < num_readers; ++i) {
+      const OpId reader = builder.add_operator({.name = "reader" + std::to_string(i)});
+      builder.set_time(reader, "gpu", Time(100));
+      builder.connect(read, reader);
+    }
+    const OpGraph graph = std::move(builder).build();
+    const Cluster cluster = devices(16, gibibytes(8));
+    const CostModel costs(graph, cluster);
+    const Hypergraph vertices = make_hypergraph(costs).graph;
+    const std::vector<DeviceId> all(cluster.devices().begin(), cluster.devices().end());
+    Random random(1);
+    Balance balance(costs, vertices, all, {.queue = 1, .traffic = 1}, 0.95);
+    balance.load(scattered(vertices, cluster.num_devices(), random));
+    const std::chrono::nanoseconds begin = processor_time_of_thread();
+    balance.improve(random);
+    return processor_time_of_thread() - begin;
+  };
+  CHECK(takes(32'000) < 24 * takes(4'000));
 }
 
 }  // namespace

@@ -187,16 +187,22 @@ const std::vector<DeviceId>& Balance::candidates(VertexId vertex) {
   if (devices_.size() <= kFewDevices) return devices_;
   for (const DeviceId device : nearby_) is_nearby_[device] = false;
   nearby_.clear();
-  const auto add = [&](VertexId neighbour) {
-    const DeviceId device = parts_[neighbour];
+  const auto add = [&](DeviceId device) {
     if (is_nearby_[device] || !place_[device].has_value()) return;
     is_nearby_[device] = true;
     nearby_.push_back(device);
   };
   for (const NetId net : graph_.nets_of[vertex]) {
+    const std::vector<VertexId>& all = graph_.nets[net].readers;
+    const DeviceId home = parts_[graph_.nets[net].maker];
+    if (all.size() > devices_.size()) {  // the same ones, without a look at every reader
+      for (const DeviceId device : devices_)
+        if (device == home || readers(net, device) > 0) add(device);
+      continue;
+    }
     const std::ptrdiff_t known = std::ssize(nearby_);
-    add(graph_.nets[net].maker);
-    for (const VertexId reader : graph_.nets[net].readers) add(reader);
+    add(home);
+    for (const VertexId reader : all) add(parts_[reader]);
     std::ranges::sort(nearby_.begin() + known, nearby_.end(), {},
                       [&](DeviceId device) { return *place_[device]; });
   }
