@@ -58,4 +58,8 @@ std::string percent_text(double fraction) {
   return text;
 }
 
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 }  // namespace baechi

@@ -2,6 +2,7 @@
 // Aligned columns of text.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -31,5 +32,8 @@ class TextTable {
 
 // "+3.2%"; digits after the point grow for small values.
 std::string percent_text(double fraction);
+
+// "1 operator", "2 operators".
+std::string counted(std::size_t count, const char* what);
 
 }  // namespace baechi
