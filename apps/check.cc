@@ -18,6 +18,7 @@
 #include "baechi/io/profile/profile_file.h"
 #include "baechi/io/read_document.h"
 #include "baechi/io/text/text_file.h"
+#include "baechi/report/text/text_table.h"
 #include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {
@@ -33,10 +34,6 @@ struct Verdict {
   std::string content;  // "graph, 12 operators, 15 edges"; empty when it is not valid
   std::string error;
 };
-
-std::string counted(std::size_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 void require_right_plan(const SourceText& source, const OpGraph& graph, const RunContext& context) {
   const auto [step, plan, original] =
