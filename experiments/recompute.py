@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps over memory with operators that run a second time, and how near that is to the best.
 
-`python -m experiments.recompute small` makes the tables of small graphs again, and
-`python -m experiments.recompute MODEL...` the rows of models (their names as in the table, or how
-these begin). What the page in docs/lab/results has beside these stays.
+`python -m experiments.recompute small` makes the tables of small graphs on one device again, `two`
+that of two devices, and `python -m experiments.recompute MODEL...` the rows of models (their names
+as in the table, or how these begin). What the page in docs/lab/results has beside these stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from experiments.page import (
 )
 from experiments.planned_again import placed
 from experiments.progress import each
-from experiments.recompute_small import against_solver, larger, optima, optimality
+from experiments.recompute_small import larger, larger_on_two, on_one, on_two, optima, optimality
 from experiments.second_runs import SecondRuns
 
 if TYPE_CHECKING:
@@ -167,7 +167,10 @@ def met(yes: bool) -> str:
 
 
 def goals(
-    rows: list[dict[str, Any]], small: list[dict[str, Any]], solved: list[dict[str, Any]]
+    rows: list[dict[str, Any]],
+    small: list[dict[str, Any]],
+    solved: list[dict[str, Any]],
+    solved_on_two: list[dict[str, Any]],
 ) -> Table:
     """What was to be reached."""
     tight = [r for r in rows if r["devices"] == 4 and r["part"] == 0.3]
@@ -212,6 +215,11 @@ def goals(
             [(r["gap"], 1) for r in solved if r["gap"] is not None],
             sum(r["missed"] for r in solved),
         ),
+        mean_gap(
+            "mean gap to CP-SAT's bound on two devices, up to 40 operators, at most 5%",
+            [(r["gap"], 1) for r in solved_on_two if r["gap"] is not None],
+            sum(r["missed"] for r in solved_on_two),
+        ),
         (
             "a plan wherever there is one without second runs, and never longer",
             f"{sum(r['auto'] is None for r in longer)} not found, {len(longer)} longer, by "
@@ -235,10 +243,13 @@ def mean_gap(goal: str, gaps: list[tuple[float, int]], missed: int) -> tuple[str
 
 
 def page(
-    rows: list[dict[str, Any]], small: list[dict[str, Any]], solved: list[dict[str, Any]]
+    rows: list[dict[str, Any]],
+    small: list[dict[str, Any]],
+    solved: list[dict[str, Any]],
+    solved_on_two: list[dict[str, Any]],
 ) -> Page:
     """The page, from its rows."""
-    tables = [curve_table(rows), optimality(small), against_solver(solved)]
+    tables = [curve_table(rows), optimality(small), on_one(solved), on_two(solved_on_two)]
     return Page(
         "recompute",
         "Recomputation: step over memory",
@@ -247,29 +258,31 @@ def page(
         "`experiments/stacks.py`. What PyTorch itself can do is beside it in "
         "[checkpoints](checkpoints.md).",
         "a",
-        [goals(rows, small, solved), *tables],
+        [goals(rows, small, solved, solved_on_two), *tables],
     )
 
 
 def run() -> Page:
     """The page."""
-    return page(curves(list(models())), optima(), larger())
+    return page(curves(list(models())), optima(), larger(), larger_on_two())
 
 
 def again(folder: Path, parts: Sequence[str]) -> Page:
     """The page in `folder` with these parts made again."""
     known = json.loads((folder / "recompute.json").read_text())["tables"]
     names = [n for n in models() if any(n.lower().startswith(p.lower()) for p in parts)]
-    if not names and "small" not in parts:
+    if not names and not {"small", "two"}.intersection(parts):
         raise SystemExit(
-            f"no such part: {', '.join(parts)}; there are: small, {', '.join(models())}"
+            f"no such part: {', '.join(parts)}; there are: small, two, {', '.join(models())}"
         )
     rows = [row for row in known[1]["rows"] if row["model"] not in names] + curves(names)
     order = list(models())
     rows.sort(key=lambda row: (order.index(row["model"]), row["devices"], -row["part"]))
-    if "small" in parts:
-        return page(rows, optima(), larger())
-    return page(rows, known[2]["rows"], known[3]["rows"])
+    small, solved = (
+        (optima(), larger()) if "small" in parts else (known[2]["rows"], known[3]["rows"])
+    )
+    two = larger_on_two() if "two" in parts else known[4]["rows"]
+    return page(rows, small, solved, two)
 
 
 if __name__ == "__main__":

@@ -615,7 +615,7 @@ def test_ranks_are_compared_with_the_best_of_the_others() -> None:
 
 
 def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
-    graph = recompute_small.small_graph(3, chain=True)
+    graph = recompute_small.small_graph(3, "chains")
     whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
     cluster = insufficient_memory.with_capacity(baechi.Cluster("1x1GiB"), int(0.65 * whole))
     best = recompute_small.exhaustive(graph, cluster)
@@ -627,3 +627,15 @@ def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
     row = recompute.point("small", graph, whole, 1, 0.65)
     assert row["auto"] == best
     assert row["none"] is None
+
+
+def test_whether_memory_costs_time_is_told_by_equal_searches() -> None:
+    """The plan of all of the budget is as short as one of a small part with ample memory."""
+    graph = recompute.models()["Inception-V3, batch 32"]()
+    whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
+    cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(0.6 * whole))
+    options = {"budget": 0.1, "suggest": False, "bounds": False}
+    none = baechi.place_graph(graph, cluster, recompute="none", **options)
+    auto = baechi.place_graph(graph, cluster, recompute="auto", **options)
+    assert auto.recomputed
+    assert auto.makespan_ns < none.makespan_ns

@@ -27,6 +27,12 @@ constexpr double kRefining = 0.05;       // where and when everything runs; twic
 constexpr std::size_t kFewOps = 40;  // that are planned with all of the budget in any case
 constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more are only divided to start from
 
+bool fits(const Plan& plan, const Cluster& cluster) {
+  return std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
+    return plan.devices[device].peak <= cluster[device].capacity;
+  });
+}
+
 }  // namespace
 
 Cluster roomier(const CostModel& costs, std::optional<double> times) {
@@ -196,9 +202,18 @@ std::optional<RecomputePlan> RecomputePlanning::find(const Plan* without) {
 
 bool RecomputePlanning::memory_costs(const Plan& without) {
   const Plan* ample = with_ample_memory();
-  constexpr double kWorthIt = 1.01;
-  return ample != nullptr && static_cast<double>(without.makespan().count()) >
-                                 static_cast<double>(ample->makespan().count()) * kWorthIt;
+  if (ample == nullptr || fits(*ample, costs_.cluster())) return false;
+  const auto is_longer = [&](const Plan& plan) {
+    constexpr double kWorthIt = 1.01;
+    return static_cast<double>(plan.makespan().count()) >
+           static_cast<double>(ample->makespan().count()) * kWorthIt;
+  };
+  if (is_longer(without)) return true;
+  // All of the budget may end with a shorter plan than a small part of it does with ample memory,
+  // and memory cost time nevertheless: so the same search, as short, with the memory that there is.
+  const PlanResult tight = make_plan(costs_, quick(request_.budget * kAmple));
+  const Plan* plan = std::get_if<Plan>(&tight);
+  return plan == nullptr || is_longer(*plan);
 }
 
 // Plans with second runs that fit, from several placements.
