@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import pickle
 from typing import Any
 
@@ -128,6 +129,34 @@ def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
         for weight in twin.parameters():
             weight.zero_()
     assert twin(X).count_nonzero() == 0
+
+
+def test_weights_on_logical_devices_are_copied_and_saved_as_others_are() -> None:
+    model = coded()
+    placed = placed_on(model, ["sim:0", "sim:0", "sim:1"])
+    expected = model(X)
+    for weight in model.parameters():
+        file = io.BytesIO()
+        torch.save(weight, file)
+        file.seek(0)
+        found = torch.load(file, weights_only=True)
+        assert torch.equal(found, weight)
+        with torch.no_grad():
+            weight.zero_()
+        weight.data = found.data
+    assert torch.equal(copy.deepcopy(expected.detach()), expected)
+    assert torch.equal(model(X), expected)
+    placed.restore()
+
+
+def test_a_part_that_is_placed_with_another_model_is_named() -> None:
+    model = coded()
+    placed = placed_on(model, ["cpu"] * 3, tier=1)
+    other = nn.Sequential(nn.Linear(64, 64), model.encoder)
+    with pytest.raises(baechi.InputError, match=r"'1' is part of a model .* holds both models"):
+        placed_on(other, ["cpu"] * 3, tier=1)
+    placed.restore()
+    placed_on(other, ["cpu"] * 3, tier=1).restore()
     assert model(X).count_nonzero() > 0
 
 

@@ -215,6 +215,34 @@ def test_a_view_by_a_number_is_with_what_it_is_a_view_of(seed: int) -> None:
     placed.restore()
 
 
+class Messages(nn.Module):
+    """Shapes an argument like what it computed, which goes to the argument's device for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = nn.ModuleList(nn.Linear(32, 16) for _ in range(3))
+        self.update = nn.ModuleList(nn.GRUCell(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        sources, targets = edges
+        for message, update in zip(self.message, self.update, strict=True):
+            found = message(torch.cat([x[sources], x[targets]], -1)).relu()
+            rows = targets[:, None].expand_as(found)
+            x = update(torch.index_add(torch.zeros_like(x), 0, rows[:, 0], found), x)
+        return x
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_view_of_an_argument_is_where_that_is_and_so_is_what_it_is_given(seed: int) -> None:
+    torch.manual_seed(3)
+    inputs = torch.randn(24, 16).to("sim:0"), torch.randint(24, (2, 200)).to("sim:0")
+    model: Any = Messages()
+    placed = placed_on(3, model, inputs, method="random", seed=seed, optimizer="adam")
+    measured = measured_peaks(model, inputs, "adam", 3, lambda m, given: loss_like(m(*given)))
+    check_close(placed.peaks, measured)
+    placed.restore()
+
+
 @pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_predicted_peaks_of_planned_and_random_placements(name: str) -> None:

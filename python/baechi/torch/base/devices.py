@@ -167,6 +167,10 @@ class LogicalDevice:
         self._own = torch.Stream(torch_device) if shared and self.has_streams else None
         self._number = torch_device.index if self.has_streams else None
 
+    def __reduce__(self) -> Any:
+        """Be nothing in what is copied or saved of a tensor that it is the mark of."""
+        return torch.Size, ((),)
+
     @property
     def stream(self) -> Any:
         """The stream that its operators run on; None on a device without streams."""

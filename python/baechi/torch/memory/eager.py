@@ -83,7 +83,7 @@ class StepMemory:
             stand = stands[index]
             key = None if stand is None else captured.ops[stand].key
             loss = op.key.startswith(LOSS) and captured.training
-            device = device_of.get(key) if key is not None else None
+            device = home if key is None else device_of.get(key)  # of an argument, a view
             if op.only_views and op.returned and isinstance(op.returned[0], str):
                 device = weights.get(op.returned[0])  # it is a weight's view
             if op.inner is not None:

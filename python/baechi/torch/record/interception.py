@@ -120,8 +120,14 @@ class Interceptor(TorchFunctionMode):
 
     def check_free(self) -> None:
         """Raise InputError if the model has wrappers already."""
-        if any(isinstance(m.__dict__.get("forward"), WrappedForward) for m in self.model.modules()):
-            raise InputError("the model is placed already: restore() it first")
+        for path, module in self.model.named_modules():
+            if isinstance(module.__dict__.get("forward"), WrappedForward):
+                raise InputError(
+                    f"{path!r} is part of a model that is placed already: restore() that first, or "
+                    "place one module that holds both models"
+                    if path
+                    else "the model is placed already: restore() it first"
+                )
 
     def install(self) -> None:
         """Put the wrappers in place."""
