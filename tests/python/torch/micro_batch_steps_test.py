@@ -512,6 +512,31 @@ def test_numbers_and_texts_of_samples_among_the_inputs_are_refused(rows: Any) ->
     placed.restore()
 
 
+@dataclass
+class Kept:
+    """What belongs to the samples, beside their tensors."""
+
+    lengths: Any
+
+
+@pytest.mark.parametrize("rows", [(1, 2), (2, 3, 4, 5), Kept([1, 2]), Kept((1, 2, 3, 4))])
+def test_few_numbers_of_few_samples_are_refused_unless_they_are_called_a_size(rows: Any) -> None:
+    numbers = rows.lengths if isinstance(rows, Kept) else rows
+    samples, where = len(numbers), r"\.lengths" if isinstance(rows, Kept) else ""
+    x, target = torch.randn(samples, 8), torch.randn(samples, 8)
+    asked: dict[str, Any] = {"loss": distance, "targets": target, "devices": ["cpu", "cpu"]}
+    asked |= {"method": "random", "bounds": False, "cluster": "2x1GiB", "micro_batches": 2}
+    words = rf"^example_inputs\['rows'\]{where} is a .* of {samples} numbers .* a torch.Size"
+    with pytest.raises(ValueError, match=words):
+        baechi.torch.place(Rows(), {"x": x, "rows": rows, "size": "a"}, **asked)
+    given = {"x": x, "rows": torch.Size(numbers), "size": "a"}
+    model = Rows()
+    want = distance(model(**given), target)
+    placed = baechi.torch.place(model, given, **asked)
+    assert torch.allclose(placed.step(given, target), want)
+    placed.restore()
+
+
 def test_an_optimizer_in_a_hook_is_refused_in_the_middle_of_a_step() -> None:
     """The gradient is that of one micro-batch, and others have run with the weight as it was."""
     model = Chain(2)

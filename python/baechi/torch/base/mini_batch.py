@@ -13,8 +13,6 @@ import torch
 from baechi._core import InputError
 from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, once, tensors_in
 
-_FEW = 4  # numbers in a tuple that may be a size
-
 
 def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micro-batches") -> int:
     """Return how many samples a mini-batch has: the first size of every tensor in it.
@@ -55,7 +53,7 @@ def check_can_be_cut(value: Any, samples: int, name: str) -> None:
         if isinstance(item, SEQUENCES):
             _check_no_values(item, samples, where)
         known = isinstance(item, (torch.Tensor, Mapping, *SEQUENCES, *PLAIN, bytes, Enum))
-        if not (known or dataclasses.is_dataclass(item)):
+        if not (known or _is_object_of_fields(item)):
             raise InputError(
                 f"{where} is a {type(item).__name__}, which cannot be cut into micro-batches: "
                 f"{advice}"
@@ -78,15 +76,22 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, SEQUENCES):
         for position, item in enumerate(value):
             yield from _parts(item, f"{name}[{position}]")
+    elif _is_object_of_fields(value):
+        for field in dataclasses.fields(value):
+            yield from _parts(getattr(value, field.name, None), f"{name}.{field.name}")
+
+
+def _is_object_of_fields(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _check_no_values(value: Any, samples: int, name: str) -> None:
-    few = samples <= _FEW and isinstance(value, tuple)
-    if samples > 1 and not few and len(value) == samples and all(map(_is_value, value)):
+    is_size = isinstance(value, torch.Size)
+    if samples > 1 and not is_size and len(value) == samples and all(map(_is_value, value)):
         raise InputError(
             f"{name} is a {type(value).__name__} of {samples} numbers or texts, as many as there "
             "are samples, and would go to every micro-batch as a whole: make it a tensor, or, if "
-            "it is none of the samples, an attribute of the model"
+            "it is none of the samples, an attribute of the model or a torch.Size"
         )
 
 
@@ -159,5 +164,5 @@ def _content(cell: Any) -> Any:
 def _named(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors inside a value, and how the caller would name them."""
     for where, item in _parts(value, name):
-        if not isinstance(item, (Mapping, *SEQUENCES)):
+        if not (isinstance(item, (Mapping, *SEQUENCES)) or _is_object_of_fields(item)):
             yield from ((where, tensor) for tensor in tensors_in(item))
