@@ -168,13 +168,19 @@ class Joining:
         """Return the last segment of the row that is one with the first of it and all between."""
         if row[first] in self._alone:
             return first
-        begin = {m: self._asked[row[first], m] for m in range(self.micro_batches)}
+        many = range(self.micro_batches)
+        # When the earliest of them is asked for, and the last of what any of them reads from
+        # elsewhere: micro-batches may have orders of their own.
+        begin = [self._asked[row[first], m] for m in many]
+        came = [comes[first].get(m, -1) for m in many]
         end = first
         while end + 1 < len(row) and row[end] not in self._gives:
             following = row[end + 1]
             if following in self._alone or following in self._takes:
                 break
-            if any(came > begin[m] for m, came in comes[end + 1].items()):
+            begin = [min(begin[m], self._asked[following, m]) for m in many]
+            came = [max(came[m], comes[end + 1].get(m, -1)) for m in many]
+            if any(came[m] > begin[m] for m in many):
                 break
             end += 1
         window = passes[:, first : end + 1]
