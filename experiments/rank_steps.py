@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
+from baechi.torch.ranks.detected import cluster_over
+from baechi.torch.ranks.processes import Processes
 from torch import distributed, nn
 from torch.distributed import pipelining
 
 import baechi
 from experiments.page import write_whole
-from experiments.rank_models import FORWARD, MODELS, SAMPLES, WIDTH, Chain, Layer, Wide, loss_of
+from experiments.rank_models import MODELS, SAMPLES, WIDTH, Chain, Layer, Wide, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +69,28 @@ def planned_bytes(plan: baechi.Plan) -> int:
     return sum(int(arrays["tensor_bytes"][tensor]) for tensor, _ in sent)
 
 
-def costs_of(name: str, micro_batches: int, waits: bool) -> Any:
-    """Return what the operators of a micro-batch take: kernels are measured, waits are known."""
+def clock(layer: Layer, samples: int) -> tuple[int, int]:
+    """Return what the forward and the backward of a layer take by the clock: medians."""
+    taken: list[tuple[int, int]] = []
+    for _ in range(STEPS + 2):
+        x = torch.randn(samples, WIDTH, requires_grad=True)
+        begin = time.perf_counter_ns()
+        y = layer(x)
+        between = time.perf_counter_ns()
+        y.backward(torch.ones_like(y))
+        taken.append((between - begin, time.perf_counter_ns() - between))
+    forward, backward = zip(*taken[2:], strict=True)
+    return round(statistics.median(forward)), round(statistics.median(backward))
+
+
+def costs_of(name: str, samples: int, waits: bool) -> Any:
+    """Return what operators take for so many samples: measured kernels, and waits by the clock.
+
+    A wait takes longer than it is asked for, and what runs behind it finds cold caches.
+    """
     if distributed.get_rank():
         return "estimate"  # rank 0 plans
     still: Any = MODELS[name](milliseconds=0.0)
-    samples = SAMPLES // micro_batches
     part, wanted = (tensor[:samples] for tensor in batch())
     measured = baechi.torch.measure(
         still,
@@ -83,19 +101,23 @@ def costs_of(name: str, micro_batches: int, waits: bool) -> Any:
         loss=lambda output: loss_of(output, wanted.to(output.device)),
         adding=True,
     )
-    for key, cost in measured.ops.items() if waits else ():
-        if "@" not in key and isinstance(still.get_submodule(key), Layer):
-            waited = round(FORWARD * samples * 1e6)
-            cost.forward["cpu"] += waited
-            cost.backward["cpu"] += 2 * waited
+    if waits:
+        pairs = zip(clock(Layer(), samples), clock(Layer(milliseconds=0.0), samples), strict=True)
+        forward, backward = (lasting - without for lasting, without in pairs)
+        for key, cost in measured.ops.items():
+            if "@" not in key and isinstance(still.get_submodule(key), Layer):
+                cost.forward["cpu"] += forward
+                cost.backward["cpu"] += backward
     return measured
 
 
-def placed_step(name: str, micro_batches: int, waits: bool = True) -> dict[str, Any]:
+def placed_step(
+    name: str, micro_batches: int, *, waits: bool = True, replicas: int = 1
+) -> dict[str, Any]:
     """Measure a step of a placed model."""
     torch.manual_seed(0)
     model = MODELS[name]() if waits else MODELS[name](milliseconds=0.0)
-    x, targets = batch()
+    x, targets = (tensor[: SAMPLES // replicas] for tensor in batch())  # of each replica
     loss: Any = loss_of
     placed = baechi.torch.place(
         model,
@@ -105,7 +127,8 @@ def placed_step(name: str, micro_batches: int, waits: bool = True) -> dict[str, 
         targets=targets,
         micro_batches=micro_batches,
         units=[Layer],
-        costs=costs_of(name, micro_batches, waits),
+        costs=costs_of(name, len(x) // micro_batches, waits),
+        replicas=replicas,
         optimizer="none",
         verbose=False,
     )
@@ -122,13 +145,39 @@ def placed_step(name: str, micro_batches: int, waits: bool = True) -> dict[str, 
     return {
         "workload": name,
         "micro_batches": micro_batches,
-        "predicted_ns": plan.makespan_ns,
+        "replicas": replicas,
+        "predicted_ns": getattr(placed, "predicted_step_ns", None) or plan.makespan_ns,
         "measured_ns": round(measured * 1e9),
         "parts": len(program.order),
         "messages": messages,
         "bytes": sent,
         "planned_bytes": planned_bytes(plan),
     }
+
+
+def talk() -> list[dict[str, Any]]:
+    """Measure what ranks take for a message, and to agree on a step."""
+    processes = Processes.on(torch.device("cpu"))
+    cluster = cluster_over(processes)
+    names = [device.name for device in cluster.devices]
+    pairs = [(a, b) for a in names for b in names if a != b]
+    rows = []
+    for size, said in ((4, "4 bytes"), (1 << 20, "1 MiB")):
+        each = [cluster.transfer_time(size, *pair) for pair in pairs]
+        what = f"a message of {said}, one way between two ranks"
+        rows.append({"what": what, "measured_ns": round(statistics.median(each))})
+    facts = {"messages": "the same"}
+    calls: dict[str, Callable[[], Any]] = {
+        "all agree before a step": lambda: processes.agree("step", facts, facts),
+        "all tell each other how it ended": lambda: processes.ended(
+            0, torch.zeros(()), None, lambda _: ""
+        ),
+    }
+    nothing = seconds_of(lambda: None)
+    for what, call in calls.items():
+        took = max(0.0, seconds_of(call) - nothing)
+        rows.append({"what": what, "measured_ns": round(took * 1e9)})
+    return rows
 
 
 def torch_step(name: str, micro_batches: int, schedule: str) -> dict[str, Any]:
@@ -222,6 +271,8 @@ def main(path: Path) -> None:
     held = [memory(deferred) for deferred in (True, False)]
     ours = [placed_step(name, m) for name in MODELS for m in MICRO_BATCHES]
     idle = [placed_step(name, m, waits=False) for name in MODELS for m in (1, 8)]
+    copies = [placed_step(name, 4, replicas=2) for name in MODELS]
+    told = talk()
     theirs = []
     for name, model in MODELS.items():
         for m in MICRO_BATCHES:
@@ -234,8 +285,8 @@ def main(path: Path) -> None:
     if distributed.get_rank() == 0:
         rows = [copy.deepcopy(row) for each in everyone for row in each]
         rows.sort(key=lambda row: (row["deferred"], row["rank"]))
-        text = json.dumps({"ours": ours, "idle": idle, "torch": theirs, "memory": rows})
-        write_whole(path, text)
+        found = {"ours": ours, "idle": idle, "replicas": copies, "talk": told, "torch": theirs}
+        write_whole(path, json.dumps({**found, "memory": rows}))
     distributed.destroy_process_group()
 
 
