@@ -6,6 +6,7 @@ They call models over ranks, and call backward, as one process does.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import sys
@@ -55,12 +56,12 @@ def train_called(name: str, seed: int) -> Any:
     return losses, own_weights(placed)
 
 
-def odd_training(model: nn.Module) -> list[float]:
+def odd_training(model: nn.Module, where: str = "cpu") -> list[float]:
     """Train with a loss that is computed outside, and look at the model without gradients.
 
     Two calls have one backward, a call has none, a batch is smaller, and outputs are changed.
     """
-    x, targets = odd_batch()
+    x, targets = (tensor.to(where) for tensor in odd_batch())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = []
     for number in range(4):
@@ -88,12 +89,12 @@ def odd_training(model: nn.Module) -> list[float]:
     return [loss.item() for loss in losses]
 
 
-def train_odd_called(seed: int, **options: Any) -> Any:
+def train_odd_called(seed: int, where: str = "cpu", **options: Any) -> Any:
     x, _ = odd_batch()
     model = odd_model()
     placed = at_random(model, x, None, seed, exported=_graphs["odd"], loss=None, **options)
     assert bool(placed.plan.recomputed) == ("recompute" in options)
-    losses = odd_training(model)
+    losses = odd_training(model, where)
     return losses, own_weights(placed)
 
 
@@ -119,11 +120,15 @@ def also_steps() -> Any:
     return losses, own_weights(placed)
 
 
-def simulated() -> Any:
-    """Each process has an accelerator; outputs are where the arguments are."""
+def simulated(apart: bool = False) -> Any:
+    """Each process has an accelerator; outputs are where the arguments are.
+
+    With `apart` those of one rank are on its accelerator, and those of the other on the host.
+    """
     sim = importlib.import_module("baechi.torch.sim")
     sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="100us", seed=3)
-    losses, weights = train_odd_called(2, devices=["sim:0"] * 2)
+    where = "sim:0" if apart and distributed.get_rank() else "cpu"
+    losses, weights = train_odd_called(2, where, devices=["sim:0"] * 2)
     assert {weight.device.type for weight in weights.values()} == {"sim"}
     return losses, {name: weight.cpu() for name, weight in weights.items()}
 
@@ -204,6 +209,8 @@ def refused() -> dict[str, str]:
     found["twice"] = said(loss.backward)
     first, second = (model(x)["logits"].sum() for _ in range(2))
     found["order"] = said((first if rank else second).backward)
+    found["copied"] = said(lambda: copy.deepcopy(model))
+    found["averaged"] = said(lambda: torch.optim.swa_utils.AveragedModel(model))
     found["changed"] = change_between()
     model.zero_grad()
     loss = odd_loss(model(x), targets)
@@ -288,6 +295,7 @@ def cases_of(world: int) -> dict[str, Callable[[], Any]]:
         cases["steps"] = also_steps
     else:
         cases["simulated"] = simulated
+        cases["simulated apart"] = functools.partial(simulated, True)
         of = functools.partial(rank_inputs.gradients_of_arguments, 2, True)
         cases["arguments simulated"] = of
         cases["leaving"] = rank_leaving.growth

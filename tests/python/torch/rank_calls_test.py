@@ -39,7 +39,11 @@ def test_models_train_as_in_one_process(folder: Path, world: int, name: str, see
 
 _OUTSIDE = [
     *(("odd called 2", 2), ("odd called 3", 3)),
-    *(("odd called 3 again", 3), ("simulated", 2)),  # the first: operators run a second time
+    *(
+        ("odd called 3 again", 3),
+        ("simulated", 2),
+        ("simulated apart", 2),
+    ),  # the first: operators run a second time
 ]
 
 
@@ -163,6 +167,8 @@ _SAID = {
     "targets": "targets is for steps of micro-batches",
     "loss": "rank 0 and rank 1 begin the backward with other gradients of ",
     "directions": "other gradients of ",
+    "copied": "build another model of its class and load placed.state_dict() into it, over ranks",
+    "averaged": "cannot be copied or pickled (AveragedModel copies what it is given)",
     "changed": "'embedding.weight' was changed since this call of the model",
     "other": "do not have the same outputs that get gradients",
     "one calls": "rank 0 is about to call the model, and rank 1 to run the backward of a call",

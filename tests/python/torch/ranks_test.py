@@ -440,5 +440,7 @@ def test_a_batch_is_known_by_every_value_of_it(kind: torch.dtype) -> None:
     assert sum_of(other.t()) == sum_of(other.t().contiguous())
     assert sum_of(other[5, 7]) != sum_of(batch[5, 7])
     assert sum_of(other.view(-1)[1:]) == sum_of(other.view(-1)[1:].clone())
+    for part in (other, other[:, 3:], other[5, 7]):
+        assert sample_of(part, 64) == sample_of(part.t().contiguous().t(), 64)
     columns = torch.arange(64).expand(64, 64)
     assert sample_of(columns, 64) != sample_of(torch.zeros_like(columns), 64)

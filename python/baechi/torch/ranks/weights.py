@@ -24,9 +24,13 @@ def sample_of(tensor: torch.Tensor, most: int) -> bytes:
     if count == 0 or tensor.is_meta or tensor.layout is not torch.strided:
         return b""
     apart = max(1, count // most) | 1  # odd, lest all of them be of one column
-    numbers = torch.arange(0, count, apart, device=tensor.device)
-    places = torch.unravel_index(numbers, tensor.shape) if tensor.dim() else ()
-    taken = tensor.detach()[places].resolve_conj().cpu().contiguous()
+    plain = tensor.detach()
+    if plain.is_contiguous():  # as most are: the same in a tenth of the time
+        chosen = plain.view(-1)[::apart]
+    else:
+        numbers = torch.arange(0, count, apart, device=tensor.device)
+        chosen = plain[torch.unravel_index(numbers, tensor.shape)]
+    taken = chosen.resolve_conj().resolve_neg().cpu().contiguous()
     return ctypes.string_at(taken.data_ptr(), taken.numel() * taken.element_size())
 
 

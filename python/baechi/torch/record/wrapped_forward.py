@@ -19,8 +19,9 @@ class WrappedForward(functools.partial[Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied or pickled with the module."""
         raise InputError(
-            "a placed model cannot be copied or pickled: restore() it first, which cannot be over "
-            "ranks, or load placed.state_dict() into another model"
+            "a placed model cannot be copied or pickled (AveragedModel copies what it is given): "
+            "build another model of its class and load placed.state_dict() into it, over ranks on "
+            "every rank; in one process restore() first does, too"
         )
 
     @property
