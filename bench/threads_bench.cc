@@ -28,17 +28,18 @@ struct Searched {
 };
 
 Searched search(const Problem& problem, Attempt best, double budget, unsigned threads) {
-  ParallelTime shared;
   PlanRequest request;
   request.budget = budget;
   request.threads = threads;
-  request.parallel_time = &shared;
   const LastResort no_fallbacks{.work = 0};
   Budget parts(request, no_fallbacks);
   const double before = cpu_seconds();
+  const ParallelTime shared_before = parallel_time_of_thread();
   search_on(problem, request, parts, best);
   const double all = cpu_seconds() - before;
-  const std::chrono::duration<double> saved = shared.all - shared.longest;
+  const ParallelTime shared = parallel_time_of_thread();
+  const std::chrono::duration<double> saved =
+      (shared.all - shared_before.all) - (shared.longest - shared_before.longest);
   return {all - saved.count(), all, best.makespan};
 }
 

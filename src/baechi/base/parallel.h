@@ -20,12 +20,16 @@ namespace baechi {
 struct ParallelTime {
   std::chrono::nanoseconds all{0}, longest{0};
 };
+// Of all calls that the calling thread has made so far.
+inline ParallelTime& parallel_time_of_thread() {
+  thread_local ParallelTime time;
+  return time;
+}
 
 // Runs `task(i)` for all i < count on so many threads, the caller's included. When tasks throw, the
-// exception of one of them is rethrown after all have ended. Adds to `time`, if given.
+// exception of one of them is rethrown after all have ended.
 template <class Task>
-void parallel_for(std::size_t count, unsigned threads, const Task& task,
-                  ParallelTime* time = nullptr) {
+void parallel_for(std::size_t count, unsigned threads, const Task& task) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex mutex;  // of `failure` and `taken`
@@ -50,10 +54,8 @@ void parallel_for(std::size_t count, unsigned threads, const Task& task,
       others.emplace_back(work);
     work();
   }
-  if (time != nullptr) {
-    time->all += taken.all;
-    time->longest += taken.longest;
-  }
+  parallel_time_of_thread().all += taken.all;
+  parallel_time_of_thread().longest += taken.longest;
   if (failure) std::rethrow_exception(failure);
 }
 

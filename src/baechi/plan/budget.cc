@@ -49,8 +49,7 @@ RefineOptions Budget::refinement(double share) const {
           .threads = request_.threads,
           .order = request_.place.order,
           .brake = brake_.has_value() ? &*brake_ : nullptr,
-          .cancel = request_.place.cancel,
-          .parallel_time = request_.parallel_time};
+          .cancel = request_.place.cancel};
 }
 
 void Budget::start_clock() {

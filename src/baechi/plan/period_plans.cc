@@ -2,11 +2,14 @@
 #include "baechi/plan/period_plans.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "baechi/base/cancel.h"
+#include "baechi/base/parallel.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/portfolio.h"
@@ -240,6 +243,11 @@ Replayed replayed(const CostModel& costs, const Placement& placement, ExecutionO
   return better ? std::move(program) : std::move(ahead);
 }
 
+struct Planned {  // of a window
+  bool asked = false;
+  std::vector<Replayed> plans;
+};
+
 void keep_shorter(const Replayed& other, std::optional<Replayed>& shortest) {
   if (!shortest.has_value() || other.makespan < shortest->makespan) shortest = other;
 }
@@ -256,9 +264,9 @@ std::vector<std::span<const Pattern>> rounds(const std::vector<Pattern>& pattern
 
 // What planning the window gives, over all periods.
 std::vector<Placement> laid_out(const LayOut& lay_out, const Window& window, const Placement& base,
-                                double budget, const PeriodOptions& options) {
+                                double budget, const PlanRequest& request) {
   std::vector<Placement> result;
-  const std::optional<Placement> planned = plan_window(window.costs(), options.request, budget);
+  const std::optional<Placement> planned = plan_window(window.costs(), request, budget);
   if (!planned.has_value()) return result;
   const std::vector<Pattern> patterns = window.patterns(*planned);
   for (const std::span<const Pattern> round : rounds(patterns))
@@ -280,27 +288,49 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   constexpr Periods kTries[] = {{2, 0.06}, {2, 0.34}, {3, 0.3}, {4, 0.3}};
   constexpr double kHopeless = 1.1;
   const LayOut lay_out(costs, units);
-  Simulator simulator(costs);
-  const auto limit = static_cast<double>(simulator.makespan(base).count()) * kHopeless;
+  const auto limit = static_cast<double>(Simulator(costs).makespan(base).count()) * kHopeless;
   PeriodPlans result;
   Placement start = base.device;
   for (const Repetition& repetition : repetitions) {
     std::optional<Replayed> best, shortest;  // of those that fit, and of all
-    for (const Periods& attempt : kTries) {
-      if (options.must_stop() || attempt.count * repetition.slots > kMostOps ||
-          attempt.count >= repetition.whole.size() ||
-          (shortest.has_value() && static_cast<double>(shortest->makespan.count()) > limit))
-        break;
-      const double share = options.budget * attempt.part / static_cast<double>(repetitions.size());
-      result.spent += share;
-      for (const Placement& placement :
-           laid_out(lay_out, Window(costs, repetition, attempt.count), start, share, options)) {
-        Replayed laid = replayed(costs, placement, options.request.place.order, simulator);
-        if (laid.fits) keep_shorter(laid, best);
-        keep_shorter(laid, shortest);
+    const auto share = [&](const Periods& attempt) {
+      return options.budget * attempt.part / static_cast<double>(repetitions.size());
+    };
+    // Windows say nothing to each other: threads share them out.
+    const auto plan = [&](std::span<const Periods> attempts) {
+      std::vector<Planned> planned(attempts.size());
+      PlanRequest request = options.request;
+      request.threads = std::max(1U, request.threads / static_cast<unsigned>(attempts.size()));
+      parallel_for(attempts.size(), options.request.threads, [&](std::size_t i) {
+        if (options.must_stop()) return;
+        Simulator simulator(costs);
+        planned[i].asked = true;
+        for (const Placement& placement :
+             laid_out(lay_out, Window(costs, repetition, attempts[i].count), start,
+                      share(attempts[i]), request))
+          planned[i].plans.push_back(replayed(costs, placement, request.place.order, simulator));
+      });
+      for (std::size_t i = 0; i < attempts.size(); ++i) {
+        if (planned[i].asked) result.spent += share(attempts[i]);
+        for (const Replayed& laid : planned[i].plans) {
+          if (laid.fits) keep_shorter(laid, best);
+          keep_shorter(laid, shortest);
+        }
       }
-      if (!shortest.has_value()) break;  // the first window found no room: no other will
-    }
+    };
+    const std::span<const Periods> tries(kTries);
+    const auto possible = static_cast<std::size_t>(
+        std::ranges::find_if(tries,
+                             [&](const Periods& attempt) {
+                               return attempt.count * repetition.slots > kMostOps ||
+                                      attempt.count >= repetition.whole.size();
+                             }) -
+        tries.begin());
+    if (possible > 0) plan(tries.first(1));
+    // Where the first window found no room, no other will.
+    if (possible > 1 && shortest.has_value() &&
+        static_cast<double>(shortest->makespan.count()) <= limit)
+      plan(tries.first(possible).subspan(1));
     if (shortest.has_value() && !shortest->fits)
       if (auto placed = repaired(costs, units, shortest->placed, options.request.place.order))
         result.plans.push_back(*std::move(placed));

@@ -45,7 +45,6 @@ struct PlanRequest {
   double budget = 1.0;
   std::optional<double> budget_to_fit = {};  // for a plan that fits, if not the same
   unsigned threads = 1;                      // changes how long it takes, never the plan
-  ParallelTime* parallel_time = nullptr;     // what threads of the search take is added to it
   // Of the plans that the methods make, take the one whose longest step is the shortest when costs
   // are off by up to this part (0 to 1), instead of the one with the shortest step.
   std::optional<double> robust = {};

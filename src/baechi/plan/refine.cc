@@ -60,7 +60,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
 
   std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(options.work, costs.graph()));
   const auto for_all = [&](const auto& task) {
-    parallel_for(streams.size(), options.threads, task, options.parallel_time);
+    parallel_for(streams.size(), options.threads, task);
   };
   for_all([&](std::size_t i) {
     streams[i] = std::make_unique<LocalSearch>(

@@ -31,7 +31,6 @@ struct RefineOptions {
   const Images* images = nullptr;  // of the graph, if it repeats
   // Told now and then of the best step so far, by the thread that calls refine().
   std::function<void(Time)> on_better = {};
-  ParallelTime* parallel_time = nullptr;  // what its threads take is added to it
 };
 
 struct Refined {

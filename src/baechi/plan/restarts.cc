@@ -31,12 +31,9 @@ Restarts restart(const RestartOptions& options, std::int64_t work, std::int64_t 
   const auto run_up_to = [&](std::size_t runs) {
     const std::size_t done = found.size();
     found.resize(std::max(done, runs));
-    parallel_for(
-        found.size() - done, options.threads,
-        [&](std::size_t i) {
-          if (!options.must_stop()) found[done + i] = run(options.place.seed + 1 + done + i);
-        },
-        options.parallel_time);
+    parallel_for(found.size() - done, options.threads, [&](std::size_t i) {
+      if (!options.must_stop()) found[done + i] = run(options.place.seed + 1 + done + i);
+    });
   };
   run_up_to(work >= 2 * guess ? 2 : 1);
   const auto promising = [&](const Restarted& one) {

@@ -24,7 +24,6 @@ struct RestartOptions {
   std::function<bool()> must_stop;  // asked from all threads
   // Given: where the first ones do not fit, or are longer by more than 3%, there are no more.
   std::optional<Time> to_beat = {};
-  ParallelTime* parallel_time = nullptr;  // what the threads take is added to it
 };
 
 struct Restarts {

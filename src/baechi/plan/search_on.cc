@@ -21,7 +21,16 @@ namespace {
 class SearchOn {
  public:
   SearchOn(const Problem& problem, const PlanRequest& request, Budget& budget, Attempt& best)
-      : problem_(problem), request_(request), budget_(budget), best_(best) {}
+      : problem_(problem),
+        request_(request),
+        budget_(budget),
+        best_(best),
+        repetitions_(find_repetitions(problem.costs.graph(), kLeastPeriods)),
+        levels_(traffic_levels(problem.costs, request.place.seed)) {
+    constexpr std::size_t kMostLevels = 3;
+    if (levels_.size() > kMostLevels) levels_.resize(kMostLevels);
+    if (!repetitions_.empty()) images_.emplace(problem.costs.graph(), repetitions_);
+  }
 
   // Where a search ends depends on its budget in many ways, and a longer one can end worse. So some
   // of shorter budgets come first, each as if it were the only one.
@@ -59,26 +68,19 @@ class SearchOn {
     search_elsewhere();
     // Clusters of operators first, from coarse to fine: one move of the right cluster is worth
     // thousands of moves of single operators.
-    std::vector<IdVector<OpId, std::uint32_t>> levels =
-        traffic_levels(problem_.costs, request_.place.seed);
-    constexpr std::size_t kMostLevels = 3;
-    if (levels.size() > kMostLevels) levels.resize(kMostLevels);
     const double share = is_large() ? Share::kClustersOfLarge : Share::kClusters;
-    for (const auto& labels : levels)
-      search_by(Units(problem_.costs, labels), share / static_cast<double>(levels.size()),
+    for (const auto& labels : levels_)
+      search_by(Units(problem_.costs, labels), share / static_cast<double>(levels_.size()),
                 "refine: clusters");
     search_by(problem_.units, Share::kOperators, "refine: operators");
   }
 
   // What repeats is planned once; the other searches share what is left.
   void plan_periods() {
-    const std::vector<Repetition> repetitions =
-        find_repetitions(problem_.costs.graph(), kLeastPeriods);
-    if (repetitions.empty()) return;
-    images_.emplace(problem_.costs.graph(), repetitions);
+    if (repetitions_.empty()) return;
     const double budget = budget_.seconds(Share::kPeriods);
     const PeriodPlans found = plans_by_period(
-        problem_.costs, problem_.units, repetitions, *best_.placed,
+        problem_.costs, problem_.units, repetitions_, *best_.placed,
         {.budget = budget, .request = request_, .must_stop = [this] { return budget_.is_over(); }});
     others_ -= Share::kPeriods * found.spent / budget;
     for (const PlacedGraph& placed : found.plans) offer(placed, "refine: periods");
@@ -98,8 +100,7 @@ class SearchOn {
           restarts(RestartOptions{.work = budget_.replays(share),
                                   .place = request_.place,
                                   .threads = request_.threads,
-                                  .must_stop = [this] { return budget_.is_over(); },
-                                  .parallel_time = request_.parallel_time});
+                                  .must_stop = [this] { return budget_.is_over(); }});
       for (const Restarts::Found& plan : found.plans)
         if (!plan.step.has_value() || *plan.step < best_.makespan) offer(plan.placed, by);
       const auto all = static_cast<double>(std::max<std::int64_t>(budget_.replays(1), 1));
@@ -168,9 +169,11 @@ class SearchOn {
   const PlanRequest& request_;
   Budget& budget_;
   Attempt& best_;
-  std::optional<Images> images_;  // where something repeats
-  double others_ = 1;             // of the budget: what is left for those that follow the periods,
-  double parts_left_ = 1;         // and the sum of their parts
+  const std::vector<Repetition> repetitions_;
+  std::vector<IdVector<OpId, std::uint32_t>> levels_;  // of clusters that moves are of
+  std::optional<Images> images_;                       // where something repeats
+  double others_ = 1;      // of the budget: what is left for those that follow the periods,
+  double parts_left_ = 1;  // and the sum of their parts
   std::vector<SearchPart> parts_;
 };
 
