@@ -2,16 +2,24 @@
 #include "baechi/plan/device_sets.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
 namespace baechi {
 
 DeviceSetId DeviceSets::allowed(const CostModel& costs, OpId op) {
-  scratch_.clear();
-  for (const DeviceId device : costs.cluster().devices())
-    if (costs.may_run(op, device)) scratch_.push_back(device);
-  return intern(scratch_);
+  Asked asked{.pin = costs.pin(op), .runs_on = {}};
+  for (std::size_t c = 0; c < costs.num_classes(); ++c)
+    asked.runs_on.push_back(costs.class_times(DeviceClassId(c))[op].has_value() ? 1 : 0);
+  const auto [at, added] = allowed_.emplace(std::move(asked), DeviceSetId(0));
+  if (added) {
+    scratch_.clear();
+    for (const DeviceId device : costs.cluster().devices())
+      if (costs.may_run(op, device)) scratch_.push_back(device);
+    at->second = intern(scratch_);
+  }
+  return at->second;
 }
 
 DeviceSetId DeviceSets::intersection(DeviceSetId a, DeviceSetId b) {
@@ -27,10 +35,9 @@ DeviceSetId DeviceSets::intersection(DeviceSetId a, DeviceSetId b) {
 }
 
 DeviceSetId DeviceSets::intern(const std::vector<DeviceId>& devices) {
-  if (sets_.contains(last_) && sets_[last_] == devices) return last_;
   const auto [at, added] = ids_.emplace(devices, DeviceSetId(sets_.size()));
   if (added) sets_.push_back(devices);
-  return last_ = at->second;
+  return at->second;
 }
 
 }  // namespace baechi

@@ -14,8 +14,8 @@ namespace baechi {
 namespace {
 
 bool may_take_no_time(const CostModel& costs, OpId op) {
-  for (const DeviceId device : costs.cluster().devices())
-    if (costs.compute_time(op, device) == Time(0)) return true;
+  for (std::size_t c = 0; c < costs.num_classes(); ++c)
+    if (costs.class_times(DeviceClassId(c))[op] == Time(0)) return true;
   return false;
 }
 
