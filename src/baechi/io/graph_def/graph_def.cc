@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::uint64_t kNodeField = 1;    // of GraphDef
 constexpr std::uint64_t kDeviceField = 4;  // of NodeDef
-constexpr std::int64_t kAsInput = -1;      // elements of an output that is assumed
 
 class GraphDefReader {
  public:
@@ -59,6 +58,10 @@ class GraphDefReader {
   using Input = GraphDefInput;
   using Operator = GraphDefOperator;
   using Shape = GraphDefSizes;
+  struct Assumed {  // outputs that count as large as the largest input
+    OpId op;
+    std::vector<std::uint32_t> ports;
+  };
 
   IdRange<OpId> ops() const { return operators_.keys(); }
 
@@ -81,7 +84,8 @@ class GraphDefReader {
   std::optional<Shape> measured_shape(const GraphDefNode& node, std::size_t port) const;
   void find_shapes(OpId op);
   void assume_shapes();
-  bool assume_shapes(OpId op);
+  bool assume_shapes(const Assumed& assumed);
+  void set_shapes(const Assumed& assumed, std::int64_t elements);
   bool reads_elements(const Operator& op) const;
   Bytes output_size(const Operator& op, std::size_t port) const;
   Bytes variable_size(OpId op) const;
@@ -98,7 +102,8 @@ class GraphDefReader {
   std::optional<std::int64_t> batch_;
   std::unordered_map<std::string_view, const OperatorProfile*> measured_;
   std::vector<std::string> unestimated_;  // kinds that only profiles have times for
-  std::vector<OpId> assumed_;             // an output has the size of an input
+  std::vector<Assumed> assumed_;
+  std::set<std::pair<OpId, std::uint32_t>> waiting_;  // outputs whose assumed size is not set yet
 };
 
 void GraphDefReader::read_nodes() {
@@ -209,8 +214,10 @@ void GraphDefReader::find_shapes(OpId id) {
         !read_.contains({id, static_cast<std::uint32_t>(port)}))
       sizes = Shape{0};  // nobody reads it
     if (!sizes.has_value() && shape.unknown_rank && reads_elements(op)) {
-      if (assumed_.empty() || assumed_.back() != id) assumed_.push_back(id);
-      sizes = Shape{kAsInput};
+      if (assumed_.empty() || assumed_.back().op != id) assumed_.push_back({id, {}});
+      assumed_.back().ports.push_back(static_cast<std::uint32_t>(port));
+      waiting_.insert({id, static_cast<std::uint32_t>(port)});
+      sizes = Shape{};
     }
     op.shapes.push_back(sizes.has_value() ? *std::move(sizes) : known(shape));
   }
@@ -222,13 +229,12 @@ void GraphDefReader::find_shapes(OpId id) {
 // was broadcast does. Then it has as many elements as the largest input, which is an upper bound
 // for sums and all that goes element by element.
 void GraphDefReader::assume_shapes() {
-  std::vector<OpId> open = assumed_;
-  while (std::erase_if(open, [&](OpId op) { return assume_shapes(op); }) > 0) {
+  std::vector<Assumed> open = assumed_;
+  while (std::erase_if(open, [&](const Assumed& assumed) { return assume_shapes(assumed); }) > 0) {
   }
-  for (const OpId op : open)  // it feeds itself, and build() names the cycle
-    std::ranges::replace(operators_[op].shapes, Shape{kAsInput}, Shape{0});
+  for (const Assumed& assumed : open) set_shapes(assumed, 0);  // a cycle, which build() names
   if (assumed_.empty()) return;
-  const std::string first = printable(in_quotes(operators_[assumed_.front()].node.name), 120);
+  const std::string first = printable(in_quotes(operators_[assumed_.front().op].node.name), 120);
   const std::size_t more = assumed_.size() - 1;
   builder_.add_note(
       first +
@@ -244,17 +250,25 @@ bool GraphDefReader::reads_elements(const Operator& op) const {
   });
 }
 
-bool GraphDefReader::assume_shapes(OpId id) {
-  Operator& op = operators_[id];
+// False while an input waits for its own.
+bool GraphDefReader::assume_shapes(const Assumed& assumed) {
+  const Operator& op = operators_[assumed.op];
   std::int64_t most = 0;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const Shape* const sizes = input_sizes(operators_, op, i);
     if (sizes == nullptr) continue;
-    if (*sizes == Shape{kAsInput}) return false;
+    if (waiting_.contains({op.inputs[i].from, op.inputs[i].port})) return false;
     most = std::max(most, element_count(*sizes));
   }
-  std::ranges::replace(op.shapes, Shape{kAsInput}, Shape{most});
+  set_shapes(assumed, most);
   return true;
+}
+
+void GraphDefReader::set_shapes(const Assumed& assumed, std::int64_t elements) {
+  for (const std::uint32_t port : assumed.ports) {
+    operators_[assumed.op].shapes[port] = Shape{elements};
+    waiting_.erase({assumed.op, port});
+  }
 }
 
 Bytes GraphDefReader::output_size(const Operator& op, std::size_t port) const {
