@@ -31,11 +31,12 @@ from baechi.torch.memory.step_fit import StepMemory
 from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
-from baechi.torch.run.host_time import host_time
+from baechi.torch.run.host_time import HostTime, host_time
 from baechi.torch.run.stepping import StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.segments import divisible, inseparable, repeatable
 
+_TOLD_APART = 1e-3  # of a step: less is not looked for another plan
 _MOST = 32  # micro-batches that are tried where their number is to be found
 
 
@@ -196,7 +197,7 @@ class PlannedStep(Planned):
             return self._placed(graph, {**search, **method})
 
         plan, peaks = placed({}), self.peaks
-        if search.get("method", "auto") == "auto" and self._waits_for_host(plan):
+        if search.get("method", "auto") == "auto" and self._has_many_parts(plan):
             # A step of fewer parts may be shorter: stages, and the backward in one piece.
             stages = {"method": "pipeline"} if self.micro_batches > 1 else {}
             with contextlib.suppress(DoesNotFit):
@@ -206,14 +207,33 @@ class PlannedStep(Planned):
             self.peaks = peaks
         return plan
 
-    def _waits_for_host(self, plan: Plan) -> bool:
-        """Whether a step is longer than its plan since there are many parts to ask for."""
-        host = host_time(self._step_plan_of(plan))
-        return host.total > plan.makespan_ns and 4 * host.parts > host.operators
+    def _has_many_parts(self, plan: Plan) -> bool:
+        """Whether a step of fewer parts may be shorter, although its plan is longer."""
+        host = self._host_of(plan)
+        if 4 * host.parts <= host.operators:
+            return False
+        if self._computes_on_hosts:
+            return host.parts > _TOLD_APART * plan.makespan_ns
+        return host.total > plan.makespan_ns
 
     def _takes(self, plan: Plan) -> int:
-        """Return what a step takes, of the devices or of the host, whichever takes longer."""
-        return max(plan.makespan_ns, host_time(self._step_plan_of(plan)).total)
+        """Return what a step takes: of the devices or of the host, whichever takes longer.
+
+        Where hosts are the devices, they ask and compute in turn.
+        """
+        host = self._host_of(plan)
+        if self._computes_on_hosts:  # what is measured of an operator has its call in it
+            return plan.makespan_ns + host.parts
+        return max(plan.makespan_ns, host.total)
+
+    def _host_of(self, plan: Plan) -> HostTime:
+        step = self._step_plan_of(plan)
+        return host_time(step, hosts_apart=self.step_request.over_ranks)
+
+    @property
+    def _computes_on_hosts(self) -> bool:
+        """Whether each device is the processor of a host of its own."""
+        return self.step_request.over_ranks and all(d.type == "cpu" for d in self._chosen)
 
     def _placed(self, graph: Graph, search: dict[str, Any]) -> Plan:
         """Return a plan in which operators run again where that is asked for, or needed to fit."""

@@ -20,6 +20,7 @@ from baechi.torch.base.mini_batch import cut
 from baechi.torch.record.capture import unchanged
 from baechi.torch.run.assigner import NOT_RUN, Assigner
 from baechi.torch.run.graphs import Graphs
+from baechi.torch.run.host_time import waits_for_host
 from baechi.torch.run.stepping import Stepper, StepPlan, check_scaler
 from baechi.torch.run.ways import Choice
 from baechi.torch.trace.exported import export
@@ -351,6 +352,8 @@ class Placed:
             of = f"{count} micro-batches" if count > 1 else "the mini-batch"
             what = "a call runs it" if self._stepper.is_of_calls else f"`step` runs {of}"
             said.below.append(f"{what} in the order of the plan")
+            waits = waits_for_host(self._stepper.planned, hosts_apart=self._stepper.hosts_apart)
+            said.below += [waits] if waits else []
         else:
             note = f": {self.tier_note}" if self.tier_note else ""
             tier = f", tier {self.tier}{note}"

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
+from baechi.summary import in_time
 from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS
 from baechi.torch.run.stepping import StepPlan
 
@@ -59,34 +60,54 @@ class HostTime(NamedTuple):
         return self.operators + self.parts
 
 
-def host_time(step: StepPlan) -> HostTime:
+def host_time(step: StepPlan, *, hosts_apart: bool = False) -> HostTime:
     """Return what the host takes for a step, about.
 
     What a device runs one behind the other in every pass of every micro-batch is asked for as one;
     the backward of an operator whose gradients of weights come later is asked for by itself.
+
+    Args:
+        step: The plan.
+        hosts_apart: Each device has a host of its own, of which the busiest counts.
+
     """
-    devices = _runs(step)
+    each = [_host_time_of(runs, step.micro_batches) for runs in _runs(step).values()]
+    if hosts_apart:
+        return max(each, key=lambda host: host.total, default=HostTime(0, 0))
+    return HostTime(sum(host.operators for host in each), sum(host.parts for host in each))
+
+
+def waits_for_host(step: StepPlan, *, hosts_apart: bool = False) -> str:
+    """Say in a line that a step is longer than its plan, and the way out; empty where it is not."""
+    host = host_time(step, hosts_apart=hosts_apart).total
+    devices = step.plan.makespan_ns
+    if host <= devices:
+        return ""
+    fewer = "fewer micro-batches, " if step.micro_batches > 1 else ""
+    return (
+        f"{'a' if hosts_apart else 'the'} host takes about {in_time(host)} to ask for what devices "
+        f"do in {in_time(devices)}, so that a step is longer than predicted: take {fewer}larger "
+        "batches, or a plan of fewer parts (fewer devices, or method='pipeline')"
+    )
+
+
+def _host_time_of(runs: list[_Run], micro_batches: int) -> HostTime:
+    """Return what the host takes for what one device runs."""
     in_two = {
         run.operator
-        for runs in devices.values()
         for before, run in zip([None, *runs], runs, strict=False)
         if run.phase == BY_WEIGHTS
         and (before is None or (before.operator, before.phase) != (run.operator, BACKWARD))
     }
-    passes = [
-        [run for run in runs if run.phase != BY_WEIGHTS or run.operator in in_two]
-        for runs in devices.values()
-    ]
+    passes = [run for run in runs if run.phase != BY_WEIGHTS or run.operator in in_two]
     adjacent: Counter[tuple[str, frozenset[str]]] = Counter()
-    for runs in passes:
-        for before, run in itertools.pairwise(runs):
-            if (before.phase, before.micro_batch) == (run.phase, run.micro_batch):
-                adjacent[run.phase, frozenset((before.operator, run.operator))] += 1
+    for before, run in itertools.pairwise(passes):
+        if (before.phase, before.micro_batch) == (run.phase, run.micro_batch):
+            adjacent[run.phase, frozenset((before.operator, run.operator))] += 1
     joined = sum(
         count
         for (_, pair), count in adjacent.items()
         if in_two.isdisjoint(pair)
-        and all(adjacent[phase, pair] == step.micro_batches for phase in ("", BACKWARD))
+        and all(adjacent[phase, pair] == micro_batches for phase in ("", BACKWARD))
     )
-    parts = sum(map(len, passes)) - joined
-    return HostTime(sum(map(len, devices.values())) * PER_OPERATOR, parts * PER_PART)
+    return HostTime(len(runs) * PER_OPERATOR, (len(passes) - joined) * PER_PART)

@@ -123,6 +123,7 @@ class Stepper:
     """Runs steps of a model that was placed for them."""
 
     sends_later = True  # when the plan says: what is sent takes memory at its target at once
+    hosts_apart = False  # each device has one of its own
     joins_parts = True  # that a device runs one behind the other, so that the host asks once
 
     def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
@@ -146,6 +147,11 @@ class Stepper:
         loss = self._loss_with(targets, self._brought)
         step = Step(program, mine.sent, tensors, loss, scaler)
         return mine.run_step(step.run, (inputs, targets))
+
+    @property
+    def planned(self) -> StepPlan:
+        """What runs when."""
+        return self._planned
 
     def _loss_with(self, targets: Any, bring: Callable[[torch.Tensor, Any], torch.Tensor]) -> Loss:
         """Return the loss of a micro-batch's output; `bring`: targets to the device of that."""
