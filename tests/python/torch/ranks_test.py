@@ -320,7 +320,7 @@ _SAID = {
     "verify": "ranks=False",
     "type": "so that their type cannot change: call model.float(), .half() or .to(dtype) before",
     "moved": "nothing",
-    "copy": "load placed.state_dict() into another model",
+    "copy": "load placed.state_dict() into it",
     "alone": "nothing",
 }
 
