@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -614,6 +615,18 @@ def test_ranks_are_compared_with_the_best_of_the_others() -> None:
     assert row["error"] == pytest.approx(-0.1)
 
 
+def test_ranks_are_compared_each_at_its_best() -> None:
+    own = {"workload": "chain", "micro_batches": 4, "predicted_ns": 80, "measured_ns": 100}
+    shorter = {**own, "micro_batches": 8, "predicted_ns": 90, "measured_ns": 95}
+    theirs = {"workload": "chain", "micro_batches": 1, "schedule": "ScheduleGPipe"}
+    others = [{**theirs, "measured_ns": 190}, {**theirs, "micro_batches": 2, "measured_ns": 200}]
+    (row,) = ranks.at_best(
+        [own, shorter], [*others, {**others[0], "workload": "x", "measured_ns": 1}]
+    )
+    assert (row["planned_micro_batches"], row["micro_batches"]) == (4, 8)
+    assert (row["schedule"], row["gain"]) == ("GPipe, 1", 2.0)
+
+
 def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
     graph = recompute_small.small_graph(3, "chains")
     whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
@@ -634,7 +647,7 @@ def test_whether_memory_costs_time_is_told_by_equal_searches() -> None:
     graph = recompute.models()["Inception-V3, batch 32"]()
     whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
     cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(0.6 * whole))
-    options = {"budget": 0.1, "suggest": False, "bounds": False}
+    options: dict[str, Any] = {"budget": 0.1, "suggest": False, "bounds": False}
     none = baechi.place_graph(graph, cluster, recompute="none", **options)
     auto = baechi.place_graph(graph, cluster, recompute="auto", **options)
     assert auto.recomputed
