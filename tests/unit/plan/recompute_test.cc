@@ -418,7 +418,10 @@ TEST_CASE("recompute: nothing is searched for what no second run can make fit") 
   CHECK(std::get<Unplaceable>(made.result).proved);
 }
 
-// Whether second runs would then be looked for depends on the plan that there is: some of each.
+constexpr const char* kStoppedNote =
+    "you stopped before second runs were looked for: this plan has none";
+
+// Without that the stop would end in an exception from the search for second runs.
 TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
   for (const auto& tried : {std::pair<std::uint64_t, int>(2, 60), {4, 65}}) {
     const std::uint64_t seed = tried.first;
@@ -439,6 +442,7 @@ TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
     const Plan& plan = std::get<Plan>(made.result);
     CHECK(check_plan(made.graph_of_one(), made.step.graph, plan).empty());
     CHECK_FALSE(plan.bounds.empty());
+    CHECK(std::ranges::count(plan.notes, kStoppedNote) == 1);
   }
 }
 
