@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps over memory with operators that run a second time, and how near that is to the best.
 
-`python -m experiments.recompute small` makes the tables of small graphs on one device again, `two`
-that of two devices, and `python -m experiments.recompute MODEL...` the rows of models (their names
-as in the table, or how these begin). What the page in docs/lab/results has beside these stays.
+`python -m experiments.recompute small` makes the tables of small graphs on one device again,
+`two-devices` that of two, and `python -m experiments.recompute MODEL...` the rows of models (their
+names as in the table, or how these begin). What the page in docs/lab/results has beside these
+stays.
 """
 
 from __future__ import annotations
@@ -269,20 +270,25 @@ def run() -> Page:
 
 def again(folder: Path, parts: Sequence[str]) -> Page:
     """The page in `folder` with these parts made again."""
-    known = json.loads((folder / "recompute.json").read_text())["tables"]
+    document = json.loads((folder / "recompute.json").read_text())
+    known = document["tables"]
     names = [n for n in models() if any(n.lower().startswith(p.lower()) for p in parts)]
-    if not names and not {"small", "two"}.intersection(parts):
-        raise SystemExit(
-            f"no such part: {', '.join(parts)}; there are: small, two, {', '.join(models())}"
-        )
+    if not names and not {"small", "two-devices"}.intersection(parts):
+        there_are = ", ".join(["small", "two-devices", *models()])
+        raise SystemExit(f"no such part: {', '.join(parts)}; there are: {there_are}")
     rows = [row for row in known[1]["rows"] if row["model"] not in names] + curves(names)
     order = list(models())
     rows.sort(key=lambda row: (order.index(row["model"]), row["devices"], -row["part"]))
     small, solved = (
         (optima(), larger()) if "small" in parts else (known[2]["rows"], known[3]["rows"])
     )
-    two = larger_on_two() if "two" in parts else known[4]["rows"]
-    return page(rows, small, solved, two)
+    two = larger_on_two() if "two-devices" in parts else known[4]["rows"]
+    made = page(rows, small, solved, two)
+    renewed = [True, bool(names), "small" in parts, "small" in parts, "two-devices" in parts]
+    for table, old, is_new in zip(made.tables, known, renewed, strict=False):
+        if not is_new:
+            table.made = old.get("made") or {key: document[key] for key in made.made}
+    return made
 
 
 if __name__ == "__main__":

@@ -10,16 +10,26 @@ operators are timed: so the optimum is no longer than any plan's. Needs OR-tools
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from experiments.second_runs import repeatable
+from experiments.second_runs import AGAIN, repeatable
 from experiments.second_runs_optimum import Optimum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import baechi
 
 DEVICES = 2
+
+
+@dataclass(frozen=True)
+class OptimumOfTwo(Optimum):
+    """Also when each run begins and ends, in nanoseconds, and on which device: 0 or 1."""
+
+    runs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    device_of: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,8 +186,17 @@ class _Model:
         )
         self.bytes[device].append(size)
 
+    def found(self, value: Callable[[Any], int]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the runs, and where each is."""
+        there = dict(self.first)
+        there |= {n + AGAIN: run for n, run in self.second.items() if value(run.there)}
+        return (
+            {n: (value(r.start) * self.unit, value(r.end) * self.unit) for n, r in there.items()},
+            {n: value(self.second_device[r.name]) for n, r in there.items()},
+        )
 
-def optimum_of_two(graph: baechi.Graph, capacity: int, link: Link, seconds: float) -> Optimum:
+
+def optimum_of_two(graph: baechi.Graph, capacity: int, link: Link, seconds: float) -> OptimumOfTwo:
     """Return the shortest step on two devices of such a capacity each, and a bound of it.
 
     `seconds` are of CP-SAT's deterministic time, which a loaded machine does not change.
@@ -190,9 +209,7 @@ def optimum_of_two(graph: baechi.Graph, capacity: int, link: Link, seconds: floa
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 1
     status = solver.solve(made.model)
-    if status == cp_model.INFEASIBLE:
-        return Optimum(None, 0)
-    bound = round(solver.best_objective_bound) * made.unit
+    bound = 0 if status == cp_model.INFEASIBLE else round(solver.best_objective_bound) * made.unit
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Optimum(None, bound)
-    return Optimum(round(solver.objective_value) * made.unit, bound)
+        return OptimumOfTwo(None, bound)
+    return OptimumOfTwo(round(solver.objective_value) * made.unit, bound, *made.found(solver.value))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from pathlib import Path
@@ -41,6 +42,8 @@ from experiments import (
 )
 from experiments.outcome import planned
 from experiments.page import Column, Page, Table, milliseconds, write_whole
+from experiments.second_runs import AGAIN
+from experiments.second_runs_of_two import optimum_of_two
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
 TINY = Workload("GNMT, length 2, batch 4", "gnmt", {"length": 2, "batch": 4}, GNMT)
@@ -652,3 +655,41 @@ def test_whether_memory_costs_time_is_told_by_equal_searches() -> None:
     auto = baechi.place_graph(graph, cluster, recompute="auto", **options)
     assert auto.recomputed
     assert auto.makespan_ns < none.makespan_ns
+
+
+def test_what_the_solver_finds_on_two_devices_keeps_every_rule() -> None:
+    """Counted again from its runs alone; and no plan is shorter."""
+    pytest.importorskip("ortools")
+    graph = recompute_small.small_graph(2, "branches", 7, grain=1_000)
+    whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
+    capacity, link = int(0.6 * whole), recompute_small.LINK_OF_TWO
+    found = optimum_of_two(graph, capacity, link, 2.0)
+    assert found.step is not None
+    again = {name for name in graph.names if name + AGAIN in found.runs}
+    held: list[list[tuple[int, int, int]]] = [[], []]
+    for run, (start, end) in found.runs.items():
+        here = found.device_of[run]
+        for port, size in enumerate(graph[run.removesuffix(AGAIN)].outputs):
+            arrives = end + link.nanoseconds(size) // 1_000 * 1_000
+            ends, copies = [end], []
+            for reader, (begins, over) in found.runs.items():
+                op = graph[reader.removesuffix(AGAIN)]
+                late = op.backward or reader.endswith(AGAIN)
+                own = run.removesuffix(AGAIN)
+                if (own, port) not in op.inputs or (late and own in again) != run.endswith(AGAIN):
+                    continue
+                is_local = found.device_of[reader] == here
+                assert begins >= (end if is_local else arrives)
+                (ends if is_local else copies).append(over)
+            held[here].append((start, max([*ends, *([arrives] if copies else [])]), size))
+            if copies:
+                held[1 - here].append((end, max(copies), size))
+    for device in (0, 1):
+        runs = sorted(r for n, r in found.runs.items() if found.device_of[n] == device)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs))
+        for moment, _, _ in held[device]:
+            assert sum(n for start, end, n in held[device] if start <= moment < end) <= capacity
+    assert max(end for _, end in found.runs.values()) == found.step >= found.bound
+    two = baechi.Cluster("2x1GiB", link="4us,100GB/s", communication="parallel")
+    plan = planned_again.placed(graph, insufficient_memory.with_capacity(two, capacity), "auto")
+    assert plan["step"] is None or plan["step"] >= found.bound
