@@ -119,7 +119,7 @@ def test_sparse_tensors_are_refused_in_a_sentence(kind: str) -> None:
 def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
     model = coded()
     placed = placed_on(model, ["cpu"] * 3, tier=1)
-    with pytest.raises(baechi.InputError, match=r"restore\(\) it first.*placed.state_dict\(\)"):
+    with pytest.raises(baechi.InputError, match=r"placed.state_dict.* into it.*restore\(\) first"):
         how(model)
     with pytest.raises(baechi.InputError, match="cannot be copied"):
         how(model.decoder)
@@ -129,6 +129,7 @@ def test_a_copy_of_a_placed_model_is_refused(how: Any) -> None:
         for weight in twin.parameters():
             weight.zero_()
     assert twin(X).count_nonzero() == 0
+    assert model(X).count_nonzero() > 0
 
 
 def test_weights_on_logical_devices_are_copied_and_saved_as_others_are() -> None:
@@ -157,7 +158,29 @@ def test_a_part_that_is_placed_with_another_model_is_named() -> None:
         placed_on(other, ["cpu"] * 3, tier=1)
     placed.restore()
     placed_on(other, ["cpu"] * 3, tier=1).restore()
-    assert model(X).count_nonzero() > 0
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+def test_two_placed_models_share_a_weight_where_both_have_it(tier: int) -> None:
+    actor, critic, plain = coded(), coded(), (coded(), coded())
+    critic.decoder.weight = actor.decoder.weight
+    plain[1].decoder.weight = plain[0].decoder.weight
+    first = placed_on(actor, ["sim:0", "sim:1", "sim:0"], tier=tier)
+    second = placed_on(critic, ["sim:1", "sim:0", "sim:1"], tier=tier)
+    with pytest.raises(
+        baechi.InputError, match=r"'decoder.weight' is on .* otherwise.* both models"
+    ):
+        actor(X)
+    second.restore()
+    first.restore()
+    first, second = (placed_on(m, ["sim:0", "sim:1", "sim:0"], tier=tier) for m in (actor, critic))
+    for one, other in (plain, (actor, critic)):
+        (one(X).square().mean() + other(X).square().mean()).backward()
+    for mine, there in zip(actor.parameters(), plain[0].parameters(), strict=True):
+        assert there.grad is not None
+        assert torch.allclose(mine.grad.cpu(), there.grad)
+    second.restore()
+    first.restore()
 
 
 def per_sample(model: nn.Module) -> Any:

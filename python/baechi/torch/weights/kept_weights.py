@@ -81,6 +81,7 @@ def check_weights(
         if tensor.device != device.torch_device:
             raise InputError(
                 f"the weight {name!r} is on {tensor.device}, and the plan has it on "
-                f"{device.torch_device}: it was moved or replaced after the model was placed. "
-                "Move it there, or restore() the model first"
+                f"{device.torch_device}: it was moved or replaced after the model was placed, "
+                "or another model that has it, too, was placed otherwise. Move it there, restore() "
+                "the model first, or place one module that holds both models"
             ) from error
