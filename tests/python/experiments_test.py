@@ -671,7 +671,8 @@ def test_what_the_solver_finds_on_two_devices_keeps_every_rule() -> None:
         here = found.device_of[run]
         for port, size in enumerate(graph[run.removesuffix(AGAIN)].outputs):
             arrives = end + link.nanoseconds(size) // 1_000 * 1_000
-            ends, copies = [end], []
+            ends: list[int] = [end]
+            copies: list[int] = []
             for reader, (begins, over) in found.runs.items():
                 op = graph[reader.removesuffix(AGAIN)]
                 late = op.backward or reader.endswith(AGAIN)
