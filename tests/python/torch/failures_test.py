@@ -16,7 +16,9 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch.base import _private_autograd
+from baechi.torch.base.devices import logical_devices
 from baechi.torch.placing import assign
+from baechi.torch.run.sent_tensors import SentTensors
 from random_placement import placed_at_random
 from torch import nn
 
@@ -148,6 +150,23 @@ def test_weights_on_logical_devices_are_copied_and_saved_as_others_are() -> None
     assert torch.equal(copy.deepcopy(expected.detach()), expected)
     assert torch.equal(model(X), expected)
     placed.restore()
+
+
+def test_a_copy_of_a_logical_device_is_the_device_and_that_of_its_tensor_is_not_on_it() -> None:
+    devices = logical_devices(["gpu:0", "gpu:1"], ["sim:0", "sim:0"])
+    sent = SentTensors(devices, "streams")
+    for device in devices:
+        for tensor in (torch.ones(2, device="sim:0"), nn.Parameter(torch.ones(2, device="sim:0"))):
+            sent.mark(tensor, device)
+            assert sent.owner(tensor) is device
+            assert sent.owner(copy.copy(tensor)) is device
+            for twin in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
+                assert torch.equal(twin, tensor)
+                assert sent.owner(twin) is None
+        assert copy.copy(device) is device
+        assert copy.deepcopy({device.name: device}) == {device.name: device}
+        with pytest.raises(TypeError, match=r"LogicalDevice.*gpu.* cannot be pickled"):
+            pickle.dumps(device)
 
 
 def test_a_part_that_is_placed_with_another_model_is_named() -> None:

@@ -442,5 +442,15 @@ def test_a_batch_is_known_by_every_value_of_it(kind: torch.dtype) -> None:
     assert sum_of(other.view(-1)[1:]) == sum_of(other.view(-1)[1:].clone())
     for part in (other, other[:, 3:], other[5, 7]):
         assert sample_of(part, 64) == sample_of(part.t().contiguous().t(), 64)
-    columns = torch.arange(64).expand(64, 64)
-    assert sample_of(columns, 64) != sample_of(torch.zeros_like(columns), 64)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (768, 65), (256, 3, 3), (120, 63), (65, 65), (9, 2)])
+def test_a_sample_is_of_every_row_and_column(size: tuple[int, ...]) -> None:
+    """Of all along each dimension that has fewer than half of the samples."""
+    most = 256
+    for axis, length in enumerate(size):
+        place = torch.arange(length, dtype=torch.int16)
+        line = place.view([length if i == axis else 1 for i in range(len(size))])
+        sample = memoryview(sample_of(line.expand(size), most)).cast("h").tolist()
+        assert len(sample) <= most
+        assert 2 * length > most or set(sample) == set(range(length))

@@ -147,6 +147,19 @@ def default_devices(cluster: Cluster) -> list[torch.device]:
 _HERE = contextlib.nullcontext()
 
 
+class Mark:
+    """What a tensor carries that a logical device has; what is copied or saved of it is no mark.
+
+    A copy is made beside the device's operators, and what is loaded has no device of this process.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        """Become what `torch.load(weights_only=True)` takes, and nobody takes for a mark."""
+        return torch.Size, ((),)
+
+
 class LogicalDevice:
     """A device of the cluster, and where its operators really run."""
 
@@ -160,6 +173,7 @@ class LogicalDevice:
     ) -> None:
         self.index = index
         self.name = name
+        self.mark = Mark()
         self.torch_device = torch_device
         self.shared = shared  # another logical device is on the same physical one
         self.has_streams = torch_device.type not in ("cpu", "meta")
@@ -167,9 +181,17 @@ class LogicalDevice:
         self._own = torch.Stream(torch_device) if shared and self.has_streams else None
         self._number = torch_device.index if self.has_streams else None
 
+    def __copy__(self) -> LogicalDevice:
+        """Return the device itself: tensors are known to be on it by that."""
+        return self
+
+    def __deepcopy__(self, _: Any) -> LogicalDevice:
+        """Return the device itself."""
+        return self
+
     def __reduce__(self) -> Any:
-        """Be nothing in what is copied or saved of a tensor that it is the mark of."""
-        return torch.Size, ((),)
+        """Refuse to be pickled."""
+        raise TypeError(f"{self!r} cannot be pickled: it is one of a model placed in this process")
 
     @property
     def stream(self) -> Any:

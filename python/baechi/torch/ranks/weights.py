@@ -23,7 +23,9 @@ def sample_of(tensor: torch.Tensor, most: int) -> bytes:
     count = tensor.numel()
     if count == 0 or tensor.is_meta or tensor.layout is not torch.strided:
         return b""
-    apart = max(1, count // most) | 1  # odd, lest all of them be of one column
+    apart = -(-count // most)
+    while math.gcd(apart, count) > 1:  # of every column, whatever the sizes are
+        apart += 1
     plain = tensor.detach()
     if plain.is_contiguous():  # as most are: the same in a tenth of the time
         chosen = plain.view(-1)[::apart]

@@ -23,7 +23,7 @@ from baechi.torch.base.repeats import without_repeats
 from baechi.torch.run.communication import Arrival, Departure, Links
 from baechi.torch.run.precision import InnerAutocast
 
-TAG = "_baechi_device"  # the attribute of a tensor that names its logical device
+TAG = "_baechi_device"  # the attribute of a tensor with the mark of its logical device
 
 
 class _Copy:
@@ -57,7 +57,7 @@ class SentTensors:
         self.mode = mode
         self.links = Links(devices, mode)
         self._exclusive = {d.torch_device: d for d in devices if not d.shared}
-        self._mine = set(devices)
+        self._marked: dict[Any, LogicalDevice] = {d.mark: d for d in devices}
         self.host = self._exclusive.get(torch.device("cpu"))
         self._any_shared = any(d.shared for d in devices)
         self._any_streams = any(d.has_streams for d in devices)
@@ -78,8 +78,8 @@ class SentTensors:
     def owner(self, tensor: torch.Tensor) -> LogicalDevice | None:
         """Return the device that has a tensor; None for what came from outside."""
         if self._any_shared:
-            device = getattr(tensor, TAG, None)
-            if device in self._mine:
+            device = self._marked.get(getattr(tensor, TAG, None))
+            if device is not None:
                 return device
         return self._exclusive.get(tensor.device)
 
@@ -103,7 +103,7 @@ class SentTensors:
         if device is not None and device.shared:
             for tensor in tensors_in(value):
                 if tensor.device == device.torch_device:  # a function may send it elsewhere
-                    setattr(tensor, TAG, device)
+                    setattr(tensor, TAG, device.mark)
 
     def keep_on_host(self, value: Any) -> None:
         """Take note that the model wants tensors on the CPU, and not where the plan has them."""
@@ -193,7 +193,7 @@ class SentTensors:
         else:
             arrival = self.links.send(tensor, source, target, self._ready(tensor))
         if target.shared:
-            setattr(arrival.tensor, TAG, target)
+            setattr(arrival.tensor, TAG, target.mark)
         self._sent.setdefault(_private.storage_address(tensor), []).append(key)
         if source is not None and self.weight_ids.intersection((id(tensor), id(tensor._base))):
             arrival.settle(source)  # a unit may change its own without our notice
