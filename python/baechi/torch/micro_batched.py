@@ -37,6 +37,7 @@ from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.segments import divisible, inseparable, repeatable
 
 _TOLD_APART = 1e-3  # of a step: less is not looked for another plan
+_SURELY = 0.8  # of a step, for which the host's time may be wrong
 _MOST = 32  # micro-batches that are tried where their number is to be found
 
 
@@ -202,10 +203,18 @@ class PlannedStep(Planned):
             stages = {"method": "pipeline"} if self.micro_batches > 1 else {}
             with contextlib.suppress(DoesNotFit):
                 other = placed(stages, in_two=())
-                if self._takes(other) < self._takes(plan):
+                if self._takes(other) < self._takes(plan) * self._surely:
                     return other
             self.peaks = peaks
         return plan
+
+    @property
+    def _surely(self) -> float:
+        """What part of a step another one takes at most whose plan is longer.
+
+        The host's time is a rough guess, and a host that is faster leaves the longer plan.
+        """
+        return 1.0 if self._computes_on_hosts else _SURELY
 
     def _has_many_parts(self, plan: Plan) -> bool:
         """Whether a step of fewer parts may be shorter, although its plan is longer."""

@@ -61,8 +61,26 @@ class StepPlan:
         """Return the name of an operator of a micro-batch in the plan's graph."""
         if self.micro_batches == 1:
             return operator if operator in self.starts else None
-        names = (f"{operator}{mark}{micro_batch}" for mark in _MARKS)
+        return self._copy_of(operator, self._numbers[micro_batch])
+
+    def _copy_of(self, operator: str, number: int) -> str | None:
+        names = (f"{operator}{mark}{number}" for mark in _MARKS)
         return next((name for name in names if name in self.starts), None)
+
+    @functools.cached_property
+    def _numbers(self) -> list[int]:
+        """The plan's number of each micro-batch.
+
+        A step computes losses in the order of the samples. To the plan all micro-batches are alike,
+        and another one than the first may have its loss first.
+        """
+        behind = [name for name in self.plan.micro_batch_graph.names if name.endswith(BACKWARD)]
+
+        def begins(number: int) -> int:
+            copies = (self._copy_of(name, number) for name in behind)
+            return min((self.starts[copy] for copy in copies if copy is not None), default=0)
+
+        return sorted(range(self.micro_batches), key=begins)
 
     @property
     def device_of(self) -> dict[str, str]:
