@@ -138,13 +138,18 @@ class AutogradCalls:
     def __init__(self) -> None:
         self._who: dict[int, weakref.ref[Any]] = {}
         self._before: tuple[Any, Any, Any, dict[str, Any], list[Any]] | None = None
+        self._told: dict[int, Callable[[type], None]] = {}  # by thread
+        self._changing = threading.RLock()  # else two threads might each replace the other's
 
     def begin(self, who: Any) -> None:
         """Let `who`, a function mode, see them until `end` or the end of `who`."""
         key = id(who)
-        self._who[key] = weakref.ref(who, lambda _: self._forget(key))
-        if self._before is not None:
-            return
+        with self._changing:
+            self._who[key] = weakref.ref(who, lambda _: self._forget(key))
+            if self._before is None:
+                self._replace()
+
+    def _replace(self) -> None:
         module, function = checkpointing, checkpointing.CheckpointFunction
         generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"]
@@ -169,6 +174,9 @@ class AutogradCalls:
             return forward(ctx, self._resumed(kept, runs_now=True), *args)
 
         def with_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            tell = self._told.get(threading.get_ident())
+            if tell is not None:
+                tell(cls)
             call = apply.__get__(None, cls)
             who = None if cls.__module__.startswith("torch.") else self._seeing()
             return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
@@ -211,22 +219,39 @@ class AutogradCalls:
         who = self._seeing()
         return function if who is None else who.resumed_later(function, runs_now=runs_now)
 
+    @contextlib.contextmanager
+    def told(self, tell: Callable[[type], None]) -> Iterator[None]:
+        """Tell `tell` of the class of each autograd function that this thread is about to call."""
+        thread = threading.get_ident()
+        self.begin(tell)
+        self._told[thread] = tell
+        try:
+            yield
+        finally:
+            del self._told[thread]
+            self.end(tell)
+
     def end(self, who: Any) -> None:
         """Let `who` see no more."""
         self._forget(id(who))
 
     def _forget(self, key: int) -> None:
-        self._who.pop(key, None)
-        if self._before is not None and not self._who:
-            generator, forward, apply, impls, scripts = self._before
-            for name, run in impls.items():
-                setattr(_TRANSFORMS[name], name, run)
-            setattr(checkpointing, _CHECKPOINT, generator)
-            checkpointing.CheckpointFunction.forward = staticmethod(forward)
-            torch.autograd.Function.apply = apply
-            for kind, run in zip(_SCRIPTED, scripts, strict=True):
-                kind.__call__ = run
-            self._before = None
+        with self._changing:
+            self._who.pop(key, None)
+            if self._before is not None and not self._who:
+                self._put_back(*self._before)
+                self._before = None
+
+    def _put_back(
+        self, generator: Any, forward: Any, apply: Any, impls: dict[str, Any], scripts: list[Any]
+    ) -> None:
+        for name, run in impls.items():
+            setattr(_TRANSFORMS[name], name, run)
+        setattr(checkpointing, _CHECKPOINT, generator)
+        checkpointing.CheckpointFunction.forward = staticmethod(forward)
+        torch.autograd.Function.apply = apply
+        for kind, run in zip(_SCRIPTED, scripts, strict=True):
+            kind.__call__ = run
 
 
 autograd_calls = AutogradCalls()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.fx import traceback
 
+from baechi.torch.base import _private_autograd
 from baechi.torch.base._private import version
 
 
@@ -58,29 +59,26 @@ def is_without_values(tensor: torch.Tensor) -> bool:
 def nothing_hidden(error: type[Exception]) -> Iterator[None]:
     """Raise `error` in this thread where a trace would follow what it then forgets."""
     thread = threading.get_ident()
-    function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
-    apply, enter = function.__dict__["apply"], hooks.__enter__
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    enter = hooks.__enter__
     recomputed = "it has hooks on saved tensors, as activation checkpointing has"
 
-    def refuse_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        generated = cls.__name__.startswith("GeneratedBackwardFor_")  # of a custom operator
-        if threading.get_ident() == thread and cls.__name__ == "_NoopSaveInputs":
+    def refuse(cls: type) -> None:
+        if cls.__name__ == "_NoopSaveInputs":
             raise error(recomputed)  # PyTorch 2.9 begins a checkpoint with it
-        if threading.get_ident() == thread and not generated:
+        if not cls.__name__.startswith("GeneratedBackwardFor_"):  # of a custom operator
             raise error(f"{cls.__name__} has a backward of its own")
-        return apply.__get__(None, cls)(*args, **kwargs)
 
     def refuse_hooks(self: Any) -> None:
         if threading.get_ident() == thread:
             raise error(recomputed)
         enter(self)
 
-    function.apply = classmethod(refuse_apply)
     hooks.__enter__ = refuse_hooks
     try:
-        yield
+        with _private_autograd.autograd_calls.told(refuse):
+            yield
     finally:
-        function.apply = apply
         hooks.__enter__ = enter
 
 

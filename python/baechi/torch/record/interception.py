@@ -205,6 +205,10 @@ class Interceptor(TorchFunctionMode):
         """
         return run(*args, **kwargs)
 
+    def sees_calls(self) -> bool:
+        """Whether what this thread calls from outside is seen; else it runs as before `install`."""
+        return True
+
     def run_again(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a function that ran in a forward once more, in the backward."""
         return run(*args, **kwargs)
@@ -238,9 +242,9 @@ class Interceptor(TorchFunctionMode):
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             around = state.scope
-            if around is None:
+            if around is None and self.sees_calls():
                 return self._outside(path, wrapped, args, kwargs)
-            if state.paused or state.inside:
+            if around is None or state.paused or state.inside:
                 return forward(*args, **kwargs)
             foreign = any(not _is_own(w) for part in holders for w in part._parameters.values())
             if foreign and self.opens(path):
@@ -279,7 +283,8 @@ class Interceptor(TorchFunctionMode):
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             in_backward = _private_autograd.current_autograd_node() is not None
-            if state.scope is not None or (in_backward and _has_its_inputs(module, args, kwargs)):
+            again = in_backward and _has_its_inputs(module, args, kwargs)
+            if state.scope is not None or again or not self.sees_calls():
                 if not compiled:
                     return forward(*args, **kwargs)
                 with as_compiled(module):
@@ -293,9 +298,9 @@ class Interceptor(TorchFunctionMode):
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             around = state.scope
-            if around is None:
+            if around is None and self.sees_calls():
                 return self._outside(path, wrapped if path else forward, args, kwargs)
-            if state.paused or state.inside:
+            if around is None or state.paused or state.inside:
                 return forward(*args, **kwargs)
             state.scope = scope = around.call(path)
             try:

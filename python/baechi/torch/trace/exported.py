@@ -53,6 +53,7 @@ _VALUES = frozenset(
     ["__bool__", "__int__", "__float__", "__index__", "item", "tolist", "equal", "allclose"]
 )
 _LARGEST_CONSTANT = 1 << 20  # elements of a tensor that is computed while tracing
+_one_trace = threading.RLock()  # a trace replaces functions of PyTorch, and puts them back
 
 
 @dataclass
@@ -112,10 +113,9 @@ class _Tracer(Interceptor):
         self.last: str | None = None  # call that was traced
         self._values: dict[int, tuple[Any, torch.Tensor]] = {}  # by id: the traced, the real one
 
-    def _outside(self, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            return forward(*args, **kwargs)  # not part of what is traced
-        return super()._outside(path, forward, args, kwargs)
+    def sees_calls(self) -> bool:
+        """Whether they are part of what is traced: those of other threads are not."""
+        return threading.get_ident() == self._thread
 
     def run_unit(
         self, scope: Scope, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
@@ -323,6 +323,7 @@ def export(
     flat = _Flat(model, call, reads, returned.append, changes.append)
     tracer = _Tracer(model, unit_test(units), reads)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_trace)
         stack.callback(PythonState(model).put_back)  # it would be without values
         stack.enter_context(_private_compile.eager())
         stack.enter_context(traced_under(autocast))
