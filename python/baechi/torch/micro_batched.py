@@ -31,8 +31,8 @@ from baechi.torch.memory.step_fit import StepMemory
 from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
-from baechi.torch.run.host_time import HostTime, host_time
-from baechi.torch.run.stepping import StepPlan
+from baechi.torch.run.host_time import host_time, step_time
+from baechi.torch.run.stepping import Hosts, StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.segments import divisible, inseparable, repeatable
 
@@ -155,12 +155,14 @@ class PlannedStep(Planned):
             asked.targets is not None,
             asked.loss is _own_loss,
             asked.is_of_calls,
+            self._hosts,
+            self._compares,
         )
 
     @property
     def takes_ns(self) -> int:
         """What a step takes, of the devices or of the host."""
-        return self._takes(self.plan)
+        return step_time(self.step_plan)
 
     def _find_plan(self) -> Plan:
         many = self.micro_batches
@@ -198,12 +200,13 @@ class PlannedStep(Planned):
             return self._placed(graph, {**search, **method})
 
         plan, peaks = placed({}), self.peaks
-        if search.get("method", "auto") == "auto" and self._has_many_parts(plan):
+        if self._compares and self._has_many_parts(plan):
             # A step of fewer parts may be shorter: stages, and the backward in one piece.
             stages = {"method": "pipeline"} if self.micro_batches > 1 else {}
             with contextlib.suppress(DoesNotFit):
                 other = placed(stages, in_two=())
-                if self._takes(other) < self._takes(plan) * self._surely:
+                takes = step_time(self._step_plan_of(plan)) * self._surely
+                if step_time(self._step_plan_of(other)) < takes:
                     return other
             self.peaks = peaks
         return plan
@@ -214,35 +217,27 @@ class PlannedStep(Planned):
 
         The host's time is a rough guess, and a host that is faster leaves the longer plan.
         """
-        return 1.0 if self._computes_on_hosts else _SURELY
+        return 1.0 if self._hosts is Hosts.DEVICES else _SURELY
 
     def _has_many_parts(self, plan: Plan) -> bool:
         """Whether a step of fewer parts may be shorter, although its plan is longer."""
-        host = self._host_of(plan)
-        if 4 * host.parts <= host.operators:
+        host = host_time(self._step_plan_of(plan))
+        if not host.has_many_parts:
             return False
-        if self._computes_on_hosts:
+        if self._hosts is Hosts.DEVICES:
             return host.parts > _TOLD_APART * plan.makespan_ns
         return host.total > plan.makespan_ns
 
-    def _takes(self, plan: Plan) -> int:
-        """Return what a step takes: of the devices or of the host, whichever takes longer.
-
-        Where hosts are the devices, they ask and compute in turn.
-        """
-        host = self._host_of(plan)
-        if self._computes_on_hosts:  # what is measured of an operator has its call in it
-            return plan.makespan_ns + host.parts
-        return max(plan.makespan_ns, host.total)
-
-    def _host_of(self, plan: Plan) -> HostTime:
-        step = self._step_plan_of(plan)
-        return host_time(step, hosts_apart=self.step_request.over_ranks)
+    @property
+    def _hosts(self) -> Hosts:
+        if not self.step_request.over_ranks:
+            return Hosts.ONE
+        return Hosts.DEVICES if all(d.type == "cpu" for d in self._chosen) else Hosts.EACH
 
     @property
-    def _computes_on_hosts(self) -> bool:
-        """Whether each device is the processor of a host of its own."""
-        return self.step_request.over_ranks and all(d.type == "cpu" for d in self._chosen)
+    def _compares(self) -> bool:
+        """Whether a plan of many parts is compared with one of fewer."""
+        return self._asked.plan is None and self._asked.search.get("method", "auto") == "auto"
 
     def _placed(self, graph: Graph, search: dict[str, Any]) -> Plan:
         """Return a plan in which operators run again where that is asked for, or needed to fit."""

@@ -352,7 +352,7 @@ class Placed:
             of = f"{count} micro-batches" if count > 1 else "the mini-batch"
             what = "a call runs it" if self._stepper.is_of_calls else f"`step` runs {of}"
             said.below.append(f"{what} in the order of the plan")
-            waits = waits_for_host(self._stepper.planned, hosts_apart=self._stepper.hosts_apart)
+            waits = waits_for_host(self._stepper.planned)
             said.below += [waits] if waits else []
         else:
             note = f": {self.tier_note}" if self.tier_note else ""

@@ -49,7 +49,6 @@ class _Known:
 class RankStepper(Stepper):
     """Runs this rank's part of steps."""
 
-    hosts_apart = True
     sends_later = False  # a message takes memory of the device when it is read
 
     def __init__(self, assigner: Assigner, planned: StepPlan, processes: Processes) -> None:

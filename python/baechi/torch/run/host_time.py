@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from baechi.summary import in_time
 from baechi.torch.record.recorded_step import BACKWARD, BY_WEIGHTS
-from baechi.torch.run.stepping import StepPlan
+from baechi.torch.run.stepping import Hosts, StepPlan
 
 # Of the right size for a loaded two-core x86 machine; `python bench/torch_overhead.py steps` has
 # the host's time of whole steps.
 PER_OPERATOR = 30_000  # nanoseconds, of a pass of one
 PER_PART = 100_000  # of what is asked for by itself
+_LONGER = 1.1  # than its plan: such a step is worth a line
 
 
 class _Run(NamedTuple):
@@ -59,36 +60,67 @@ class HostTime(NamedTuple):
         """Both, one behind the other."""
         return self.operators + self.parts
 
+    @property
+    def has_many_parts(self) -> bool:
+        """Whether fewer parts make much of a difference."""
+        return 4 * self.parts > self.operators
 
-def host_time(step: StepPlan, *, hosts_apart: bool = False) -> HostTime:
-    """Return what the host takes for a step, about.
+
+def host_time(step: StepPlan) -> HostTime:
+    """Return what the host takes for a step, about; where devices have their own, the busiest.
 
     What a device runs one behind the other in every pass of every micro-batch is asked for as one;
     the backward of an operator whose gradients of weights come later is asked for by itself.
-
-    Args:
-        step: The plan.
-        hosts_apart: Each device has a host of its own, of which the busiest counts.
-
     """
     each = [_host_time_of(runs, step.micro_batches) for runs in _runs(step).values()]
-    if hosts_apart:
+    if step.hosts is not Hosts.ONE:
         return max(each, key=lambda host: host.total, default=HostTime(0, 0))
     return HostTime(sum(host.operators for host in each), sum(host.parts for host in each))
 
 
-def waits_for_host(step: StepPlan, *, hosts_apart: bool = False) -> str:
+def step_time(step: StepPlan) -> int:
+    """Return what a step takes, of the devices or of the host, whichever takes longer.
+
+    Where hosts are the devices, they ask and compute in turn.
+    """
+    host, devices = host_time(step), step.plan.makespan_ns
+    if step.hosts is Hosts.DEVICES:  # what is measured of an operator has its call in it
+        return devices + host.parts
+    return max(devices, host.total)
+
+
+def waits_for_host(step: StepPlan) -> str:
     """Say in a line that a step is longer than its plan, and the way out; empty where it is not."""
-    host = host_time(step, hosts_apart=hosts_apart).total
-    devices = step.plan.makespan_ns
-    if host <= devices:
+    host, devices = host_time(step), step.plan.makespan_ns
+    takes = step_time(step)
+    if takes <= _LONGER * devices:
         return ""
-    fewer = "fewer micro-batches, " if step.micro_batches > 1 else ""
-    return (
-        f"{'a' if hosts_apart else 'the'} host takes about {in_time(host)} to ask for what devices "
-        f"do in {in_time(devices)}, so that a step is longer than predicted: take {fewer}larger "
-        "batches, or a plan of fewer parts (fewer devices, or method='pipeline')"
-    )
+    if step.hosts is Hosts.DEVICES:
+        longer = (
+            f"a host takes about {in_time(host.parts)} to ask for parts, and computes for "
+            f"{in_time(devices)}, so that a step takes about {in_time(takes)}"
+        )
+    else:
+        which = "the" if step.hosts is Hosts.ONE else "a"
+        longer = (
+            f"{which} host takes about {in_time(host.total)} to ask for what devices do in "
+            f"{in_time(devices)}, so that a step is longer than predicted"
+        )
+    *others, last = _ways_out(step, host)
+    return f"{longer}: take {', '.join(others)}{', or ' if others else ''}{last}"
+
+
+def _ways_out(step: StepPlan, host: HostTime) -> list[str]:
+    ways = ["fewer micro-batches"] if step.micro_batches > 1 else []
+    ways.append("larger batches")
+    if not host.has_many_parts or len(set(step.plan.devices)) == 1:
+        return ways
+    fewer = ["fewer devices"] if step.hosts is Hosts.ONE else []  # else each host asks for more
+    if step.micro_batches > 1 and step.plan.method != "pipeline" and not step.compared:
+        fewer.append("method='pipeline'")
+    if fewer:
+        ways.append(f"a plan of fewer parts ({', or '.join(fewer)})")
+    return ways
 
 
 def _host_time_of(runs: list[_Run], micro_batches: int) -> HostTime:

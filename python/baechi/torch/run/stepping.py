@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,14 @@ _BEHIND = {Phase.BACKWARD: BACKWARD, Phase.BY_WEIGHTS: BY_WEIGHTS}  # an operato
 _MARKS = ["@" * count for count in range(1, 5)]  # before what a plan adds to a name
 
 
+class Hosts(enum.Enum):
+    """Who asks devices for the parts of a step."""
+
+    ONE = "one for all devices"
+    EACH = "one for each device"
+    DEVICES = "the devices themselves, which ask and compute in turn"
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """The plan of a step of micro-batches, by the operators of one of them."""
@@ -41,6 +50,8 @@ class StepPlan:
     has_targets: bool
     own_loss: bool = False  # the loss is the one that the model returns
     is_of_calls: bool = False  # of the model, whose caller has the loss and begins the backward
+    hosts: Hosts = Hosts.ONE
+    compared: bool = False  # with stages, by what a step takes
 
     @functools.cached_property
     def starts(self) -> dict[str, int]:
@@ -141,7 +152,6 @@ class Stepper:
     """Runs steps of a model that was placed for them."""
 
     sends_later = True  # when the plan says: what is sent takes memory at its target at once
-    hosts_apart = False  # each device has one of its own
     joins_parts = True  # that a device runs one behind the other, so that the host asks once
 
     def __init__(self, assigner: Assigner, planned: StepPlan) -> None:
