@@ -243,14 +243,28 @@ Replayed replayed(const CostModel& costs, const Placement& placement, ExecutionO
   return better ? std::move(program) : std::move(ahead);
 }
 
-struct Planned {  // of a window
-  bool asked = false;
-  std::vector<Replayed> plans;
-};
-
 void keep_shorter(const Replayed& other, std::optional<Replayed>& shortest) {
   if (!shortest.has_value() || other.makespan < shortest->makespan) shortest = other;
 }
+
+// The first of the shortest of some layouts.
+struct Shortest {
+  std::optional<Replayed> of_all, fitting;
+
+  void add(const Replayed& laid) {
+    keep_shorter(laid, of_all);
+    if (laid.fits) keep_shorter(laid, fitting);
+  }
+  void add(const Shortest& others) {
+    if (others.of_all.has_value()) keep_shorter(*others.of_all, of_all);
+    if (others.fitting.has_value()) keep_shorter(*others.fitting, fitting);
+  }
+};
+
+struct Planned {  // of a window
+  bool asked = false;
+  Shortest shortest;
+};
 
 // One period for all, two in turn, or the whole window again and again.
 std::vector<std::span<const Pattern>> rounds(const std::vector<Pattern>& patterns) {
@@ -292,7 +306,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   PeriodPlans result;
   Placement start = base.device;
   for (const Repetition& repetition : repetitions) {
-    std::optional<Replayed> best, shortest;  // of those that fit, and of all
+    Shortest shortest;
     const auto share = [&](const Periods& attempt) {
       return options.budget * attempt.part / static_cast<double>(repetitions.size());
     };
@@ -308,14 +322,11 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
         for (const Placement& placement :
              laid_out(lay_out, Window(costs, repetition, attempts[i].count), start,
                       share(attempts[i]), request))
-          planned[i].plans.push_back(replayed(costs, placement, request.place.order, simulator));
+          planned[i].shortest.add(replayed(costs, placement, request.place.order, simulator));
       });
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         if (planned[i].asked) result.spent += share(attempts[i]);
-        for (const Replayed& laid : planned[i].plans) {
-          if (laid.fits) keep_shorter(laid, best);
-          keep_shorter(laid, shortest);
-        }
+        shortest.add(planned[i].shortest);
       }
     };
     const std::span<const Periods> tries(kTries);
@@ -328,15 +339,16 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
         tries.begin());
     if (possible > 0) plan(tries.first(1));
     // Where the first window found no room, no other will.
-    if (possible > 1 && shortest.has_value() &&
-        static_cast<double>(shortest->makespan.count()) <= limit)
+    if (possible > 1 && shortest.of_all.has_value() &&
+        static_cast<double>(shortest.of_all->makespan.count()) <= limit)
       plan(tries.first(possible).subspan(1));
-    if (shortest.has_value() && !shortest->fits)
-      if (auto placed = repaired(costs, units, shortest->placed, options.request.place.order))
+    if (shortest.of_all.has_value() && !shortest.of_all->fits)
+      if (auto placed =
+              repaired(costs, units, shortest.of_all->placed, options.request.place.order))
         result.plans.push_back(*std::move(placed));
-    if (!best.has_value()) continue;
-    start = best->placed.device;
-    result.plans.push_back(std::move(best->placed));
+    if (!shortest.fitting.has_value()) continue;
+    start = shortest.fitting->placed.device;
+    result.plans.push_back(std::move(shortest.fitting->placed));
   }
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -134,6 +135,37 @@ TEST_CASE("periods: a base that is far better than any layout keeps its budget")
                       {.budget = 0.01, .request = request, .must_stop = [] { return false; }});
   for (const PlacedGraph& placed : found.plans)
     CHECK(simulate(costs, placed).schedule.makespan >= Time(400));
+}
+
+TEST_SUITE("threads") {
+  TEST_CASE("periods: the number of threads changes nothing") {
+    const OpGraph graph = layers_of_experts();
+    const Cluster cluster = four_devices(kRoom);
+    const CostModel costs(graph, cluster);
+    const Units units(costs);
+    const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
+    REQUIRE(!layers.empty());
+    const auto planned = [&](unsigned threads) {
+      PlanRequest request;
+      request.threads = threads;
+      return plans_by_period(
+          costs, units, layers, *on_one_device(costs),
+          {.budget = 0.02, .request = request, .must_stop = [] { return false; }});
+    };
+    const PeriodPlans one = planned(1);
+    REQUIRE(!one.plans.empty());
+    REQUIRE(one.spent > 0.02 * 0.9999);  // all windows are planned
+    for (const unsigned threads : {2U, 3U, 8U}) {
+      CAPTURE(threads);
+      const PeriodPlans many = planned(threads);
+      CHECK(many.spent == one.spent);
+      REQUIRE(many.plans.size() == one.plans.size());
+      for (std::size_t i = 0; i < one.plans.size(); ++i) {
+        CHECK(many.plans[i].device == one.plans[i].device);
+        CHECK(many.plans[i].order == one.plans[i].order);
+      }
+    }
+  }
 }
 
 }  // namespace
