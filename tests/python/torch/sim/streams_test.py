@@ -226,16 +226,19 @@ from baechi.torch import sim
 
 sim.configure(poison=True)
 for _ in range(4):
-    block = torch.ones(16 * 2**20, device="sim:0")  # so large that its pages go back to the system
+    block = torch.empty(16 * 2**20, device="sim:0")  # its pages go back to the system
+    sim.work("200ms", 0)  # who does not wait for this stream reads poison
+    block.fill_(1)
     reader = torch.Stream("sim:0")
+    reader.wait_stream(sim.current_stream(0))  # not under `with reader`: it would wait for itself
     with reader:
-        reader.wait_stream(torch.accelerator.current_stream("sim:0"))
         sim.work("20ms")
         read = block.sum()
     block.record_stream(reader)
     del block
     sim.empty_cache()
-assert read.cpu() == 16 * 2**20
+    assert read.cpu() == 16 * 2**20
+    del read
 """
 
 
