@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import statistics
 import sys
@@ -223,6 +224,7 @@ def resident(what: str) -> int:
 def memory(deferred: bool) -> dict[str, Any]:
     """Measure what this process holds of a model that is mostly weights."""
     x = torch.randn(4, 1024)
+    gc.collect()  # what was measured before
     Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
     before = resident("VmRSS")
     if deferred:

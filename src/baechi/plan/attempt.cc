@@ -189,9 +189,10 @@ class PlacerAttempt {
     attempt_.optimized = false;
     LastResort own{.order = problem_.order};
     LastResort& resort = problem_.last_resort != nullptr ? *problem_.last_resort : own;
-    FitSearch search(
-        problem_.costs, problem_.units,
-        {.simulated_ops = resort.work / 8, .order = problem_.order, .cancel = options_.cancel});
+    const auto work =
+        static_cast<std::int64_t>(static_cast<double>(resort.work) * resort.of_repair);
+    FitSearch search(problem_.costs, problem_.units,
+                     {.simulated_ops = work, .order = problem_.order, .cancel = options_.cancel});
     fall_back("repair");
     std::optional<PlacedGraph> found = search.repair(start_.has_value() ? *start_ : anywhere());
     resort.work -= search.work();

@@ -31,6 +31,7 @@ struct Shrunk {
 // left for fall-backs, and the answer of those that do not depend on the method.
 struct LastResort {
   std::int64_t work = 5'000'000;  // in simulated operators
+  double of_repair = 1.0 / 8;     // a method's part of what is left, to mend its own plan
   std::uint64_t seed = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;
   bool searched = false;

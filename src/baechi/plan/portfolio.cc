@@ -94,6 +94,14 @@ class Portfolio {
 
   void keep_no_fallbacks() { last_resort_.work = 0; }
 
+  // No other method and no search share the budget, and none finds a plan where this one does not.
+  void prefer_fallbacks() {
+    constexpr double kTimes = 4, kOfRepair = 0.5;
+    if (!request_.budget_to_fit.has_value())
+      last_resort_.work = std::max(last_resort_.work, replays_in(request_.budget * kTimes));
+    last_resort_.of_repair = kOfRepair;
+  }
+
   void place(const PlacerEntry& placer) {
     if (placer.needs_expert && request_.place.expert == nullptr) return;
     if (std::ranges::any_of(result_.attempts, &Attempt::proved))
@@ -370,6 +378,7 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     if (placer.needs_expert && request.place.expert == nullptr)
       throw OptionError("expert", "method " + request.method + " needs a placement to follow");
     Portfolio portfolio(costs, units, {costs, units}, request);
+    portfolio.prefer_fallbacks();
     portfolio.place(placer);
     return portfolio.take();
   }

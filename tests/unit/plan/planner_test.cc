@@ -372,6 +372,20 @@ TEST_CASE("planner: in the numbers of the file it goes on from the best plan, to
   CHECK(plan.makespan() <= Time(1'602'362));
 }
 
+// m-ETF's own plan takes longer to mend than an eighth of what a second pays for.
+TEST_CASE("planner: a method asked for by name has the whole budget for a plan that fits" *
+          doctest::skip(testing::effort(20) < 20)) {
+  const OpGraph graph = generate_graph("gnmt", {.batch = 128, .length = 50});
+  const Cluster cluster(uniform_cluster({.count = 4,
+                                         .capacity = Bytes(3276LL << 20),
+                                         .latency = microseconds(134),
+                                         .bandwidth = Bandwidth(5'701'254'276),
+                                         .communication = CommunicationMode::kSequential}));
+  const PlanResult result = make_plan(CostModel(graph, cluster), request_for("m-etf"));
+  REQUIRE(std::holds_alternative<Plan>(result));
+  CHECK(check_schedule(graph, cluster, std::get<Plan>(result).schedule).empty());
+}
+
 TEST_CASE("planner: of equally good plans the first method's is kept") {
   const OpGraph graph = chain({Time(5)}, Bytes(1));
   const Cluster cluster = unit_latency_cluster(1, Bytes(100));
