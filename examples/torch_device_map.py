@@ -5,8 +5,9 @@
       2 GiB [layers]     1 GiB [layers]     CPU [what has no room]
 
 The prompt (512 words at once) and the answer (one word after the other) are priced apart: for the
-first, arithmetic counts, for the second, who reads how many weights. Nothing is computed for that,
-and no weights are there. Then a small model is loaded by such a map, and writes what it should.
+first, arithmetic counts, for the second, who reads how many weights. The first row does without the
+second card. Nothing is computed for that, and no weights are there. Then a small model is loaded by
+such a map, and writes what it should.
 
 Needs `baechi[torch]`, transformers, accelerate and a C++ compiler; no accelerator.
 docs/how_to/recipes/device_map.md shows what it prints.
@@ -72,7 +73,11 @@ def compare() -> None:
     """Print what a prompt and a word of the answer take by each map."""
     with accelerate.init_empty_weights():
         model = build(4096, 11008, 8, 32).half()
+    one = {0: MEMORY[0], "cpu": MEMORY["cpu"]}
     maps = {
+        "one card, planned": baechi.torch.device_map(
+            model, one, example_inputs=words(STEPS["answer"])
+        ),
         "accelerate": accelerate.infer_auto_device_map(
             model, MEMORY, no_split_module_classes=WHOLE
         ),

@@ -77,12 +77,12 @@ def only_the_plan_fits(printed: list[str]) -> None:
 
 
 def planned_maps_are_shorter(printed: list[str]) -> None:
-    accelerate, prompt, answer = (
+    one, accelerate, prompt, answer = (
         [float(found) for found in re.findall(r" (\d+\.\d+)", line)[:2]]
-        for line in printed[0].splitlines()[1:4]
+        for line in printed[0].splitlines()[1:5]
     )
-    assert prompt[0] < accelerate[0]
-    assert answer[1] < accelerate[1]
+    assert prompt[0] < min(one[0], accelerate[0])
+    assert answer[1] < min(one[1], accelerate[1])
 
 
 # What must hold of figures that a page shows.
