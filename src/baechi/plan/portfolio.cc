@@ -94,7 +94,7 @@ class Portfolio {
 
   void keep_no_fallbacks() { last_resort_.work = 0; }
 
-  // No other method and no search share the budget, and none finds a plan where this one does not.
+  // No other method and no search share the budget.
   void prefer_fallbacks() {
     constexpr double kTimes = 4, kOfRepair = 0.5;
     if (!request_.budget_to_fit.has_value())
@@ -333,6 +333,33 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
   return portfolio.take();
 }
 
+// Fall-backs find a plan with less work at times where more of it finds none. So where they find
+// none there is more, and then as much as where many plans are made: what fits there fits here.
+PortfolioResult run_alone(const CostModel& costs, const Units& units, const PlanRequest& request,
+                          const PlacerEntry& placer) {
+  const auto settled = [](const PortfolioResult& result) {
+    return std::ranges::any_of(result.attempts, [](const Attempt& attempt) {
+      return attempt.placed.has_value() || attempt.proved;
+    });
+  };
+  std::vector<double> budgets{request.budget};
+  if (request.budget > kBudgetOfMany) budgets.push_back(kBudgetOfMany);
+  PlanRequest asked = request;
+  std::optional<PortfolioResult> first;
+  for (const double budget : budgets) {
+    asked.budget = budget;
+    for (const bool more : {false, true}) {
+      Portfolio portfolio(costs, units, {costs, units}, asked);
+      if (more) portfolio.prefer_fallbacks();
+      portfolio.place(placer);
+      PortfolioResult result = portfolio.take();
+      if (settled(result) || placer.baseline) return result;
+      if (!first.has_value()) first = std::move(result);
+    }
+  }
+  return *std::move(first);
+}
+
 // What the methods place by their own choices in the order of the file: `auto` is no worse than
 // any.
 std::vector<Attempt> attempts_as_given(const CostModel& costs, const Units& units,
@@ -377,10 +404,7 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     const PlacerEntry& placer = find_placer(request.method);
     if (placer.needs_expert && request.place.expert == nullptr)
       throw OptionError("expert", "method " + request.method + " needs a placement to follow");
-    Portfolio portfolio(costs, units, {costs, units}, request);
-    portfolio.prefer_fallbacks();
-    portfolio.place(placer);
-    return portfolio.take();
+    return run_alone(costs, units, request, placer);
   }
   // Executors with an order of their own take it from the file, or take ids to break ties.
   if (costs.graph().num_ops() > kMostCanonicalOps ||

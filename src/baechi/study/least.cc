@@ -99,19 +99,29 @@ std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSp
   PlanRequest probing = request;
   probing.bounds = false;
   const Steps steps(sizes, probing);
-  const Bytes plenty = all_memory(steps, cluster.devices.size());
-  std::optional<Plan> best = try_cluster(sizes, with_memory(cluster, plenty), probing).plan;
-  if (!best.has_value()) return std::nullopt;
-  Bytes high = highest_peak(*best);
+  Bytes high = all_memory(steps, cluster.devices.size());
+  std::optional<Plan> best;
+  // Of a capacity that there is a plan for its highest peak may do, too. That is tried: a method
+  // may find no plan where it has no more than another plan of its own takes.
+  const auto take = [&](Bytes capacity) {
+    std::optional<Plan> plan = try_cluster(sizes, with_memory(cluster, capacity), probing).plan;
+    if (!plan.has_value()) return false;
+    best = std::move(plan);
+    high = capacity;
+    return true;
+  };
+  const auto take_peak = [&] {
+    if (const Bytes peak = highest_peak(*best); peak < high) take(peak);
+  };
+  if (!take(high)) return std::nullopt;
+  take_peak();
   const Bytes possible = least_possible(steps, cluster, high);
   Bytes low = possible;
   while (high > low && high - low >= std::max(Bytes(1), Bytes(high.count() / 1000))) {
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    std::optional<Plan> plan = try_cluster(sizes, with_memory(cluster, middle), probing).plan;
-    if (plan.has_value()) {
-      high = highest_peak(*plan);
-      best = std::move(plan);
-      if (high < low) low = high;
+    if (take(middle)) {
+      take_peak();
+      low = std::min(low, high);
     } else {
       low = middle + Bytes(1);
     }
