@@ -31,7 +31,7 @@ from baechi.torch.memory.step_fit import StepMemory
 from baechi.torch.planning import Planned, costs_of
 from baechi.torch.record.capture import sum_of
 from baechi.torch.record.recorded_step import LOSS, check_is_of, planned_ops
-from baechi.torch.run.host_time import host_time, step_time
+from baechi.torch.run.host_time import HostTime, host_time
 from baechi.torch.run.stepping import Hosts, StepPlan
 from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.segments import divisible, inseparable, repeatable
@@ -162,7 +162,7 @@ class PlannedStep(Planned):
     @property
     def takes_ns(self) -> int:
         """What a step takes, of the devices or of the host."""
-        return step_time(self.step_plan)
+        return host_time(self.step_plan).step
 
     def _find_plan(self) -> Plan:
         many = self.micro_batches
@@ -200,16 +200,18 @@ class PlannedStep(Planned):
             return self._placed(graph, {**search, **method})
 
         plan, peaks = placed({}), self.peaks
-        if self._compares and self._has_many_parts(plan):
+        if self._compares and self._has_many_parts(host := self._host_of(plan), plan):
             # A step of fewer parts may be shorter: stages, and the backward in one piece.
             stages = {"method": "pipeline"} if self.micro_batches > 1 else {}
             with contextlib.suppress(DoesNotFit):
                 other = placed(stages, in_two=())
-                takes = step_time(self._step_plan_of(plan)) * self._surely
-                if step_time(self._step_plan_of(other)) < takes:
+                if self._host_of(other).step < host.step * self._surely:
                     return other
             self.peaks = peaks
         return plan
+
+    def _host_of(self, plan: Plan) -> HostTime:
+        return host_time(self._step_plan_of(plan))
 
     @property
     def _surely(self) -> float:
@@ -219,9 +221,8 @@ class PlannedStep(Planned):
         """
         return 1.0 if self._hosts is Hosts.DEVICES else _SURELY
 
-    def _has_many_parts(self, plan: Plan) -> bool:
+    def _has_many_parts(self, host: HostTime, plan: Plan) -> bool:
         """Whether a step of fewer parts may be shorter, although its plan is longer."""
-        host = host_time(self._step_plan_of(plan))
         if not host.has_many_parts:
             return False
         if self._hosts is Hosts.DEVICES:

@@ -76,11 +76,7 @@ class Portfolio {
         given_(given),
         request_(request),
         recipe_(recipe),
-        last_resort_{.work = request.budget_to_fit.has_value()
-                                 ? replays_in(*request.budget_to_fit)
-                                 : work_for_fit(costs.graph(), request.budget),
-                     .seed = request.place.seed,
-                     .order = request.place.order},
+        last_resort_(last_resort_in(request.budget)),
         budget_(request, last_resort_) {
     if (given.busy != nullptr)
       for (const OpId op : critical_path_first_sequence(costs))
@@ -94,12 +90,19 @@ class Portfolio {
 
   void keep_no_fallbacks() { last_resort_.work = 0; }
 
-  // No other method and no search share the budget.
-  void prefer_fallbacks() {
-    constexpr double kTimes = 4, kOfRepair = 0.5;
-    if (!request_.budget_to_fit.has_value())
-      last_resort_.work = std::max(last_resort_.work, replays_in(request_.budget * kTimes));
-    last_resort_.of_repair = kOfRepair;
+  // Without other methods and a search. Fall-backs find a plan with less work at times where more of
+  // it finds none. So where they find none there is more, and then as much as where many plans are
+  // made: what fits there fits here.
+  void place_alone(const PlacerEntry& placer) {
+    std::vector<Attempt> first;
+    for (const LastResort& resort : resorts_of_one_method()) {
+      last_resort_ = resort;
+      place(placer);
+      if (placer.baseline || is_settled()) return;
+      if (first.empty()) first = std::move(result_.attempts);
+      result_.attempts.clear();
+    }
+    result_.attempts = std::move(first);
   }
 
   void place(const PlacerEntry& placer) {
@@ -298,6 +301,35 @@ class Portfolio {
       refined.reason.clear();
   }
 
+  LastResort last_resort_in(double budget) const {
+    return {.work = request_.budget_to_fit.has_value() ? replays_in(*request_.budget_to_fit)
+                                                       : work_for_fit(costs_.graph(), budget),
+            .seed = request_.place.seed,
+            .order = request_.place.order};
+  }
+
+  // What a method that is asked for by name has, one after the other.
+  std::vector<LastResort> resorts_of_one_method() const {
+    constexpr double kTimes = 4, kOfRepair = 0.5;
+    std::vector<double> budgets{request_.budget};
+    if (request_.budget > kBudgetOfMany) budgets.push_back(kBudgetOfMany);
+    std::vector<LastResort> result;
+    for (const double budget : budgets) {
+      LastResort resort = result.emplace_back(last_resort_in(budget));
+      if (!request_.budget_to_fit.has_value())
+        resort.work = std::max(resort.work, replays_in(budget * kTimes));
+      resort.of_repair = kOfRepair;
+      result.push_back(std::move(resort));
+    }
+    return result;
+  }
+
+  bool is_settled() const {
+    return std::ranges::any_of(result_.attempts, [](const Attempt& attempt) {
+      return attempt.placed.has_value() || attempt.proved;
+    });
+  }
+
   Attempt* best() {
     Attempt* best = nullptr;
     for (Attempt& attempt : result_.attempts)
@@ -331,33 +363,6 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
     if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
   }
   return portfolio.take();
-}
-
-// Fall-backs find a plan with less work at times where more of it finds none. So where they find
-// none there is more, and then as much as where many plans are made: what fits there fits here.
-PortfolioResult run_alone(const CostModel& costs, const Units& units, const PlanRequest& request,
-                          const PlacerEntry& placer) {
-  const auto settled = [](const PortfolioResult& result) {
-    return std::ranges::any_of(result.attempts, [](const Attempt& attempt) {
-      return attempt.placed.has_value() || attempt.proved;
-    });
-  };
-  std::vector<double> budgets{request.budget};
-  if (request.budget > kBudgetOfMany) budgets.push_back(kBudgetOfMany);
-  PlanRequest asked = request;
-  std::optional<PortfolioResult> first;
-  for (const double budget : budgets) {
-    asked.budget = budget;
-    for (const bool more : {false, true}) {
-      Portfolio portfolio(costs, units, {costs, units}, asked);
-      if (more) portfolio.prefer_fallbacks();
-      portfolio.place(placer);
-      PortfolioResult result = portfolio.take();
-      if (settled(result) || placer.baseline) return result;
-      if (!first.has_value()) first = std::move(result);
-    }
-  }
-  return *std::move(first);
 }
 
 // What the methods place by their own choices in the order of the file: `auto` is no worse than
@@ -404,7 +409,9 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     const PlacerEntry& placer = find_placer(request.method);
     if (placer.needs_expert && request.place.expert == nullptr)
       throw OptionError("expert", "method " + request.method + " needs a placement to follow");
-    return run_alone(costs, units, request, placer);
+    Portfolio portfolio(costs, units, {costs, units}, request);
+    portfolio.place_alone(placer);
+    return portfolio.take();
   }
   // Executors with an order of their own take it from the file, or take ids to break ties.
   if (costs.graph().num_ops() > kMostCanonicalOps ||

@@ -15,18 +15,13 @@ import rank_cases
 import rank_inputs
 import rank_leaving
 import torch
-from rank_runs import run_processes
+from rank_runs import left_by
 from ranks_test import odd_step, same
 
 _CASES = [(world, *case) for world, cases in rank_calls.MODEL_CASES.items() for case in cases]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """Return where three processes left what they found in all cases."""
-    folder = tmp_path_factory.mktemp("calls")
-    run_processes(rank_calls.__file__, folder, root)
-    return folder
+folder = left_by(rank_calls)
 
 
 @pytest.mark.parametrize(("world", "name", "seed"), _CASES)

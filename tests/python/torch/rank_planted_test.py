@@ -13,15 +13,9 @@ pytest.importorskip("torch")
 import rank_cases
 import rank_planted
 import torch
-from rank_runs import run_processes
+from rank_runs import left_by
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """Return where two processes left what they found with each fault."""
-    folder = tmp_path_factory.mktemp("planted")
-    run_processes(rank_planted.__file__, folder, root)
-    return folder
+folder = left_by(rank_planted)
 
 
 def is_right(folder: Path, fault: str) -> bool:

@@ -15,15 +15,9 @@ import baechi.torch.sim as simulated
 import rank_precision
 import torch
 from rank_precision import BFLOAT, HALF, SCALE
-from rank_runs import run_processes
+from rank_runs import left_by
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """Return where two processes left what they found in all cases."""
-    folder = tmp_path_factory.mktemp("precision")
-    run_processes(rank_precision.__file__, folder, root)
-    return folder
+folder = left_by(rank_precision)
 
 
 _CASES = [

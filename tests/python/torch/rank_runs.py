@@ -9,9 +9,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
 
 _STILL = 240.0  # seconds without a line and without work: longer than any group's timeout
 _MOST = 1800.0  # seconds in all
+
+
+def left_by(program: ModuleType) -> Any:
+    """Return a fixture, the folder where a program's processes left what they found."""
+
+    @pytest.fixture(scope="module", name="folder")
+    def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+        folder = tmp_path_factory.mktemp(program.__name__)
+        run_processes(str(program.__file__), folder, root)
+        return folder
+
+    return folder
 
 
 def run_processes(program: str, folder: Path, root: Path) -> None:

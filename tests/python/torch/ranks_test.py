@@ -20,19 +20,14 @@ import torch
 from baechi.torch.ranks.weights import sample_of, sum_of
 from baechi.torch.weights.sources import source_of
 from micro_batch_steps_test import in_turn
-from rank_runs import run_processes
+from rank_runs import left_by
 
 import baechi
 
 _CASES = [(world, *case) for world, cases in rank_cases.MODEL_CASES.items() for case in cases]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """Return where four processes left what they found in all cases."""
-    folder = tmp_path_factory.mktemp("ranks")
-    run_processes(rank_cases.__file__, folder, root)
-    return folder
+folder = left_by(rank_cases)
 
 
 def same(folder: Path, case: str, world: int, model: Any, losses: list[float]) -> None:

@@ -30,27 +30,32 @@ Cluster four_devices(Bytes capacity) {
 
 constexpr Bytes kRoom(64LL << 30);
 
-std::optional<PlacedGraph> on_one_device(const CostModel& costs) {
-  return PlacedGraph{Placement(costs.graph().num_ops(), DeviceId(0)), std::nullopt};
-}
+// A graph that repeats, on four devices, and a plan that has everything on one.
+struct Repeating {
+  explicit Repeating(OpGraph repeats) : graph(std::move(repeats)) { REQUIRE(!layers.empty()); }
+
+  PeriodPlans planned(double budget, const PlanRequest& request = {}, bool stop = false) const {
+    return plans_by_period(
+        costs, units, layers, base,
+        {.budget = budget, .request = request, .must_stop = [stop] { return stop; }});
+  }
+
+  const OpGraph graph;
+  const Cluster cluster = four_devices(kRoom);
+  const CostModel costs{graph, cluster};
+  const Units units{costs};
+  const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
+  PlacedGraph base{Placement(graph.num_ops(), DeviceId(0)), std::nullopt};
+};
 
 TEST_CASE("periods: what is planned for a few layers is laid out over all, and spreads them") {
-  const OpGraph graph = layers_of_experts();
-  const Cluster cluster = four_devices(kRoom);
-  const CostModel costs(graph, cluster);
-  const Units units(costs);
-  const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
-  REQUIRE(!layers.empty());
-  const std::optional<PlacedGraph> base = on_one_device(costs);
-  const PlanRequest request;
-  const PeriodPlans found =
-      plans_by_period(costs, units, layers, *base,
-                      {.budget = 0.1, .request = request, .must_stop = [] { return false; }});
+  const Repeating experts(layers_of_experts());
+  const PeriodPlans found = experts.planned(0.1);
   REQUIRE(!found.plans.empty());
   CHECK(found.spent <= 0.1 * 1.0001);
-  const Trace trace = simulate(costs, found.plans.front());
-  CHECK(!find_overflow(trace, cluster).has_value());
-  CHECK(trace.schedule.makespan * 3 < simulate(costs, *base).schedule.makespan * 2);
+  const Trace trace = simulate(experts.costs, found.plans.front());
+  CHECK(!find_overflow(trace, experts.cluster).has_value());
+  CHECK(trace.schedule.makespan * 3 < simulate(experts.costs, experts.base).schedule.makespan * 2);
 }
 
 //          +--> expert 0 --+
@@ -82,75 +87,41 @@ OpGraph tied_layers() {
 }
 
 TEST_CASE("periods: pins and colocation groups hold in every layout") {
-  const OpGraph graph = tied_layers();
-  const Cluster cluster = four_devices(kRoom);
-  const CostModel costs(graph, cluster);
-  const Units units(costs);
-  const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
-  REQUIRE(!layers.empty());
-  PlacedGraph base{Placement(graph.num_ops(), DeviceId(0)), std::nullopt};
-  for (const OpId op : graph.ops())
-    if (const auto pin = costs.pin(op)) base.device[op] = *pin;
-  const PlanRequest request;
-  const PeriodPlans found =
-      plans_by_period(costs, units, layers, base,
-                      {.budget = 0.02, .request = request, .must_stop = [] { return false; }});
+  Repeating tied(tied_layers());
+  for (const OpId op : tied.graph.ops())
+    if (const auto pin = tied.costs.pin(op)) tied.base.device[op] = *pin;
+  const PeriodPlans found = tied.planned(0.02);
   REQUIRE(!found.plans.empty());
   for (const PlacedGraph& placed : found.plans) {
-    CHECK(check_schedule(graph, cluster, simulate(costs, placed).schedule).empty());
-    CHECK(placed.device != base.device);
+    CHECK(check_schedule(tied.graph, tied.cluster, simulate(tied.costs, placed).schedule).empty());
+    CHECK(placed.device != tied.base.device);
   }
 }
 
 TEST_CASE("periods: who is told to stop plans nothing, and a cancelled window costs no plan") {
-  const OpGraph graph = layers_of_experts();
-  const Cluster cluster = four_devices(kRoom);
-  const CostModel costs(graph, cluster);
-  const Units units(costs);
-  const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
-  PlanRequest request;
-  CHECK(plans_by_period(costs, units, layers, *on_one_device(costs),
-                        {.budget = 0.1, .request = request, .must_stop = [] { return true; }})
-            .plans.empty());
+  const Repeating experts(layers_of_experts());
+  CHECK(experts.planned(0.1, {}, /*stop=*/true).plans.empty());
   CancelFlag cancel;
   cancel.request();
+  PlanRequest request;
   request.place.cancel = &cancel;
-  CHECK(plans_by_period(costs, units, layers, *on_one_device(costs),
-                        {.budget = 0.1, .request = request, .must_stop = [] { return false; }})
-            .plans.empty());
+  CHECK(experts.planned(0.1, request).plans.empty());
 }
 
 TEST_CASE("periods: a base that is far better than any layout keeps its budget") {
   // A chain gains nothing from a second device, however it is laid out.
-  std::vector<Time> times(40, Time(10));
-  const OpGraph graph = testing::chain(times, Bytes(1'000'000));
-  const Cluster cluster = four_devices(kRoom);
-  const CostModel costs(graph, cluster);
-  const Units units(costs);
-  const std::vector<Repetition> links = find_repetitions(graph, kLeastPeriods);
-  REQUIRE(!links.empty());
-  const PlanRequest request;
-  const PeriodPlans found =
-      plans_by_period(costs, units, links, *on_one_device(costs),
-                      {.budget = 0.01, .request = request, .must_stop = [] { return false; }});
-  for (const PlacedGraph& placed : found.plans)
-    CHECK(simulate(costs, placed).schedule.makespan >= Time(400));
+  const Repeating links(testing::chain(std::vector<Time>(40, Time(10)), Bytes(1'000'000)));
+  for (const PlacedGraph& placed : links.planned(0.01).plans)
+    CHECK(simulate(links.costs, placed).schedule.makespan >= Time(400));
 }
 
 TEST_SUITE("threads") {
   TEST_CASE("periods: the number of threads changes nothing") {
-    const OpGraph graph = layers_of_experts();
-    const Cluster cluster = four_devices(kRoom);
-    const CostModel costs(graph, cluster);
-    const Units units(costs);
-    const std::vector<Repetition> layers = find_repetitions(graph, kLeastPeriods);
-    REQUIRE(!layers.empty());
+    const Repeating experts(layers_of_experts());
     const auto planned = [&](unsigned threads) {
       PlanRequest request;
       request.threads = threads;
-      return plans_by_period(
-          costs, units, layers, *on_one_device(costs),
-          {.budget = 0.02, .request = request, .must_stop = [] { return false; }});
+      return experts.planned(0.02, request);
     };
     const PeriodPlans one = planned(1);
     REQUIRE(!one.plans.empty());

@@ -50,10 +50,11 @@ def _runs(step: StepPlan) -> dict[str, list[_Run]]:
 
 
 class HostTime(NamedTuple):
-    """What the host takes for a step, in nanoseconds."""
+    """What the host takes for a step, in nanoseconds, and what the step takes with it."""
 
     operators: int
     parts: int
+    step: int  # of the devices or of the host, whichever takes longer
 
     @property
     def total(self) -> int:
@@ -70,35 +71,29 @@ def host_time(step: StepPlan) -> HostTime:
     """Return what the host takes for a step, about; where devices have their own, the busiest.
 
     What a device runs one behind the other in every pass of every micro-batch is asked for as one;
-    the backward of an operator whose gradients of weights come later is asked for by itself.
+    the backward of an operator whose gradients of weights come later is asked for by itself. Where
+    hosts are the devices, they ask and compute in turn.
     """
-    each = [_host_time_of(runs, step.micro_batches) for runs in _runs(step).values()]
-    if step.hosts is not Hosts.ONE:
-        return max(each, key=lambda host: host.total, default=HostTime(0, 0))
-    return HostTime(sum(host.operators for host in each), sum(host.parts for host in each))
-
-
-def step_time(step: StepPlan) -> int:
-    """Return what a step takes, of the devices or of the host, whichever takes longer.
-
-    Where hosts are the devices, they ask and compute in turn.
-    """
-    host, devices = host_time(step), step.plan.makespan_ns
+    each = [_asked_of(runs, step.micro_batches) for runs in _runs(step).values()] or [(0, 0)]
+    if step.hosts is Hosts.ONE:
+        operators, parts = map(sum, zip(*each, strict=True))
+    else:
+        operators, parts = max(each, key=sum)
+    devices = step.plan.makespan_ns
     if step.hosts is Hosts.DEVICES:  # what is measured of an operator has its call in it
-        return devices + host.parts
-    return max(devices, host.total)
+        return HostTime(operators, parts, devices + parts)
+    return HostTime(operators, parts, max(devices, operators + parts))
 
 
 def waits_for_host(step: StepPlan) -> str:
     """Say in a line that a step is longer than its plan, and the way out; empty where it is not."""
     host, devices = host_time(step), step.plan.makespan_ns
-    takes = step_time(step)
-    if takes <= _LONGER * devices:
+    if host.step <= _LONGER * devices:
         return ""
     if step.hosts is Hosts.DEVICES:
         longer = (
             f"a host takes about {in_time(host.parts)} to ask for parts, and computes for "
-            f"{in_time(devices)}, so that a step takes about {in_time(takes)}"
+            f"{in_time(devices)}, so that a step takes about {in_time(host.step)}"
         )
     else:
         which = "the" if step.hosts is Hosts.ONE else "a"
@@ -123,8 +118,8 @@ def _ways_out(step: StepPlan, host: HostTime) -> list[str]:
     return ways
 
 
-def _host_time_of(runs: list[_Run], micro_batches: int) -> HostTime:
-    """Return what the host takes for what one device runs."""
+def _asked_of(runs: list[_Run], micro_batches: int) -> tuple[int, int]:
+    """Return what is asked of one device: nanoseconds for the operators, and for the parts."""
     in_two = {
         run.operator
         for before, run in zip([None, *runs], runs, strict=False)
@@ -142,4 +137,4 @@ def _host_time_of(runs: list[_Run], micro_batches: int) -> HostTime:
         if in_two.isdisjoint(pair)
         and all(adjacent[phase, pair] == micro_batches for phase in ("", BACKWARD))
     )
-    return HostTime(len(runs) * PER_OPERATOR, (len(passes) - joined) * PER_PART)
+    return len(runs) * PER_OPERATOR, (len(passes) - joined) * PER_PART
