@@ -24,9 +24,10 @@ from baechi.torch.base.moving import moved_to, moved_values, own_leaves
 from baechi.torch.base.nested import map_tensors, once, tensors_in
 from baechi.torch.base.versions import check_version
 from baechi.torch.record import function_caches
+from baechi.torch.record.kernels import DispatcherSide
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recorded_step import LOSS, PRECISIONS, Capture
-from baechi.torch.record.recorder import DispatcherSide, Recorder, recorder_of
+from baechi.torch.record.recorder import Recorder, recorder_of
 from baechi.torch.record.refusals import check_dense
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling, spilled
@@ -239,7 +240,7 @@ def record_step(
     """Run one step under a recorder that is installed; `side` tells it what is dispatched."""
     hooks = torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack)
     with (
-        side or DispatcherSide(recorder),
+        side or DispatcherSide(recorder.dispatched),
         torch.set_grad_enabled(training),
         _private_autograd.one_backward_thread.wanted(recorder),  # this thread is watched
     ):

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from baechi.torch.base.nested import dense_in, tensors_in
 from baechi.torch.record.autograd_graph import told_before
+from baechi.torch.record.held_tensors import TensorObjects
 from baechi.torch.record.operator_runs import OperatorRuns
 from baechi.torch.record.recorded_step import Op, TensorObject, rounded
 from baechi.torch.record.storages import Storages
@@ -23,13 +23,12 @@ class InnerBackwards:
         self,
         runs: OperatorRuns,
         storages: Storages,
-        seen: list[TensorObject],
-        see: Callable[[torch.Tensor, int | None], int | None],
+        objects: TensorObjects,
     ) -> None:
         self._runs = runs
         self._storages = storages
-        self._seen = seen
-        self._see = see  # the number in `seen` of a tensor, and who made it
+        self._objects = objects
+        self._seen = objects.seen
         self._handed: list[TensorObject] = []  # gradients that autograd holds while a node runs
         self._first: list[TensorObject] = []  # those that the call begins with, and holds
         self._keys: dict[str, int] = {}  # how often each was made
@@ -63,7 +62,7 @@ class InnerBackwards:
         if base is None or not writers or self._runs.ops[writers[-1]].inner == base:
             return
         reader = self._op_for(index, base)
-        number = self._see(slope, reader)
+        number = self._objects.see(slope, reader)
         if number is not None:
             seen = self._seen[number]
             seen.reader = reader

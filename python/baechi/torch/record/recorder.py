@@ -2,8 +2,8 @@
 """Records a step of a PyTorch model while it runs (Paper 4.1).
 
 It is watched from three sides: module calls and torch functions say what the operators are
-(`interception`), the dispatcher says which storages each reads, writes and makes, and saved-tensor
-hooks say what the backward keeps.
+(`interception`), the dispatcher says which storages each reads, writes and makes (`kernels`), and
+saved-tensor hooks say what the backward keeps (`held_tensors`).
 """
 
 from __future__ import annotations
@@ -11,61 +11,42 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
-from baechi.torch.base import _private, _private_autograd, _private_compile
+from baechi.torch.base import _private_autograd, _private_compile
 from baechi.torch.base._private_autograd import saved_hooks
 from baechi.torch.base.function_rules import (
     DIFFERENTIATES,
     TRANSFORMS,
-    changed_arguments,
     with_host_arguments,
     with_near_arguments,
     without_device,
 )
 from baechi.torch.base.nested import dense_in, held_by, tensors_in
 from baechi.torch.base.plain_values import is_plain
-from baechi.torch.base.repeats import sent_bytes
 from baechi.torch.base.runs_again import Operation
 from baechi.torch.base.second_runs import SecondRuns
 from baechi.torch.record import refusals
 from baechi.torch.record.autograd_graph import NodeRecorder
+from baechi.torch.record.held_tensors import SavedTensors, TensorObjects
 from baechi.torch.record.inner_backwards import InnerBackwards
 from baechi.torch.record.interception import Interceptor
+from baechi.torch.record.kernels import Kernels
+from baechi.torch.record.known_weights import KnownWeights
 from baechi.torch.record.operator_runs import OperatorRuns
-from baechi.torch.record.products import Products
 from baechi.torch.record.python_state import PythonState
 from baechi.torch.record.recomputed import RecordedRuns, RunAgain
-from baechi.torch.record.recorded_step import (
-    KernelRun,
-    Op,
-    TensorObject,
-    Weight,
-    Work,
-    rounded,
-)
+from baechi.torch.record.recorded_step import KernelRun, Op, rounded
 from baechi.torch.record.scopes import Scope
 from baechi.torch.record.spilling import Spilling
 from baechi.torch.record.storages import Storages
 from baechi.torch.record.units import check_names, unit_test
-
-# What is no kernel but runs several, whose temporary memory would not be seen.
-_RUNS_OTHERS = frozenset(
-    [torch.ops.aten.masked_scatter_backward.default, torch.ops.aten._euclidean_dist.default]
-)
-
-
-def _writes_out(func: Any, args: Any) -> bool:
-    """Whether a kernel is a copy of numbers that are conjugated or negated by a bit."""
-    return func is torch.ops.aten.clone.default and bool(args[0].is_conj() or args[0].is_neg())
 
 
 def _placed_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -79,23 +60,6 @@ class _ArgumentsPlaced(TorchFunctionMode):
         return func(*_placed_arguments(getattr(func, "__name__", ""), args), **(kwargs or {}))
 
 
-class DispatcherSide(TorchDispatchMode):
-    """The dispatcher's side of the recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in _RUNS_OTHERS:
-            with self:
-                return _private.as_its_parts(func, *args, **kwargs)
-        out = func(*args, **kwargs)
-        self._recorder.dispatched(func, args, kwargs, out)
-        return out
-
-
 class Recorder(Interceptor):
     """Records one step of a model."""
 
@@ -104,8 +68,9 @@ class Recorder(Interceptor):
     def __init__(self, model: nn.Module, is_unit: Callable[[str, nn.Module], bool]) -> None:
         super().__init__(model, is_unit)
         self._thread = threading.get_ident()
-        self.weights: dict[str, Weight] = {}
-        self.aliases: dict[str, str] = {}
+        self._weights = KnownWeights(model, self._bytes_of)
+        self.weights = self._weights.weights
+        self.aliases = self._weights.aliases
         self.units: set[str] = set()
         self.entries: dict[str, set[int]] = {}
         self.exits: dict[str, list[tuple[int, int] | None]] = {}
@@ -118,27 +83,24 @@ class Recorder(Interceptor):
         self.autograd = NodeRecorder(
             self._op_of_node,
             self._runs.nodes.before,
-            self._weight_name,
-            self._known_storage,
+            self._weights.name_of,
+            self._storages.known,
             lambda: len(self.trace),
             self.node_begins,
         )
-        self.again = RunAgain(self._weight_name, self.tensor_of)
-        self.products = Products(self._weight_name)
-        self._twins: list[torch.Tensor] = []
-        self._origins: dict[int, tuple[Any, int, int]] = {}  # by id: reference, op, output
-        self.seen: list[TensorObject] = []
+        self.again = RunAgain(self._weights.name_of, self.tensor_of)
+        self._kernels = Kernels(
+            self.trace, self._runs, self._storages, self._weights, self.autograd, self.again
+        )
+        self.products = self._kernels.products
+        self._objects = TensorObjects(self.trace, self.tensor_of, self._weights.__contains__)
+        self.seen = self._objects.seen
+        self._saved = SavedTensors(self.trace)
         self.values: dict[int, list[tuple[int | None, int]]] = {}  # as in Capture
-        self._seen: dict[int, tuple[Any, int, int]] = {}  # by id: reference, version, number
         self._end_number = 0
         self._checkpoints: dict[int, int] = {}  # the operator that made what each returns, by node
         self._failed: str | None = None
-        self._formulas = _private.flop_formulas()
-        self._weight_of: dict[int, str] = {}  # by storage address; weights outlive the recording
-        self._kept: dict[int, Any] = {}  # references to what autograd keeps, by id
-        self._kept_of: dict[tuple[int, int], int] = {}  # how many, by operator and storage
-        self._inner = InnerBackwards(self._runs, self._storages, self.seen, self._see)
-        self._forwarded = False
+        self._inner = InnerBackwards(self._runs, self._storages, self._objects)
         self.in_loss = False  # the forward has returned, and the loss is computed
         self.second: SecondRuns | None = None
 
@@ -159,23 +121,18 @@ class Recorder(Interceptor):
 
     def know_weights(self, twin: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Take in parameters and buffers; `twin` is what the dispatcher sees in their place."""
-        named = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
-        named += [(n, b, False) for n, b in self.model.named_buffers()]
-        for name, tensor, trained in named:
-            self._twins.append(twin(tensor))  # held, so that no address is used again
-            addresses = [_private.storage_address(t) for t in (tensor, self._twins[-1])]
-            known = next((self._weight_of[a] for a in addresses if a in self._weight_of), name)
-            self.aliases[name] = known
-            size = rounded(self._bytes_of(tensor.untyped_storage()))
-            self.weights.setdefault(known, Weight(known, size, False)).trained |= trained
-            for address in addresses:
-                self._weight_of[address] = known
+        self._weights.know(twin)
 
     def _bytes_of(self, storage: Any) -> int:
         own = storage.nbytes() if self.spilling is None else self.spilling.bytes_of(storage)
         return int(own)
 
     # Module calls and functions
+
+    @property
+    def _forwarded(self) -> bool:
+        """Whether the forward is over: what the dispatcher sees now is the backward."""
+        return self._kernels.backward is not None
 
     @property
     def _op(self) -> int | None:
@@ -269,12 +226,7 @@ class Recorder(Interceptor):
         """Note whose outputs a module returns as they are."""
         if self._forwarded:
             return
-        found = []
-        for tensor in tensors_in(out):
-            origin = self._origins.get(id(tensor))
-            known = origin is not None and origin[0]() is tensor
-            found.append((origin[1], origin[2]) if origin is not None and known else None)
-        self.exits[scope.key] = found
+        self.exits[scope.key] = [self._objects.origin_of(tensor) for tensor in tensors_in(out)]
 
     def sentence_of(self, error: Exception) -> str:
         """Say where the step failed."""
@@ -298,15 +250,16 @@ class Recorder(Interceptor):
         index = self._runs.begin(op)
         op.arrives = self._storages.bytes_read(tensors_in((args, kwargs)))
         for tensor in tensors_in((args, kwargs)):
-            number = self._see(tensor, None)
+            number = self._objects.see(tensor, None)
             if number is not None and number not in op.takes:
                 op.takes.append(number)
-            origin = self._origins.get(id(tensor))
-            if origin is not None and origin[0]() is tensor:
-                self.ops[origin[1]].feeds.setdefault(origin[2], []).append(index)
+            origin = self._objects.origin_of(tensor)
+            if origin is not None:
+                maker, output = origin
+                self.ops[maker].feeds.setdefault(output, []).append(index)
                 node = tensor.grad_fn
                 if type(node).__name__ == _private_autograd.CHECKPOINT_NODE:
-                    self._checkpoints[_private_autograd.sequence_number(node)] = origin[1]
+                    self._checkpoints[_private_autograd.sequence_number(node)] = maker
         self._runs.measure()
         try:
             with self._present(op, args, kwargs):
@@ -325,28 +278,6 @@ class Recorder(Interceptor):
         weights = [] if inside is None else [*inside.parameters(), *inside.buffers()]
         return self.spilling.unit(args, kwargs, weights)
 
-    def _see(self, tensor: torch.Tensor, maker: int | None) -> int | None:
-        """Return the number of a tensor that the model's code holds; None for weights."""
-        if _private.storage_address(tensor) in self._weight_of:
-            return None
-        version = _private.version_of(tensor)
-        known = self._seen.get(id(tensor))
-        given = [] if maker is None else [maker]
-        if known is not None and known[0]() is tensor and known[1] == version:
-            self.seen[known[2]].given += given
-            return known[2]
-        number = len(self.seen)
-        seen = TensorObject(self.tensor_of(tensor, None), rounded(sent_bytes(tensor)), given)
-        if tensor.grad_fn is not None:
-            seen.node = _private_autograd.sequence_number(tensor.grad_fn), tensor.output_nr
-        self.seen.append(seen)
-
-        def gone(_: Any) -> None:
-            seen.until = len(self.trace)
-
-        self._seen[id(tensor)] = (weakref.ref(tensor, gone), version, number)
-        return number
-
     def _finish(self, out: Any, args: Any, kwargs: Any) -> Any:
         op = self.ops[self._op] if self._op is not None else None
         if op is not None:
@@ -355,10 +286,12 @@ class Recorder(Interceptor):
             )
         for position, tensor in enumerate(tensors_in(out)):
             if self._op is not None:
-                number = self._see(tensor, self._op)
-                stored = self._weight_name(tensor) if number is None else self.seen[number].tensor
-                self.ops[self._op].returned.append(stored)
-                self._origins[id(tensor)] = (weakref.ref(tensor), self._op, position)
+                number = self._objects.see(tensor, self._op)
+                name = self._weights.name_of(tensor)
+                self.ops[self._op].returned.append(
+                    name if number is None else self.seen[number].tensor
+                )
+                self._objects.returned(tensor, self._op, position)
             if not tensor.requires_grad:
                 continue
             if op is not None:
@@ -378,13 +311,13 @@ class Recorder(Interceptor):
         """Take note of what the model returns."""
         for tensor in tensors:
             self.tensors[self.tensor_of(tensor, None)].returned = True
-            known = self._seen.get(id(tensor))
-            if known is not None and known[0]() is tensor:
-                self.seen[known[2]].returned = True
+            known = self._objects.known(tensor)
+            if known is not None:
+                known.returned = True
 
     def forwarded(self) -> None:
-        """Say that the forward is over: what the dispatcher sees now is the backward."""
-        self._forwarded = True
+        """Say that the forward is over."""
+        self._kernels.backward = self._backward_op
 
     def finished(self) -> None:
         """Say that the step is over."""
@@ -392,20 +325,12 @@ class Recorder(Interceptor):
             if parameter.grad is not None:  # a backward inside may have made it, unseen
                 sizes = (t.numel() * t.element_size() for t in dense_in(parameter.grad))
                 self.weights[self.aliases[name]].gradient = sum(map(rounded, sizes))
-        running = self._storages.segment_op()
-        if running is not None:
-            self._storages.close_segment(self.ops[running].backward)
+        self._kernels.close()
         self._storages.finished()
 
     def _backward_op(self) -> int | None:
         node = _private_autograd.current_autograd_node()
         return None if node is None else self._op_of_node(node)
-
-    def _weight_name(self, tensor: torch.Tensor) -> str | None:
-        return self._weight_of.get(_private.storage_address(tensor))
-
-    def _known_storage(self, tensor: torch.Tensor) -> int | None:
-        return self._storages.known(tensor)
 
     def _op_of_node(self, node: Any) -> int | None:
         number = _private_autograd.sequence_number(node)
@@ -424,87 +349,8 @@ class Recorder(Interceptor):
         """Take in one aten operator."""
         if self.again.handing and self.again.op is None:
             return
-        backward = self._forwarded
-        index = self._backward_op() if backward else self._op
-        if index is None:
-            if backward:  # belongs to what ran last
-                index = self._storages.segment_op()
-            if index is None:
-                return
-        op = self.ops[index]
-        running = self._storages.segment_op()
-        if backward and running != index:
-            if running is not None:
-                self._storages.close_segment(self.ops[running].backward)
-            self._storages.open_segment(index)
-        if not backward:
-            op.random = op.random or torch.Tag.nondeterministic_seeded in func.tags
-            self._read(op, args, kwargs)
-        adds = func is torch.ops.aten.add.Tensor
-        sums = backward and self.autograd.between and (adds or _writes_out(func, args))
-        if sums and adds and self.again.op is None:
-            self._storages.added_in_place(args)
-        first_made = len(self.tensors)
-        outs = list(dense_in(out))
-        for tensor in outs:
-            if tensor.is_nested:
-                raise InputError(refusals.NESTED)
-            if _private.storage_address(tensor) in self._weight_of:
-                continue
-            number = self.tensor_of(tensor, index if not backward else None)
-            if not backward and number >= first_made and number not in op.made:
-                op.made.append(number)
-        if not backward:
-            self._written(op, index, func, args, kwargs)
-        inside = None  # memory that the kernel had for itself
-        if self.spilling is not None and self.spilling.inside > 0:
-            inside = self._storages.add(self.spilling.inside, index if not backward else None)
-        made = tuple(range(first_made, len(self.tensors)))
-        reads = self._storages.bytes_read(self._arguments(args, kwargs))
-        known = tuple((t, size) for t, size in sorted(reads.items()) if t < first_made)
-        again = self.again.op if backward else None
-        runs = index if again is None else again
-        self.trace.append(KernelRun(runs, backward, known, made, sums, again is not None))
-        if inside is not None:
-            self._storages.free(inside)
-        if func.is_view or (len(self.tensors) == first_made and not func._schema.is_mutable):
-            return
-        touched = [*outs, *self._arguments(args, kwargs)]
-        work = Work(bytes=sum(t.numel() * t.element_size() for t in touched), kernels=1)
-        formula = self._formulas.get(func._overloadpacket)
-        if formula is not None:
-            work.flops = int(formula(*args, **kwargs, out_val=out))
-        (op.backward if backward else op.forward).add(work)
-        if backward:
-            self.products.add(index, func, args, out, work)
-
-    @staticmethod
-    def _arguments(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-        return dense_in((args, tuple(kwargs.values())))
-
-    def _read(self, op: Op, args: Any, kwargs: Any) -> None:
-        for tensor in self._arguments(args, kwargs):
-            weight = self._weight_of.get(_private.storage_address(tensor))
-            if weight is not None:
-                if weight not in op.weights:
-                    op.weights.append(weight)
-                continue
-            number = self.tensor_of(tensor, None)
-            known = self.tensors[number]
-            if tensor.requires_grad:
-                known.requires_grad = True
-            if number not in op.reads and number not in op.made:
-                op.reads[number] = known.writers[-1] if known.writers else None
-
-    def _written(self, op: Op, index: int, func: Any, args: Any, kwargs: Any) -> None:
-        for tensor in changed_arguments(func, args, kwargs):
-            op.changes_weights |= _private.storage_address(tensor) in self._weight_of
-            number = self._storages.known(tensor)
-            if number is None or number in op.made:
-                continue
-            if number not in op.changed:
-                op.changed.append(number)
-                self.tensors[number].writers.append(index)
+        inside = 0 if self.spilling is None else self.spilling.inside
+        self._kernels.add(func, args, kwargs, out, inside)
 
     # Saved tensors
 
@@ -514,33 +360,18 @@ class Recorder(Interceptor):
             return tensor  # what goes into a checkpoint lives as long as that
         if self._op is not None and not self._forwarded:
             op = self.ops[self._op]
-            if _private.storage_address(tensor) not in self._weight_of:
+            if tensor not in self._weights:
                 number = self.tensor_of(tensor, None)
                 if number not in op.saved:
                     op.saved.append(number)
                 for held in (tensor, tensor._base):
-                    known = self._seen.get(id(held))
-                    if known is not None and known[0]() is held:
-                        self.seen[known[2]].kept.append(self._op)
-                return self._watched(op, number, tensor.data)
+                    known = self._objects.known(held)
+                    if known is not None:
+                        known.kept.append(self._op)
+                return self._saved.watched(op, number, tensor.data)
         # The tensor itself would be a cycle when it is an output and no backward runs; a view of it
         # would keep it from being let go of.
         return tensor.data
-
-    def _watched(self, op: Op, number: int, kept: torch.Tensor) -> torch.Tensor:
-        """Note when autograd has let go of all that an operator keeps of a storage."""
-        key = id(kept)
-        self._kept_of[id(op), number] = self._kept_of.get((id(op), number), 0) + 1
-
-        def gone(_: Any) -> None:
-            del self._kept[key]
-            self._kept_of[id(op), number] -= 1
-            if self._kept_of[id(op), number] == 0:
-                op.released[number] = len(self.trace)
-
-        op.released.pop(number, None)
-        self._kept[key] = weakref.ref(kept, gone)
-        return kept
 
     def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Hand a node of the backward what it kept."""

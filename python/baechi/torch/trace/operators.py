@@ -116,13 +116,13 @@ class OperatorRecorder(Recorder):
 
     def note_kept(self, tensor: torch.Tensor, kept: torch.Tensor, ops: Sequence[Op]) -> None:
         """Note that operators keep a tensor that they read, for their second run."""
-        if self._weight_name(tensor) is not None or not ops:
+        if tensor in self._weights or not ops:
             return
         number = self.tensor_of(tensor, None)
         op = next((op for op in ops if number in op.reads), ops[0])
         if number not in op.saved:
             op.saved.append(number)
-        self._watched(op, number, kept)
+        self._saved.watched(op, number, kept)
 
     def _value(self, node: Node, value: Any) -> None:
         """Note which storages a node's value is made of."""
@@ -130,7 +130,7 @@ class OperatorRecorder(Recorder):
             return  # it is known of the first run
         parts = self.values[node.index] = []
         for tensor in tensors_in(value):
-            known = None if self._weight_name(tensor) else self.tensor_of(tensor, None)
+            known = None if tensor in self._weights else self.tensor_of(tensor, None)
             parts.append((known, rounded(sent_bytes(tensor))))
 
     def _call(
