@@ -10,14 +10,12 @@ backward of a product with weights also the gradients of the weights, which nobo
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from baechi._core import InputError
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.run.begun_gradients import Begin, Begun, begin_with
@@ -28,10 +26,11 @@ from baechi.torch.run.placed_runs import StepRuns
 from baechi.torch.run.sent_tensors import SentTensors
 from baechi.torch.run.step_order import Part, Phase
 from baechi.torch.run.step_program import StepProgram
+from baechi.torch.run.step_refusals import check_hooks, check_loss, unchanged
 from baechi.torch.run.step_second_runs import SecondRunsInStep
 from baechi.torch.trace.autocast import Autocast
 from baechi.torch.trace.segments import Segment
-from baechi.torch.weights.homes import has_hooks_of_others, weight_of
+from baechi.torch.weights.homes import weight_of
 
 Where = int | None  # a device; None: where the arguments are
 Loss = Callable[[Any, int, LogicalDevice | None], torch.Tensor]  # of an output, by micro-batch
@@ -68,7 +67,7 @@ class Step:
             list({id(w): w for i in s.weights if (w := self._weights[i]).requires_grad}.values())
             for s in program.segments
         ]
-        self._check_hooks()
+        check_hooks(program, self._weights, self._trained)
         self._anchor = torch.zeros((), requires_grad=True)
         self._values: dict[tuple[int, int, Where], Any] = {}  # micro-batch, value, device
         self._left: dict[tuple[int, int, Where], int] = {}  # of their readers
@@ -83,24 +82,6 @@ class Step:
         self._leaves: dict[int, Any] = {}  # autograd's nodes of weights, by id
         self._total: torch.Tensor | None = None
         self._share: torch.Tensor | None = None
-
-    def _check_hooks(self) -> None:
-        """Refuse hooks that would be called with a part of a weight's gradient."""
-        parts = [weight for trained in self._trained for weight in trained]
-        for index, readers in self._program.readers.items():
-            if index in self._weights:  # read elsewhere: what comes back is a part, too
-                parts += [self._weights[index]] * len(readers)
-        count = Counter(map(id, parts))
-        for node in self._program.graph.nodes:
-            weight = self._weights.get(node.index)
-            if weight is None or count[id(weight)] < 2:
-                continue
-            if has_hooks_of_others(weight):
-                raise InputError(
-                    f"{node.target!r} has a hook on its gradient and is read by several operators, "
-                    "whose gradients come one by one in a step of micro-batches: take the hook off "
-                    "and change weight.grad behind step()"
-                )
 
     def run(self) -> torch.Tensor:
         """Run it; returns the mean of the losses."""
@@ -273,7 +254,7 @@ class Step:
                 [leaves.get(o, unread) for o in program.graph.outputs]
             )
             loss = self._loss(output, m, device)
-            _check_loss(loss)
+            check_loss(loss)
             begun = loss if self._scaler is None else self._scaler.scale(loss)
             if self._share is None:
                 self._share = torch.full_like(begun, 1.0 / len(self._batches))
@@ -325,8 +306,8 @@ class Step:
             first = [weight for weight in trained if weight.grad is None]
             # Autograd adds to what nobody else holds in place, and a copy may still read that.
             being_read = list(filter(self._is_being_sent, gradients))
-            unchanged = self._unchanged(trained)
-            with _on(device), unchanged, begin_with(ends, nodes, gradients) as begins:
+            kept = unchanged(trained, len(self._batches))
+            with _on(device), kept, begin_with(ends, nodes, gradients) as begins:
                 torch.autograd.backward(ends, begins)
                 self._own_gradients(first)
             del being_read
@@ -460,19 +441,8 @@ class Step:
         leaf = self._leaves.get(id(weight))
         if leaf is None:
             leaf = self._leaves[id(weight)] = get_gradient_edge(weight).node
-        with torch.no_grad(), _on(device), self._unchanged([weight]):
+        with torch.no_grad(), _on(device), unchanged([weight], len(self._batches)):
             leaf(gradient)
-
-    @contextlib.contextmanager
-    def _unchanged(self, weights: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Refuse what a hook on gradients does to weights before all micro-batches have run."""
-        before = [_private.version_of(weight) for weight in weights]
-        yield
-        if len(self._batches) > 1 and before != [_private.version_of(w) for w in weights]:
-            raise InputError(
-                "a hook changed a weight when its gradient was that of one micro-batch, while "
-                "others have not run: take it off, and call the optimizer behind step()"
-            )
 
     def _device(self, where: Where) -> LogicalDevice | None:
         return None if where is None else self._devices[where]
@@ -493,13 +463,3 @@ def _on(device: LogicalDevice | None) -> Any:
 def _behind_all_of(device: LogicalDevice) -> Any:
     """Return an event behind all that a device was asked to do so far."""
     return device.stream.record_event() if device.has_streams else None
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise InputError(f"loss returns one number as a tensor, not {shape}: take its mean")
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss does not depend on any weight that is trained: nothing has a gradient"
-        )
