@@ -12,7 +12,7 @@ from baechi._core import Cluster, Graph, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of
 from baechi.summary import in_time
 from baechi.torch.asked import Request
-from baechi.torch.base.mini_batch import cut, samples_in
+from baechi.torch.base.mini_batch import check_no_values, cut, samples_in
 from baechi.torch.micro_batched import PlannedStep, StepRequest, planned_step
 from baechi.torch.placing_over_ranks import on_found_cluster, processes_for
 from baechi.torch.ranks.averaging import Ring, averaged_by, filled
@@ -90,6 +90,8 @@ def with_chosen_replicas(
     with processes.agreeing("choose the number of replicas") as facts:
         parts = "batches of replicas"
         samples = samples_in(asked.example_inputs, "example_inputs", targets, parts=parts)
+        for value, name in ((asked.example_inputs, "example_inputs"), (targets, "targets")):
+            check_no_values(value, samples, name, parts="every replica")
         facts["samples of the example"] = str(samples)
         if processes.number == 0:
             best = _best(asked, whole, micro_batches, loss, targets, samples, processes)

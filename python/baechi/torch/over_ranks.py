@@ -14,7 +14,7 @@ import torch
 from baechi._core import InputError
 from baechi.summary import Summary, in_time
 from baechi.torch.base import _private
-from baechi.torch.base.mini_batch import cut
+from baechi.torch.base.mini_batch import check_no_values, cut, samples_in
 from baechi.torch.placed import Placed
 from baechi.torch.ranks.caller import RankCaller
 from baechi.torch.ranks.elsewhere import guard, release, stand_for_gradients
@@ -227,6 +227,8 @@ class PlacedOverRanks(Placed):
 
     def share(self, batch: Any) -> Any:
         """Return this replica's part of what all of them are to train on."""
+        if self.replicas > 1:
+            check_no_values(batch, samples_in(batch, "batch"), "batch", parts="every replica")
         return cut(batch, self.replicas)[self.replica]
 
     @property

@@ -6,14 +6,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import baechi.torch
 import baechi.torch.sim as simulated
 import pytest
 import torch
 from baechi.torch.asked import Request
-from baechi.torch.base.mini_batch import cut
+from baechi.torch.base.mini_batch import check_no_values, cut
 from baechi.torch.base.nested import map_tensors
 from baechi.torch.micro_batched import StepRequest
 from baechi.torch.placing import placed_for_steps
@@ -496,7 +496,58 @@ class Rows(Chain):
         return super().forward(x) * len(rows) * len(size)
 
 
-@pytest.mark.parametrize("rows", [[1] * 8, tuple("a" * 8), [[1, 2], [3]] * 4])
+@dataclass
+class Kept:
+    """What belongs to the samples, beside their tensors."""
+
+    lengths: Any
+
+
+class Sizes(NamedTuple):
+    """What has as many fields as there are samples."""
+
+    height: int
+    width: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        dict.fromkeys(range(2), 0.5),
+        {"0": 1, "1": 2},
+        {("a", 1): "b", ("a", 2): "c"},
+        {"weights": {7: 1.0, 8: None}},
+        {"weights": [0.5, None]},
+        [torch.tensor(1.0), torch.tensor(2.0)],
+        [{"name": "a"}, {"name": "b"}],
+        [Kept(1), Kept(2)],
+        Kept({0: 1, 1: 2}),
+        (1j, 2j),
+    ],
+)
+def test_what_is_told_apart_by_number_as_samples_are_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^x.* of 2 numbers or texts, as many as there are samp"):
+        check_no_values(value, 2, "x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"scale": 1.0, "offset": 2.0},
+        {"names": {"a": 1, "b": 2}, "more": {0: 1.0}},
+        Sizes(4, 6),
+        (None, None),
+        [torch.ones(2), 1.0],
+        "ab",
+    ],
+)
+def test_options_are_given_to_every_micro_batch(value: Any) -> None:
+    check_no_values(value, 2, "x")
+
+
+@pytest.mark.parametrize(
+    "rows", [[1] * 8, tuple("a" * 8), [[1, 2], [3]] * 4, dict.fromkeys(range(8), 2.0)]
+)
 def test_numbers_and_texts_of_samples_among_the_inputs_are_refused(rows: Any) -> None:
     """Every micro-batch would be given those of all samples, and read the first ones."""
     x, target = torch.randn(8, 8), torch.randn(8, 8)
@@ -504,19 +555,12 @@ def test_numbers_and_texts_of_samples_among_the_inputs_are_refused(rows: Any) ->
     asked |= {"method": "random", "bounds": False, "cluster": "2x1GiB"}
     with pytest.raises(ValueError, match=r"^example_inputs\['rows'\] is a .* of 8 numbers or"):
         baechi.torch.place(Rows(), {"x": x, "rows": rows}, micro_batches=2, **asked)
-    given = {"x": x, "rows": rows[:2], "size": (4, 4)}
+    given = {"x": x, "rows": [1, 2], "size": (4, 4)}
     placed = baechi.torch.place(Rows(), given, micro_batches=2, **asked)
     placed.step(given, target)
     with pytest.raises(ValueError, match=r"^inputs\['rows'\] is a .* of 8 numbers or texts"):
         placed.step({**given, "rows": rows}, target)
     placed.restore()
-
-
-@dataclass
-class Kept:
-    """What belongs to the samples, beside their tensors."""
-
-    lengths: Any
 
 
 @pytest.mark.parametrize("rows", [(1, 2), (2, 3, 4, 5), Kept([1, 2]), Kept((1, 2, 3, 4))])

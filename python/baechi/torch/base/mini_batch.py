@@ -48,10 +48,9 @@ def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micr
 
 def check_can_be_cut(value: Any, samples: int, name: str) -> None:
     """Raise InputError where every micro-batch would be given all of what is not in tensors."""
+    check_no_values(value, samples, name)
     advice = "give tensors, alone or in lists, tuples, dictionaries or dataclasses"
     for where, item in _parts(value, name):
-        if isinstance(item, SEQUENCES):
-            _check_no_values(item, samples, where)
         known = isinstance(item, (torch.Tensor, Mapping, *SEQUENCES, *PLAIN, bytes, Enum))
         if not (known or _is_object_of_fields(item)):
             raise InputError(
@@ -60,11 +59,17 @@ def check_can_be_cut(value: Any, samples: int, name: str) -> None:
             )
 
 
-def check_no_values(value: Any, samples: int, name: str) -> None:
-    """Raise InputError where numbers or texts of all samples would go to every micro-batch."""
+def check_no_values(
+    value: Any, samples: int, name: str, *, parts: str = "every micro-batch"
+) -> None:
+    """Raise InputError where numbers or texts of all samples would go to every part of a batch."""
     for where, item in _parts(value, name):
-        if isinstance(item, SEQUENCES):
-            _check_no_values(item, samples, where)
+        if samples > 1 and _counts(item) == samples and _are_values(item):
+            raise InputError(
+                f"{where} is a {type(item).__name__} of {samples} numbers or texts, as many as "
+                f"there are samples, and would go to {parts} as a whole: make it a tensor, or, if "
+                "it is none of the samples, an attribute of the model or a torch.Size"
+            )
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -85,20 +90,37 @@ def _is_object_of_fields(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _check_no_values(value: Any, samples: int, name: str) -> None:
-    is_size = isinstance(value, torch.Size)
-    if samples > 1 and not is_size and len(value) == samples and all(map(_is_value, value)):
-        raise InputError(
-            f"{name} is a {type(value).__name__} of {samples} numbers or texts, as many as there "
-            "are samples, and would go to every micro-batch as a whole: make it a tensor, or, if "
-            "it is none of the samples, an attribute of the model or a torch.Size"
-        )
+def _counts(value: Any) -> int:
+    """Return how many items a container has that are told apart by position or by number.
+
+    What has names for them, as options have, tells no samples apart.
+    """
+    if isinstance(value, Mapping):
+        named = any(isinstance(key, str) and key.isidentifier() for key in value)
+    elif isinstance(value, (*SEQUENCES, bytes)):
+        named = isinstance(value, torch.Size) or hasattr(value, "_fields")
+    else:
+        return 0
+    return 0 if named else len(value)
+
+
+def _are_values(container: Any) -> bool:
+    """Whether no item of a container would be cut, and one could be a sample's."""
+    items = list(container.values() if isinstance(container, Mapping) else container)
+    return all(map(_is_value, items)) and any(item is not None for item in items)
 
 
 def _is_value(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0
+    if isinstance(value, Mapping):
+        return all(map(_is_value, value.values()))
     if isinstance(value, SEQUENCES):
         return all(map(_is_value, value))
-    return isinstance(value, (bool, int, float, str))
+    if _is_object_of_fields(value):
+        fields = dataclasses.fields(value)
+        return all(_is_value(getattr(value, field.name, None)) for field in fields)
+    return isinstance(value, (type(None), bool, int, float, complex, str, bytes, Enum))
 
 
 def cut(batch: Any, micro_batches: int) -> list[Any]:
