@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 DEVICES = (1, 2, 4)
 PARTS = (1.0, 0.6, 0.4, 0.3, 0.2)  # of one device's need, for each device
 LINK = "10us,12GB/s"
-MOST = 2_000  # operators: larger graphs only at 30% on four devices
 RANDOM_OR_STATE = ("dropout", "batchnorm", "rand", "bernoulli")
 CHOSEN = {
     "inception-v3, batch 32": "Inception-V3, batch 32",
@@ -121,11 +120,7 @@ def curve(job: tuple[str, int]) -> list[dict[str, Any]]:
     name, devices = job
     graph = models()[name]()
     whole = need(graph, devices_for(graph, 1))
-    return [
-        point(name, graph, whole, devices, part)
-        for part in PARTS
-        if len(graph.names) <= MOST or (devices, part) in ((4, 1.0), (4, 0.3))
-    ]
+    return [point(name, graph, whole, devices, part) for part in PARTS]
 
 
 def curves(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -657,6 +657,17 @@ def test_whether_memory_costs_time_is_told_by_equal_searches() -> None:
     assert auto.makespan_ns < none.makespan_ns
 
 
+def test_plans_with_some_second_runs_are_not_longer_than_with_all() -> None:
+    """A large graph: one method divides it poorly with the memory that there is, another well."""
+    graph = recompute.models()["GNMT, batch 128"]()
+    whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
+    cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(0.4 * whole))
+    options: dict[str, Any] = {"budget": 0.1, "suggest": False, "bounds": False}
+    some = baechi.place_graph(graph, cluster, recompute="auto", **options)
+    every = baechi.place_graph(graph, cluster, recompute="all", **options)
+    assert some.makespan_ns <= every.makespan_ns
+
+
 def test_what_the_solver_finds_on_two_devices_keeps_every_rule() -> None:
     """Counted again from its runs alone; and no plan is shorter."""
     pytest.importorskip("ortools")

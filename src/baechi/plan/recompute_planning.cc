@@ -25,7 +25,7 @@ constexpr double kChoices = 0.3;         // which operators run again
 constexpr double kRefining = 0.05;       // where and when everything runs; twice if nothing fits so
 
 constexpr std::size_t kFewOps = 40;  // that are planned with all of the budget in any case
-constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more are only divided to start from
+constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more start from two methods' plans
 
 bool fits(const Plan& plan, const Cluster& cluster) {
   return std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
@@ -78,11 +78,20 @@ PlanRequest RecomputePlanning::quick(double budget) const {
   return request;
 }
 
-PlanRequest RecomputePlanning::quick_start(bool fits) const {
+PlanResult RecomputePlanning::quick_start(const CostModel& costs, bool fits) const {
   PlanRequest request = quick(request_.budget * (fits ? kStarts : kStartsOfUnfit));
   request.budget_to_fit = request_.budget * (fits ? kStarts : kToFit);
-  if (searches() && is_large()) request.method = "partition";
-  return request;
+  if (!searches() || !is_large()) return make_plan(costs, request);
+  request.method = "partition";
+  PlanResult divided = make_plan(costs, request);
+  request.method = "m-etf";  // as it is
+  request.budget_to_fit = 0;
+  PlanResult listed = make_plan(costs, request);
+  const auto* first = std::get_if<Plan>(&divided);
+  const auto* second = std::get_if<Plan>(&listed);
+  const bool is_shorter =
+      second != nullptr && (first == nullptr || second->makespan() < first->makespan());
+  return is_shorter ? std::move(listed) : std::move(divided);
 }
 
 std::vector<Recomputation> RecomputePlanning::whole_regions() const {
@@ -129,7 +138,8 @@ std::optional<RecomputePlan> RecomputePlanning::all(bool fits) {
   plan.again = whole_regions();
   plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), plan.again));
   const CostModel costs(*plan.graph, costs_.cluster());
-  PlanResult result = make_plan(costs, is_few() ? quick(request_.budget) : quick_start(fits));
+  PlanResult result =
+      is_few() ? make_plan(costs, quick(request_.budget)) : quick_start(costs, fits);
   auto* made = std::get_if<Plan>(&result);
   if (made == nullptr) return std::nullopt;
   // Operators that take no time may run in an order that cannot be read off the schedule: the order
@@ -229,7 +239,7 @@ std::vector<RecomputePlan> RecomputePlanning::starts(const Plan* without) {
   const bool fits = without != nullptr;
   for (const double times : {fits ? 1.25 : 3.0, 1.6, 2.2}) {
     const Cluster larger = roomier(costs_, times);
-    const PlanResult result = make_plan(CostModel(graph, larger), quick_start(fits));
+    const PlanResult result = quick_start(CostModel(graph, larger), fits);
     if (const Plan* plan = std::get_if<Plan>(&result))
       keep(search_.fit(start_of(plan->schedule, graph)));
   }

@@ -46,7 +46,8 @@ class RecomputePlanning {
   bool is_large() const;
   bool searches() const;
   PlanRequest quick(double budget) const;
-  PlanRequest quick_start(bool fits) const;  // whether something fits without second runs
+  // `fits`: something does without second runs.
+  PlanResult quick_start(const CostModel& costs, bool fits) const;
   std::vector<Recomputation> whole_regions() const;
   // Every region runs again; where the order was lost, it need not fit. Of few operators the plan is
   // as good as that of kAll.
