@@ -34,7 +34,7 @@ from baechi.torch.trace.exported import Exported
 from baechi.torch.trace.graph import NotExportedError
 from baechi.torch.trace.placement import GraphPlacement
 from baechi.torch.trace.schedule import ORDER
-from baechi.torch.weights.homes import homes_of_weights, trained_leaves
+from baechi.torch.weights.homes import homes_of_weights, named_weights, trained_leaves
 from baechi.torch.weights.kept_weights import KeptWeights
 from baechi.torch.weights.moved_weights import MovedWeights
 
@@ -87,6 +87,7 @@ class Assigner:
         self.tier = 1  # of the last call
         self.note = NOT_RUN  # why that was not tier 2
         self._told_of_outputs = False
+        self._told_of_weights = False
         self.refused = ""  # why no call of a part of the model can run
         self.call_elsewhere: Callable[[Any, Any], Any] | None = None  # runs those of the model
         self._weights = MovedWeights(model)
@@ -310,11 +311,29 @@ class Assigner:
             self._keep_for_caller((given, out))  # caches among the arguments hold tensors, too
             if is_model and home is not None and home.type == "cpu" and not self._told_of_outputs:
                 self._told_of_outputs = _told_of_outputs(out)
+            self._tell_of_weights(out, home)
             out = sent.all_sent_home(out, home)
             return out
         finally:
             sent.join(from_caller=False)
             sent.call_is_over(given, out)
+
+    def _tell_of_weights(self, out: Any, home: torch.device | None) -> None:
+        """Warn once where a call returns memory of a weight, of which its caller gets a copy."""
+        if self._told_of_weights or home is None:
+            return
+        known = self.sent.weight_ids
+        for tensor in tensors_in(out):
+            whole = tensor if tensor._base is None else tensor._base
+            if id(whole) not in known or tensor.device == home:
+                continue
+            name = next(n for n, t in named_weights(self.model) if t is whole)
+            warn(
+                f"the model returns {name!r}, of which its caller gets a copy on {str(home)!r}: "
+                "what changes that in place does not change the model"
+            )
+            self._told_of_weights = True
+            return
 
     def _behind_caller(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a part behind what its caller did, and its caller behind it; all stays there."""

@@ -199,7 +199,7 @@ class EagerRunner(Interceptor):
         if on_host or (device is not None and device.has_streams):
             self._sent.keep_on_host(out)
         self._made(scope.key or type(module).__name__, out, device)
-        return out
+        return self._sent.uncopied(out)
 
     def _new(self, key: str) -> None:
         """Say once that the model took a turn that the recorded step did not."""
@@ -276,7 +276,7 @@ class EagerRunner(Interceptor):
         if on_host or (device is not None and device.has_streams and name not in STAY):
             self._sent.keep_on_host(out)
         self._made(known[1], out, device)
-        return out
+        return out if name in STAY else self._sent.uncopied(out)
 
     def _arguments(self, args: Any, kwargs: Any) -> list[torch.Tensor] | None:
         if self._second is None:

@@ -18,8 +18,9 @@ from torch import nn
 from baechi.torch.base import _private
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
-from baechi.torch.base.nested import held_tensors, map_tensors, tensors_in
+from baechi.torch.base.nested import held_tensors, map_tensors, once, tensors_in
 from baechi.torch.base.repeats import without_repeats
+from baechi.torch.base.shared_memory import shared_wholes, view_like
 from baechi.torch.run.communication import Arrival, Departure, Links
 from baechi.torch.run.precision import InnerAutocast
 
@@ -64,6 +65,7 @@ class SentTensors:
         self.own_streams = [d for d in devices if d.own_stream is not None]
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
+        self._sources: dict[int, tuple[Any, Any]] = {}  # by id: copies, and what they are of
         self._fetching: dict[int, Any] = {}  # the stream that brings what is on the host, by device
         self.weight_ids: set[int] = set()  # of parameters and buffers
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
@@ -204,6 +206,7 @@ class SentTensors:
 
         copy = _Copy(weakref.ref(tensor, forget), version, grads, arrival)
         copies[key] = copy
+        self._sources[id(arrival.tensor)] = weakref.ref(arrival.tensor), copy.source
         return copy
 
     def _ready(self, tensor: torch.Tensor) -> Any:
@@ -272,11 +275,28 @@ class SentTensors:
             with device.computing():
                 tensor.copy_(sent)
 
+    def uncopied(self, out: Any) -> Any:
+        """Return what an operator made; of an argument that it returned, not the copy it got.
+
+        A dropout in `eval()` does so, or `contiguous`: who changes that in place changes the
+        argument. Of a view of a copy, it is the same view of the argument.
+        """
+        return map_tensors(self._uncopied, out) if self._sources else out
+
+    def _uncopied(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = tensor if tensor._base is None else tensor._base
+        known = self._sources.get(id(whole))
+        if known is None or known[0]() is not whole:
+            return tensor
+        source = known[1]()
+        return tensor if source is None else view_like(tensor, whole, source)
+
     def call_is_over(self, *held: Any) -> None:
         """Let go of what was sent: what is `held` may change from now on without our notice."""
         self.links.forget()
         self.links.reads.settle(held_tensors(held))
         self._copies.clear()
+        self._sources.clear()
         self._sent.clear()
         self._last_writes.clear()
         self._aside = False
@@ -397,8 +417,18 @@ class SentTensors:
             device.own_stream.wait_event(self._callers_stream(device.torch_device).record_event())
 
     def all_sent_home(self, out: Any, home: torch.device | None) -> Any:
-        """Return what a call made as its caller may read it, on `home`."""
-        return map_tensors(lambda t: self.sent_home(t, home), out)
+        """Return what a call made as its caller may read it, on `home`.
+
+        What shares memory does so there, too: the caller may change it in place.
+        """
+        wholes = shared_wholes(tensors_in(out))
+        send = once(lambda t: self.sent_home(t, home))
+
+        def sent(tensor: torch.Tensor) -> torch.Tensor:
+            whole = wholes.get(id(tensor))
+            return send(tensor) if whole is None else view_like(tensor, whole, send(whole))
+
+        return map_tensors(once(sent), out)
 
     def read_by_caller(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor made on a stream of ours until the caller's is past it."""

@@ -139,6 +139,8 @@ class _Builder:
             raise NotExportedError("it calls a transform of torch.func")
         elif node.target is operator.getitem and isinstance(self._argument(node.args[0]), tuple):
             self._of[node] = self._argument(node.args[0])[node.args[1]]
+        elif node.target is torch.ops.aten.dropout.default and _is_off(*node.args):
+            self._of[node] = self._argument(node.args[0])  # no copy, which tracing takes it for
         elif not any(name in str(node.target) for name in _DROPPED):
             self._add(node, self._call(node))
 
@@ -283,6 +285,11 @@ def _context(target: Any, args: tuple[Any, ...]) -> tuple[Context, fx.GraphModul
     if not isinstance(inner, fx.GraphModule):
         raise NotExportedError(f"the inside of {name} is unknown")
     return context, inner, operands
+
+
+def _is_off(_: Any, p: float, train: bool) -> bool:
+    """Whether a dropout returns its input."""
+    return not train or p == 0
 
 
 def _without_dead(nodes: list[Node], outputs: Sequence[int]) -> ExportedGraph:

@@ -48,9 +48,11 @@ def homes_of_weights(
     return [(tensor, homes[name]) for name, tensor in weights.items()]
 
 
-def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return parameters and buffers, tied ones once."""
-    return [*model.named_parameters(), *model.named_buffers()]
+def named_weights(model: nn.Module, *, tied: bool = False) -> list[tuple[str, torch.Tensor]]:
+    """Return parameters and buffers; tied ones once, or by each name."""
+    once = not tied
+    parameters = model.named_parameters(remove_duplicate=once)
+    return [*parameters, *model.named_buffers(remove_duplicate=once)]
 
 
 def trained_leaves(model: nn.Module) -> Iterator[torch.Tensor]:

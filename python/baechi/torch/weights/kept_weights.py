@@ -74,8 +74,12 @@ def check_weights(
     model: nn.Module, planned: Mapping[str, LogicalDevice], error: RuntimeError
 ) -> None:
     """Raise InputError in the place of `error` if a weight is not where the plan has it."""
-    for name, tensor in named_weights(model):
+    named = named_weights(model, tied=True)
+    known = {id(tensor) for name, tensor in named if name in planned}
+    for name, tensor in named:
         device = planned.get(name)
+        if device is None and id(tensor) not in known:
+            device = _device_beside(name, [other for other, _ in named], planned)
         if device is None or device.is_elsewhere:
             continue
         if tensor.device != device.torch_device:
@@ -85,3 +89,12 @@ def check_weights(
                 "or another model that has it, too, was placed otherwise. Move it there, restore() "
                 "the model first, or place one module that holds both models"
             ) from error
+
+
+def _device_beside(
+    name: str, names: list[str], planned: Mapping[str, LogicalDevice]
+) -> LogicalDevice | None:
+    """Return where the plan has another weight of the module that has a new one."""
+    module = name.rpartition(".")[0]
+    beside = (planned.get(other) for other in names if other.rpartition(".")[0] == module)
+    return next(filter(None, beside), None)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shares memory without a placement does so with one: it may be changed in place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from busy_links import both_tiers, machine, placed
+from torch import nn
+from torch.nn.utils import prune
+
+import baechi
+
+__all__ = ["machine"]  # a fixture that all tests here use
+
+X = torch.linspace(-1, 1, 24, dtype=torch.float64).view(6, 4)
+
+
+def check_same(plain: nn.Module, model: nn.Module, use: Any, training: bool = False) -> None:
+    """Compare what a script makes of a model, and the gradients that it leaves."""
+    found = []
+    for each in (plain, model):
+        each.train(training)
+        out = use(each)
+        sum(t.square().sum() for t in out).backward()
+        grads = [p.grad.cpu() for p in each.parameters() if p.grad is not None]
+        found.append([t.detach().clone() for t in out] + grads)
+    torch.testing.assert_close(found[1], found[0])
+
+
+class Returning(nn.Module):
+    """Changes in place what a module returns; returned by `eval()` is the module's argument."""
+
+    def __init__(self, last: nn.Module, training: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), last
+        self.train(training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        y = self.last(h)
+        y += 1
+        return h * 2
+
+
+class Half(nn.Module):
+    """Begins with a view of what it is given, where that is contiguous."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 if self.training else x.contiguous())[1:3]
+
+
+@both_tiers
+@pytest.mark.parametrize("last", [nn.Dropout(0.5), nn.Dropout(0.0), Half()])
+def test_a_module_that_returns_its_argument(last: nn.Module, tier: int) -> None:
+    plain = Returning(last, training=True).double()
+    model = copy.deepcopy(plain)
+    place = placed(model, tier, X, d1=("last",))
+    check_same(plain, model, lambda m: [m(X)])
+    place.restore()
+
+
+class Parts(nn.Module):
+    """Returns a tensor, and parts of it, and the same again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        h = self.first(x)
+        return [h[:, :2], h.t(), h, h.detach(), h, self.last(h)]
+
+
+@both_tiers
+@pytest.mark.parametrize("home", ["cpu", "sim:1"])
+def test_outputs_that_share_memory(home: str, tier: int) -> None:
+    def use(model: nn.Module) -> list[torch.Tensor]:
+        x = X if model is plain else X.to(home)
+        left, turned, whole, values, again, last = model(x)
+        assert again is whole
+        assert not values.requires_grad
+        left.mul_(3)
+        values[0].fill_(5)
+        return [t.cpu() for t in (left, turned, whole, last)]
+
+    plain = Parts().double()
+    model = copy.deepcopy(plain)
+    place = placed(model, tier, X, d1=("last",))
+    check_same(plain, model, use)
+    place.restore()
+
+
+class Remembering(nn.Module):
+    """Returns a part of its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.register_buffer("memory", torch.zeros(6, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x) + self.memory, self.memory[1:]
+
+
+@both_tiers
+def test_a_copy_of_a_weight_is_told_of_once(tier: int) -> None:
+    model = Remembering().double()
+    place = placed(model, tier, X)
+    with pytest.warns(UserWarning, match="returns 'memory', of which its caller gets a copy on"):
+        model(X)
+    place.restore()
+
+
+def test_a_weight_that_takes_the_place_of_another_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    place = placed(model, 1, X, d1=("1",))
+    first, last = model[0].weight, model[1].weight
+    model[1].weight = first  # tied
+    with pytest.raises(baechi.InputError, match=r"the weight '1.weight' is on sim:0, and the plan"):
+        model(X)
+    model[1].weight = last
+    place.restore()
+    prune.identity(model[1], "weight")
+    place = placed(model, 1, X, d1=("1",), d2=("mul@1",))
+    prune.remove(model[1], "weight")
+    with pytest.raises(baechi.InputError, match=r"the weight '1.weight' is on sim:2, and the plan"):
+        model(X)
+    place.restore()
