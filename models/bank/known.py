@@ -63,7 +63,6 @@ gpt2 llama mistral qwen3 gemma2 gemma3 phi3 falcon bloom gpt-neox opt mixtral qw
 gpt-oss deepseek-v3 t5 whisper peft-lora peft-dora peft-ia3 peft-prefix
 """
 KNOWN: dict[str, list[Known]] = {
-    "maml": _FORCES,
     "energy-forces": _FORCES,
     "hamiltonian": _FORCES,
     "heat-equation": _FORCES,

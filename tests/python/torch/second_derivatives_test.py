@@ -12,6 +12,9 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.placing import assign
+from baechi.torch.record.capture import capture_on
 from memory_test import check_close, measured_peaks
 from random_placement import placed_at_random, simulated
 from same_training import trains_the_same
@@ -196,3 +199,31 @@ def test_gradients_inside_a_forward_are_there_when_they_go_over(name: str, seed:
         for peak, found in zip(placed.peaks.values(), measured, strict=True):
             assert peak >= found - 512, (placed.peaks, measured)  # a sum of two slopes
         placed.restore()
+
+
+class SlopesOfBoth(nn.Module):
+    """Slopes by the weights of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        weights = [self.first.weight, self.second.weight]
+        slopes = torch.autograd.grad(self.second(hidden).sum(), weights)
+        return hidden.detach() * weights[0].mean() * slopes[0].mean() + slopes[1].mean()
+
+
+def test_what_is_sent_of_an_inner_backward_is_there_until_all_of_the_operators_has_run() -> None:
+    """The gradient by `hidden` is made before that by the weight, and is sent behind both."""
+    model, x = SlopesOfBoth(), torch.randn(64, 8)
+    with sim.configured(devices=2, memory="1GiB"):
+        captured = capture_on(torch.device("sim:0"), model, (x,))
+        near = ("second", "sum@2", "grad@3>s")
+        where = {op.key: "b" if op.key.startswith(near) else "a" for op in captured.ops}
+        predicted = peak_memory(captured, where, optimizer="sgd", home="a")
+        placed = assign(model, captured, where, {"a": "sim:0", "b": "sim:1"}, tier=1)
+        measured = measured_peaks(placed.model, x, "sgd", 2)
+        placed.restore()
+    assert predicted["b"] == measured[1]

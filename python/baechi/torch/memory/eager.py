@@ -263,15 +263,23 @@ class StepMemory:
             return freed
         saved = self._released(tensor, self._savers_on(tensor, device))
         held = [
-            s.until if s.until is not None else self._end
+            self._held_until(s, device)
             for s in self._objects.get(tensor, ())
-            if s.reader is None or self._device[s.reader] == device  # else it is gone when sent
             if s.handed is None or self._giver(s) == device  # else it is another's copy
         ]
         local = max(held, default=start if tensor in self._savers else freed)
         if tensor in self._savers or self._captured.tensors[tensor].returned:
             local = min(local, self._forward_end)
         return min(max(local, saved or 0), freed)
+
+    def _held_until(self, seen: TensorObject, device: str | None) -> int:
+        """Return when a device lets go of a tensor: of a gradient for another, when it is sent.
+
+        That is when all has run of what made it, whose other gradients are there by then, too.
+        """
+        if seen.reader is not None and self._device[seen.reader] != device:
+            return self._captured.ops[seen.given[-1]].end if seen.given else 0
+        return self._end if seen.until is None else seen.until
 
     def _giver(self, seen: TensorObject) -> str | None:
         """Return the device that a gradient is handed on from."""
