@@ -75,6 +75,35 @@ class Cached(nn.Module):
         return z
 
 
+class Leaves(nn.Module):
+    """A leaf that leaves in an object what it does not return."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self.shared = shared
+        self.weight = nn.Parameter(torch.randn(8, 8) * 0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x @ self.weight).tanh()
+        for told in self.shared.told.values():
+            y = y * told + told.detach().mean()
+        self.shared.told["last"] = y.cos()
+        return y
+
+
+class Leaving(nn.Module):
+    """Parts that wait for each other by nothing but that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = [Shared()]
+        self.parts = nn.ModuleList(Leaves(self.shared[0]) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.shared[0].told.clear()
+        return torch.stack([part(x) for part in self.parts]).sum(0)
+
+
 class Hooked(nn.Module):
     """Gradients that hooks change by what the forward made, or by solving for it."""
 
@@ -175,6 +204,16 @@ class HalfPrecision(nn.Module):
 def test_trains_the_same(model: type[nn.Module]) -> None:
     torch.manual_seed(3)
     trains_the_same(model().double(), torch.randn(5, 8).double(), tiers=(1,))
+
+
+@pytest.mark.parametrize("model", [Telling, Cached, Leaving, Hooked])
+def test_trains_the_same_on_one_accelerator(model: type[nn.Module]) -> None:
+    """All have their memory there: a tensor that nobody returned does not tell who made it."""
+    torch.manual_seed(3)
+    options: dict[str, Any] = {"devices": [["sim:0"] * 3], "homes": ["cpu", "sim:0"]}
+    trains_the_same(
+        model().double(), torch.randn(5, 8).double(), tiers=(1,), seeds=range(1, 5), **options
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -41,6 +41,7 @@ def trains_the_same(
     tiers: Iterable[Any] = (1, "auto"),
     seeds: Iterable[int] = (1, 2, 3),
     homes: Sequence[str] = ("cpu", "sim:1"),
+    devices: Sequence[list[str]] = (EXCLUSIVE, EXCLUSIVE, SHARED),
     ran: int | None = None,
     **options: Any,
 ) -> None:
@@ -52,32 +53,33 @@ def trains_the_same(
         tiers: That are asked for.
         seeds: Of the placements; one more is planned.
         homes: Where the inputs of the steps are, one for each placement in turn.
+        devices: Where the cluster's are, also in turn.
         ran: The tier that "auto" must have run.
         options: More for `place`.
 
     """
     expected = trained(copy.deepcopy(model), inputs)
     cases = [
-        (tier, seed, devices)
+        (tier, seed, devices[number % len(devices)])
         for tier in tiers
-        for seed, devices in zip([None, *seeds], [EXCLUSIVE, EXCLUSIVE, SHARED] * 9, strict=False)
+        for number, seed in enumerate([None, *seeds])
     ]
     # The first placement traces a graph, or finds out that there is none; the others know.
     known: list[Any] = []
     without_graph = False
-    for number, (tier, seed, devices) in enumerate(cases):
+    for number, (tier, seed, where_they_are) in enumerate(cases):
         how = {"method": "m-etf"} if seed is None else {"seed": seed}
         placed = placed_at_random(
             copy.deepcopy(model),
             inputs,
-            devices,
+            where_they_are,
             tier=1 if without_graph else tier,
             exported=known,
             **how,
             **options,
         )
         home = homes[number % len(homes)]
-        where = f"tier {tier}, seed {seed}, {devices}, inputs on {home}"
+        where = f"tier {tier}, seed {seed}, {where_they_are}, inputs on {home}"
         delays = {"longest_delay": "300us", "seed": number}
         state = copy.deepcopy(model.state_dict())
         with sim.configured(devices=4, poison=True, memory="1GiB", **delays):
