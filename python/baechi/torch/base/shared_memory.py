@@ -28,10 +28,10 @@ def shared_wholes(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 def view_like(tensor: torch.Tensor, whole: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     """Return the view of `copy` that `tensor` is of `whole`, which was copied; or `tensor`."""
+    if copy.stride() != whole.stride() or not (_is_alike(tensor, whole) and _is_alike(copy, whole)):
+        return tensor
     if tensor is whole:
         return copy
-    if copy.stride() != whole.stride() or not _is_alike(tensor, whole):
-        return tensor
     offset = copy.storage_offset() + tensor.storage_offset() - whole.storage_offset()
     followed = copy if tensor.requires_grad or not copy.requires_grad else copy.detach()
     return followed.as_strided(tensor.size(), tensor.stride(), offset)

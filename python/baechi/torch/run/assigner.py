@@ -218,7 +218,7 @@ class Assigner:
         """Run a step of micro-batches, or a part of one; `given`: all that it reads."""
         _private_autograd.one_backward_thread.here()
         with self._running:
-            self._begin_behind_caller()
+            self._begin_behind_caller(given)
             try:
                 found = run()
                 self._keep_for_caller((given, found))
@@ -303,7 +303,7 @@ class Assigner:
 
         """
         sent = self.sent
-        self._begin_behind_caller()
+        self._begin_behind_caller(given)
         out = None
         try:
             out = run()
@@ -352,7 +352,7 @@ class Assigner:
 
     # Gradients that the caller's optimizer reads
 
-    def _begin_behind_caller(self) -> None:
+    def _begin_behind_caller(self, given: Any) -> None:
         """Begin behind what the caller's streams were asked to do, and remember these."""
         if self.sent.own_streams:
             if _private_autograd.current_autograd_node() is None:  # else it is one of autograd's
@@ -361,6 +361,7 @@ class Assigner:
                     self._callers[device.torch_device] = callers
             self._hook_trained()
         self.sent.join(from_caller=True)
+        self.sent.call_begins(given)
 
     def _hook_trained(self) -> None:
         """Take note of weights that get gradients, also of those that are new."""

@@ -46,7 +46,6 @@ from baechi.torch.run.placed_runs import PlacedRuns, on_device
 from baechi.torch.run.planned_pieces import (
     called_units,
     keeping_units,
-    leaving_calls,
     pushed_outputs,
     reaching_calls,
     units_of,
@@ -98,8 +97,6 @@ class EagerRunner(Interceptor):
         self._keeps_inputs = {op.key for op in captured.ops if not op.changed}
         self._reaching = reaching_calls(captured)
         self._keeping_units = keeping_units(captured)
-        shared = any(device.shared for device in sent.devices)
-        self._leaving, self._leaving_units = leaving_calls(captured) if shared else (set(), set())
         self._recorded = {op.key for op in captured.ops}
         self._opened = {op.scope for op in captured.ops if op.module is None}
         self._changing = {op.key for op in captured.ops if op.changed or op.changes_weights}
@@ -189,8 +186,7 @@ class EagerRunner(Interceptor):
             repeats = not (changes or attributes or on_host or scope.key in self._reaching)
             if attributes and device is not None:
                 forward = self._sent.attributes_at(module, attributes, device)(forward)
-            leaves = scope.key in self._leaving or scope.path in self._leaving_units
-            if (leaves or scope.key in self._reaching) and device is not None:
+            if scope.key in self._reaching and device is not None:
                 forward = Together(self._sent, device).around(forward)
             with as_compiled(module):
                 operation = Operation(key, forward, before, module, repeats)
@@ -257,8 +253,7 @@ class EagerRunner(Interceptor):
             stays = changes or name in STAY
             device = self._sent.device_of_function(tensors, known[2], stays, kwargs)
             args, kwargs = self._sent.taken(name, args, kwargs, device)
-            inside = known[1] in self._reaching or known[1] in self._leaving
-            if inside and device is not None:
+            if device is not None and known[1] in self._reaching:
                 call = Together(self._sent, device, from_host=name in TRANSFORMS).around(call)
         repeats = not (changes or on_host or known[1] in self._reaching or name == DIFFERENTIATES)
         out = kwargs.get("out")

@@ -85,25 +85,6 @@ def reaching_calls(captured: Capture) -> set[str]:
     return {op.key for op in captured.ops if not op.reads.keys() <= op.arrives.keys()}
 
 
-def leaving_calls(captured: Capture) -> tuple[set[str], set[str]]:
-    """Return calls that leave tensors where others find them, and the modules around such calls.
-
-    Nothing around the call shows these, as in an object that modules share, or in a cache: what
-    others read that no operator returned. Where devices share memory, a tensor itself does not tell
-    who made it.
-    """
-    left: set[int] = set()
-    for index, op in enumerate(captured.ops):
-        seen = (captured.seen[number] for number in op.takes)
-        handed = {tensor.tensor for tensor in seen if tensor.given}
-        for tensor, writer in op.reads.items():
-            if tensor not in handed:
-                makers = (writer, captured.tensors[tensor].producer)
-                left.update(maker for maker in makers if maker not in (None, index))
-    keys = {captured.ops[index].key for index in left}
-    return keys, {p for p, inside in _inside(captured).items() if not left.isdisjoint(inside)}
-
-
 def _prefixes(path: str) -> list[str]:
     parts = path.split(".") if path else []
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from baechi.torch.base import _private
-from baechi.torch.base.devices import LogicalDevice
+from baechi.torch.base.devices import LogicalDevice, Mark
 from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.base.nested import held_tensors, map_tensors, once, tensors_in
 from baechi.torch.base.repeats import without_repeats
@@ -72,6 +72,8 @@ class SentTensors:
         self._host: dict[int, Any] = {}  # by id: tensors that the model put on the CPU itself
         self._aside = False  # addresses of tensors are known outside
         self._callers: dict[torch.device, Any] = {}  # streams of who called last
+        self._of_caller = Mark()  # of what was made on these
+        self._given: dict[int, Any] = {}  # references to the tensors of a call, by id
         self.home: torch.device | None = None  # where the model was called
         self.autocast = InnerAutocast(d.torch_device for d in devices)
 
@@ -101,7 +103,17 @@ class SentTensors:
         return what == self.home
 
     def mark(self, value: Any, device: LogicalDevice | None) -> None:
-        """Take note that `device` has the tensors in `value`, where others share its memory."""
+        """Take note that `device` has the tensors in `value`, where others share its memory.
+
+        Args:
+            value: What was made.
+            device: Where; None: on the caller's streams.
+
+        """
+        if device is None and self.own_streams:
+            for tensor in tensors_in(value):
+                if self.owner(tensor) is None:
+                    setattr(tensor, TAG, self._of_caller)
         if device is not None and device.shared:
             for tensor in tensors_in(value):
                 if tensor.device == device.torch_device:  # a function may send it elsewhere
@@ -141,12 +153,26 @@ class SentTensors:
         if source is target or tensor.is_meta:
             return tensor
         if source is None and tensor.device == target.torch_device:
-            if target.own_stream is not None:  # made on the caller's stream
-                target.own_stream.wait_event(self._callers_stream(tensor.device).record_event())
+            if target.own_stream is not None:
+                self._behind_maker(tensor, target.own_stream)
                 _private.keep_for(tensor, target.own_stream)
             return tensor
         copy = self.copy(tensor, source, target)
         return copy.arrival.wait()
+
+    def _behind_maker(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Order a stream behind what made a tensor that is marked as no device's.
+
+        A part of the model may have left it where others find it, as `parametrize.cached` does.
+        """
+        stream.wait_event(self._callers_stream(tensor.device).record_event())
+        given = self._given.get(id(tensor))
+        if given is not None and given() is tensor:
+            return
+        if getattr(tensor, TAG, None) is not self._of_caller:
+            for device in self.own_streams:
+                if device.torch_device == tensor.device and device.own_stream is not stream:
+                    stream.wait_event(device.own_stream.record_event())
 
     def brought(self, tensor: torch.Tensor, target: LogicalDevice) -> torch.Tensor:
         """Return what came from outside; a graph, which knows its readers, holds it."""
@@ -291,6 +317,11 @@ class SentTensors:
         source = known[1]()
         return tensor if source is None else view_like(tensor, whole, source)
 
+    def call_begins(self, given: Any) -> None:
+        """Take note of what comes from the caller."""
+        if self.own_streams:
+            self._given = {id(tensor): weakref.ref(tensor) for tensor in held_tensors(given)}
+
     def call_is_over(self, *held: Any) -> None:
         """Let go of what was sent: what is `held` may change from now on without our notice."""
         self.links.forget()
@@ -299,6 +330,7 @@ class SentTensors:
         self._sources.clear()
         self._sent.clear()
         self._last_writes.clear()
+        self._given.clear()
         self._aside = False
 
     def taken(self, name: str, args: Any, kwargs: Any, device: LogicalDevice | None) -> Any:
@@ -426,7 +458,8 @@ class SentTensors:
 
         def sent(tensor: torch.Tensor) -> torch.Tensor:
             whole = wholes.get(id(tensor))
-            return send(tensor) if whole is None else view_like(tensor, whole, send(whole))
+            view = tensor if whole is None else view_like(tensor, whole, send(whole))
+            return send(tensor) if view is tensor else view
 
         return map_tensors(once(sent), out)
 

@@ -73,7 +73,8 @@ class Together(TorchFunctionMode):
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             source = self._sent.owner(tensor)
-            stays = source is device or (source is None and not self._from_host)
+            by_chance = source is None and tensor.device == device.torch_device
+            stays = source is device or (source is None and not (self._from_host or by_chance))
             if stays or _private.is_transformed(tensor):
                 return tensor
             return self._sent.moved(tensor, device)
