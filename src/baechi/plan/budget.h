@@ -36,6 +36,8 @@ class Budget {
  public:
   // Both are looked at until the end: fall-backs spend from the same budget.
   Budget(const PlanRequest& request, const LastResort& fallbacks);
+  // As another one that shares out so many seconds; it tells of its own stops alone.
+  Budget(const Budget& other, double seconds);
 
   // A share in operators that the simulator replays, or that the exact search looks at. Half of the
   // budget is shared out whatever fall-backs have used up.

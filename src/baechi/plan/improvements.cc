@@ -12,6 +12,7 @@ PlanRequest ImprovementLog::watched() {
 }
 
 void ImprovementLog::add(const SearchNews& news) {
+  const std::scoped_lock lock(mutex_);
   const bool faster = news.step.has_value() && (!best_.step.has_value() || news.step < best_.step);
   const bool closer =
       news.bound.has_value() && (!best_.bound.has_value() || news.bound > best_.bound);

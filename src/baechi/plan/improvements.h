@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -26,7 +27,7 @@ class ImprovementLog {
   PlanRequest watched();
   bool is_watched() const { return request_.improvements || request_.watch; }
 
-  void add(const SearchNews& news);
+  void add(const SearchNews& news);  // from any thread
   // All of them; the last is that of the plan, which may be the one in another numbering.
   std::vector<Improvement> take(const Plan& plan);
 
@@ -36,6 +37,7 @@ class ImprovementLog {
   using Clock = std::chrono::steady_clock;
   const PlanRequest& request_;
   const Clock::time_point begin_ = Clock::now();
+  std::mutex mutex_;  // of what follows
   SearchNews best_;
   std::vector<Improvement> found_;
 };

@@ -261,6 +261,22 @@ struct Shortest {
   }
 };
 
+// Each thread has a simulator and replays some that follow each other.
+Shortest shortest_of(const CostModel& costs, const std::vector<Placement>& layouts,
+                     const PlanRequest& request) {
+  const std::size_t parts = std::min<std::size_t>(layouts.size(), request.threads);
+  std::vector<Shortest> shortest(parts);
+  parallel_for(parts, request.threads, [&](std::size_t part) {
+    Simulator simulator(costs);
+    const std::size_t end = (part + 1) * layouts.size() / parts;
+    for (std::size_t i = part * layouts.size() / parts; i < end; ++i)
+      shortest[part].add(replayed(costs, layouts[i], request.place.order, simulator));
+  });
+  Shortest result;
+  for (const Shortest& some : shortest) result.add(some);
+  return result;
+}
+
 struct Planned {  // of a window
   bool asked = false;
   Shortest shortest;
@@ -313,16 +329,15 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
     // Windows say nothing to each other: threads share them out.
     const auto plan = [&](std::span<const Periods> attempts) {
       std::vector<Planned> planned(attempts.size());
-      PlanRequest request = options.request;
-      request.threads = std::max(1U, request.threads / static_cast<unsigned>(attempts.size()));
-      parallel_for(attempts.size(), options.request.threads, [&](std::size_t i) {
+      const PlanRequest& request = options.request;
+      parallel_for(attempts.size(), request.threads, [&](std::size_t i) {
         if (options.must_stop()) return;
-        Simulator simulator(costs);
         planned[i].asked = true;
-        for (const Placement& placement :
-             laid_out(lay_out, Window(costs, repetition, attempts[i].count), start,
-                      share(attempts[i]), request))
-          planned[i].shortest.add(replayed(costs, placement, request.place.order, simulator));
+        planned[i].shortest =
+            shortest_of(costs,
+                        laid_out(lay_out, Window(costs, repetition, attempts[i].count), start,
+                                 share(attempts[i]), request),
+                        request);
       });
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         if (planned[i].asked) result.spent += share(attempts[i]);

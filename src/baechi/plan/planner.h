@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "baechi/base/cancel.h"
-#include "baechi/base/parallel.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
@@ -55,7 +54,7 @@ struct PlanRequest {
   // Looked at by make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
   bool improvements = false;  // keep in the plan when which step was found, and by whom
-  // Told of every better step, and bound, by the thread that calls make_plan().
+  // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};
   bool bounds = true;   // also compute the lower bounds
   bool suggest = true;  // when nothing fits, search for what would

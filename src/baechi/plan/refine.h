@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "baechi/base/cancel.h"
-#include "baechi/base/parallel.h"
 #include "baechi/base/processor_time.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"

@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "baechi/base/parallel.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/place/placer.h"

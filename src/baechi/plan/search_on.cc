@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "baechi/base/parallel.h"
 #include "baechi/graph/repetition.h"
 #include "baechi/place/partition/partition.h"
 #include "baechi/plan/fit_walk.h"
@@ -18,51 +19,39 @@
 namespace baechi {
 namespace {
 
+// What the searches of all budgets have in common.
+struct Searched {
+  Searched(const Problem& problem, const PlanRequest& request) {
+    constexpr std::size_t kMostLevels = 3;
+    parallel_for(2, request.threads, [&](std::size_t task) {
+      if (task == 0)
+        repetitions = find_repetitions(problem.costs.graph(), kLeastPeriods);
+      else
+        levels = traffic_levels(problem.costs, request.place.seed);
+    });
+    if (levels.size() > kMostLevels) levels.resize(kMostLevels);
+    if (!repetitions.empty()) images.emplace(problem.costs.graph(), repetitions);
+  }
+
+  std::vector<Repetition> repetitions;
+  std::vector<IdVector<OpId, std::uint32_t>> levels;  // of clusters that moves are of
+  std::optional<Images> images;                       // where something repeats
+};
+
+// One search, with its own part of the budget.
 class SearchOn {
  public:
-  SearchOn(const Problem& problem, const PlanRequest& request, Budget& budget, Attempt& best)
+  SearchOn(const Problem& problem, const PlanRequest& request, const Searched& searched,
+           const Budget& budget, double seconds, const Attempt& start)
       : problem_(problem),
         request_(request),
-        budget_(budget),
-        best_(best),
-        repetitions_(find_repetitions(problem.costs.graph(), kLeastPeriods)),
-        levels_(traffic_levels(problem.costs, request.place.seed)) {
-    constexpr std::size_t kMostLevels = 3;
-    if (levels_.size() > kMostLevels) levels_.resize(kMostLevels);
-    if (!repetitions_.empty()) images_.emplace(problem.costs.graph(), repetitions_);
-  }
+        repetitions_(searched.repetitions),
+        levels_(searched.levels),
+        images_(searched.images),
+        budget_(budget, seconds),
+        best_(start) {}
 
-  // Where a search ends depends on its budget in many ways, and a longer one can end worse. So some
-  // of shorter budgets come first, each as if it were the only one.
-  std::vector<SearchPart> run() {
-    budget_.start_clock();
-    const Attempt start = best_;
-    Attempt shortest = start;
-    const auto search = [&](double seconds) {
-      if (!parts_.empty() && budget_.is_over()) return;
-      best_ = start;
-      run_for(seconds);
-      if (best_.makespan < shortest.makespan) shortest = best_;
-      parts_.back().best = *shortest.placed;
-    };
-    double seconds = kShorter;
-    while (seconds * kLonger <= request_.budget) {
-      search(seconds);
-      seconds *= 10;
-    }
-    search(request_.budget);
-    best_ = std::move(shortest);
-    return std::move(parts_);
-  }
-
- private:
-  static constexpr double kShorter = 0.1, kLonger = 5;
-
-  void run_for(double seconds) {
-    budget_.divide(seconds);
-    parts_.push_back({.seconds = seconds});
-    others_ = 1;
-    parts_left_ = 1;
+  void run() {
     plan_periods();
     restart();
     search_elsewhere();
@@ -75,6 +64,11 @@ class SearchOn {
     search_by(problem_.units, Share::kOperators, "refine: operators");
   }
 
+  const Attempt& best() const { return best_; }
+  std::vector<PlacedGraph>& ends() { return ends_; }
+  bool stopped_early() const { return budget_.stopped_early(); }
+
+ private:
   // What repeats is planned once; the other searches share what is left.
   void plan_periods() {
     if (repetitions_.empty()) return;
@@ -137,7 +131,7 @@ class SearchOn {
       if (!start.placed.has_value()) continue;
       PlacedGraph found = refine(problem_.costs, problem_.units, *start.placed, effort).placed;
       offer(found, "refine: elsewhere");
-      parts_.back().ends.push_back(std::move(found));
+      ends_.push_back(std::move(found));
     }
   }
 
@@ -150,7 +144,7 @@ class SearchOn {
     const Refined found = refine(problem_.costs, units, *best_.placed, effort);
     budget_.note_stop(found.stopped_early);
     offer(found.placed, name);
-    parts_.back().ends.push_back(found.placed);
+    ends_.push_back(found.placed);
     spend(part, share);
   }
 
@@ -167,21 +161,52 @@ class SearchOn {
 
   const Problem& problem_;
   const PlanRequest& request_;
-  Budget& budget_;
-  Attempt& best_;
-  const std::vector<Repetition> repetitions_;
-  std::vector<IdVector<OpId, std::uint32_t>> levels_;  // of clusters that moves are of
-  std::optional<Images> images_;                       // where something repeats
+  const std::vector<Repetition>& repetitions_;
+  const std::vector<IdVector<OpId, std::uint32_t>>& levels_;
+  const std::optional<Images>& images_;
+  Budget budget_;
+  Attempt best_;
   double others_ = 1;      // of the budget: what is left for those that follow the periods,
   double parts_left_ = 1;  // and the sum of their parts
-  std::vector<SearchPart> parts_;
+  std::vector<PlacedGraph> ends_;
 };
+
+// Where a search ends depends on its budget in many ways, and a longer one can end worse. So there
+// are some of shorter budgets, each as if it were the only one.
+std::vector<double> budgets_up_to(double budget, double first) {
+  constexpr double kLonger = 5, kTimes = 10;
+  std::vector<double> budgets;
+  double seconds = first;
+  while (seconds * kLonger <= budget) {
+    budgets.push_back(seconds);
+    seconds *= kTimes;
+  }
+  budgets.push_back(budget);
+  return budgets;
+}
 
 }  // namespace
 
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best) {
-  return SearchOn(problem, request, budget, best).run();
+                                  Budget& budget, Attempt& best, double first) {
+  const Crew crew(request.threads);
+  budget.start_clock();
+  const Searched searched(problem, request);
+  const std::vector<double> budgets = budgets_up_to(request.budget, first);
+  const Attempt start = best;
+  std::vector<std::optional<SearchOn>> searches(budgets.size());
+  parallel_for(budgets.size(), request.threads, [&](std::size_t i) {
+    if (i > 0 && budget.is_over()) return;
+    searches[i].emplace(problem, request, searched, budget, budgets[i], start).run();
+  });
+  std::vector<SearchPart> parts;
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    if (!searches[i].has_value()) continue;
+    budget.note_stop(searches[i]->stopped_early());
+    if (searches[i]->best().makespan < best.makespan) best = searches[i]->best();
+    parts.push_back({budgets[i], std::move(searches[i]->ends()), *best.placed});
+  }
+  return parts;
 }
 
 }  // namespace baechi

@@ -19,10 +19,10 @@ struct SearchPart {
   PlacedGraph best = {};
 };
 
-// Makes the placement that `best` has a better one if it can. The searches that 0.1, 1, 10, ...
-// seconds would be, up to a fifth of the budget, come first, and are up to two ninths more work than
-// it: the plan is no longer than any of theirs. Starts the budget's clock.
+// Makes the placement that `best` has a better one if it can. The searches that `first`, 10 times and
+// 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
+// are up to two ninths more work: the plan is no longer than any of theirs. Starts the budget's clock.
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best);
+                                  Budget& budget, Attempt& best, double first = 0.1);
 
 }  // namespace baechi
