@@ -93,11 +93,38 @@ class Precise(nn.Module):
         return self.second(y) + self.seen
 
 
+class Observed(nn.Module):
+    """Scales by limits that have a size once data were seen, as observers of a quantiser do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.high: torch.Tensor
+        self.register_buffer("high", torch.empty(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.first(x)
+        with torch.no_grad():
+            highest = found.abs().amax(0)
+            if self.high.numel() == 0:
+                self.high.resize_(highest.shape)
+                self.high.copy_(highest / 2)
+            else:
+                self.high.copy_(torch.maximum(self.high, highest))
+        return self.second(found / self.high)
+
+
 @pytest.mark.repeats
 @pytest.mark.parametrize("kind", [Codebook, Several, Precise])
 def test_buffers_that_are_changed_where_no_gradients_are_kept(kind: type) -> None:
     torch.manual_seed(3)
     trains_the_same(kind().double(), torch.randn(6, 8 if kind is Codebook else 4).double(), ran=2)
+
+
+@pytest.mark.filterwarnings("ignore:Observed ran")
+def test_buffers_that_get_their_size_in_the_first_call() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Observed().double(), torch.randn(6, 4).double(), seeds=(1,), ran=1)
 
 
 def test_the_calls_of_a_part_without_gradients_are_operators_of_their_own() -> None:

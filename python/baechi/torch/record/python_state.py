@@ -369,6 +369,8 @@ class PythonState:
 
         def put_back() -> None:
             with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+                if tensor.shape != kept.shape:  # an observer's limits grow when it first sees data
+                    tensor.resize_(kept.shape)
                 tensor.copy_(kept)
 
         self._keep(what, lambda: not torch.equal(tensor.detach().cpu(), kept), put_back)

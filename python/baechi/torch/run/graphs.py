@@ -101,6 +101,7 @@ class Graphs:
         self._childless: list[Mapping[str, Any]] = []  # of modules with none inside
         self._weights: list[Mapping[str, Any]] = []  # parameters and buffers of each module
         self._weight_counts: list[int] = []
+        self._weight_sizes: list[torch.Size] = []
 
     def __len__(self) -> int:
         """How many graphs there are."""
@@ -127,6 +128,7 @@ class Graphs:
         self._childless = [table for table in tables if not table]
         self._weights = [t for m in self._all_modules for t in (m._parameters, m._buffers)]
         self._weight_counts = list(map(len, self._weights))
+        self._weight_sizes = self._sizes()
         for exported in self.tier2.exported:
             key = (exported.structure, exported.modes, exported.variant)
             if not any(known.exported is exported for known in self._known.get(key, ())):
@@ -203,7 +205,13 @@ class Graphs:
             raise NotExportedError("a module inside it got others inside after it was placed")
         if list(map(len, self._weights)) != self._weight_counts:
             raise NotExportedError("it has other parameters than when it was placed")
+        if self._sizes() != self._weight_sizes:
+            raise NotExportedError("its parameters or buffers have other sizes than when placed")
         return autocast
+
+    def _sizes(self) -> list[torch.Size]:
+        filled = filter(None, self._weights)
+        return [w.shape for table in filled for w in table.values() if w is not None]
 
     def _added(
         self, key: Any, call: Call, tensors: list[torch.Tensor], autocast: torch.dtype | None

@@ -83,6 +83,7 @@ class ExportedGraph:
         )
 
 
+_RESIZED = ("aten.resize_.", "aten.resize_as_.", "aten.set_.")  # what was asked of it is outdated
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")
 _SHAPES_ONLY = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
 # Change an argument that their schema does not say: position of the flag, then of the arguments.
@@ -141,6 +142,8 @@ class _Builder:
             self._of[node] = self._argument(node.args[0])[node.args[1]]
         elif node.target is torch.ops.aten.dropout.default and _is_off(*node.args):
             self._of[node] = self._argument(node.args[0])  # no copy, which tracing takes it for
+        elif any(name in str(node.target) for name in _RESIZED):
+            raise NotExportedError(f"{node.target} changes the size of a tensor in place")
         elif not any(name in str(node.target) for name in _DROPPED):
             self._add(node, self._call(node))
 
