@@ -57,6 +57,13 @@ def forget_colocation(operation: Any, with_any_of: Iterable[str]) -> None:
         operation._set_attr("_class", value)
 
 
+def keyword_constants(function: Any) -> dict[str, Any]:
+    """Return what is no tensor among the keyword-only arguments: a call must give it again."""
+    parameters = getattr(function.function_type, "parameters", {}).values()
+    only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return {p.name: p.type_constraint.value for p in only if hasattr(p.type_constraint, "value")}
+
+
 def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:
     """Make a ConcreteFunction of a FuncGraph as it is now; it keeps the graph's variables alive."""
     made = ConcreteFunction.from_func_graph(graph, function_type, {})

@@ -368,3 +368,14 @@ def test_a_branch_in_a_branch_is_where_it_was_planned(seed: int) -> None:
     placed = baechi.tensorflow.place(step, x, cluster="4x1GiB", **how)
     assert placed.check()
     assert placed(x).numpy().tolist() == step(x).numpy().tolist()
+
+
+def test_keyword_only_arguments_have_their_defaults() -> None:
+    def step(x: Any, *, scale: float = 2.0, bias: Any = None) -> Any:
+        return x * scale if bias is None else x * scale + bias
+
+    placed = baechi.tensorflow.place(step, X, cluster="4x1GiB", method="random")
+    np.testing.assert_array_equal(placed(X), X * 2.0)
+    with pytest.raises(TypeError, match=r"3\.0"):
+        placed(X, scale=3.0)
+    placed.restore()
