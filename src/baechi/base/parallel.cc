@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,7 +46,8 @@ void advance_clock_to(nanoseconds time) {
 class Crew::Threads {
  public:
   explicit Threads(unsigned others) {
-    for (unsigned i = 0; i < others; ++i) threads_.emplace_back([this] { help(); });
+    bool more = true;
+    for (unsigned i = 0; i < others && more; ++i) more = start();
   }
   ~Threads() {
     {
@@ -70,6 +72,16 @@ class Crew::Threads {
   }
 
  private:
+  // False where the system gives no more threads: those that there are do all of it.
+  bool start() {
+    try {
+      threads_.emplace_back([this] { help(); });
+    } catch (const std::system_error&) {
+      return false;
+    }
+    return true;
+  }
+
   void help() {
     crew_of_thread = this;
     std::unique_lock lock(mutex_);
