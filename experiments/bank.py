@@ -43,9 +43,11 @@ one device. Then it is placed in both tiers and all modes: on two devices with 6
 on four with 40%, and at random on three and four. It runs on devices that finish each operator
 before the next, whose peaks are measured, and on asynchronous ones with delays and poison. Losses,
 weights, buffers and the last gradients have to be those of one device to a millionth; peaks at most
-10% above and 3% below what was measured. *No plan* is what `place` says of tiny models whose
-largest operator needs more than a device has; then 80% is tried. A row is of the day that stands in
-it, and of that day's sources and machine: a run of some models leaves the rows of others."""
+10% above and 3% below what was measured, without the room that a plan keeps for the optimizer's
+state of weights that got no gradient here: another batch may give them one. *No plan* is what
+`place` says of tiny models whose largest operator needs more than a device has; then 80% is tried.
+A row is of the day that stands in it, and of that day's sources and machine: a run of some models
+leaves the rows of others."""
 ON_ACCELERATOR = "bank_accelerator"
 REAL = """\
 A model is trained unplaced on the accelerator, for three steps of AdamW (or by the script that it

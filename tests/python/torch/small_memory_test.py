@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real models on four devices that have 40% and 30% each of what the model needs on one."""
+"""Real models on four devices with 40% and 30% each of what one needs; what a module is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ pytest.importorskip("torch")
 
 import torch
 from baechi.torch import place
-from memory_test import SIZES, machine, placed_on
+from baechi.torch.memory.beside import room_for_later
+from baechi.torch.memory.eager import peak_memory
+from baechi.torch.placing import assign
+from baechi.torch.record.capture import capture_on
+from baechi.torch.weights.homes import homes_by_name
+from memory_test import SIZES, machine, measured_peaks, placed_on
 from torch import nn
 from training_steps import close, train
 
@@ -89,3 +94,32 @@ def test_devices_that_share_an_accelerator_need_no_more_than_it_has() -> None:
             place(model, torch.randn(4, 128), "2x280KiB", devices=["sim:0"] * 2, **how).restore()
     with sim.configured(devices=1, memory="600KiB"):
         place(model, torch.randn(4, 128), "2x280KiB", devices=["sim:0"] * 2, **how).restore()
+
+
+class Pooled(nn.Module):
+    """Reads the first row of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.last(x[:, 0]))
+
+
+def test_of_a_part_of_what_a_module_is_given_only_the_part_is_sent() -> None:
+    """A module whose operators are on one device runs there as one, unless a view begins it."""
+    head = Pooled()
+    model, x = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), head), torch.randn(4, 32, 8)
+    head.register_parameter("unread", nn.Parameter(torch.ones(8)))
+    with sim.configured(devices=2, memory="1GiB"):  # no gradient comes to `unread`
+        captured = capture_on(torch.device("sim:0"), model, (x,))
+        where = {op.key: "b" if op.key.startswith("2") else "a" for op in captured.ops}
+        predicted = peak_memory(captured, where, optimizer="adamw", home="a")
+        weights = homes_by_name(captured, where)
+        room = room_for_later(captured, weights, "adamw")
+        placed = assign(model, captured, where, {"a": "sim:0", "b": "sim:1"}, tier=1)
+        measured = measured_peaks(placed.model, x, "adamw", 2)
+        placed.restore()
+    assert room == {"a": 1024, "b": 0}
+    assert predicted["b"] == measured[1]

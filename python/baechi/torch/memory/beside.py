@@ -40,6 +40,20 @@ def _gradients(captured: Capture) -> dict[str, int]:
     }
 
 
+def room_for_later(captured: Capture, weights: Mapping[str, str], optimizer: str) -> dict[str, int]:
+    """Return the bytes of optimizer state, by device, for weights that got no gradient.
+
+    Another batch may give them one, so `permanent_memory` counts it.
+    """
+    received = {node.weight for node in captured.nodes if node.received}
+    result = dict.fromkeys(weights.values(), 0)
+    for name, device in weights.items():
+        weight = captured.weights[name]
+        if weight.trained and weight.gradient is None and name not in received:
+            result[device] += weight.bytes * OPTIMIZERS[optimizer]
+    return result
+
+
 def gradient_memory(captured: Capture, weights: Mapping[str, str]) -> dict[str, int]:
     """Return the bytes of all weights' gradients on each device that has any."""
     result: dict[str, int] = {}

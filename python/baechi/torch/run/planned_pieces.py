@@ -30,10 +30,11 @@ def units_of(
     units = called_units(captured)
     inside = _inside(captured)
     made = _made_of_values(captured)
+    parted = _parted(captured, inside, device_of)
     for path, members in inside.items():
         if not set(members).isdisjoint(apart) and path not in units:
             continue
-        if path not in captured.entries and path not in units:
+        if path not in units and (path not in captured.entries or path in parted):
             continue
         found = {device_of.get(captured.ops[i].key) for i in members}
         if len(found) == 1 and None not in found and _closed(captured, path, members, made):
@@ -64,6 +65,30 @@ def _inside(captured: Capture) -> dict[str, list[int]]:
         for around in _prefixes(path):
             inside.setdefault(around, []).append(index)
     return inside
+
+
+def _parted(
+    captured: Capture, inside: Mapping[str, list[int]], device_of: Mapping[str, Any]
+) -> set[str]:
+    """Return the modules that read a part of what other devices make, by a view inside them.
+
+    Only that part is sent where the module does not run as one.
+    """
+    stands, ops, parted = kept_ops(captured), captured.ops, set()
+    for index, op in enumerate(ops):
+        writer = stands[index]
+        if op.module is not None or writer == index:
+            continue
+        where = None if writer is None else device_of.get(ops[writer].key)
+        for path in _prefixes(op.scope):
+            members = [ops[i] for i in inside.get(path, ())]
+            if not members or device_of.get(members[0].key) == where:
+                continue
+            for tensor, size in op.arrives.items():
+                read = sum(member.arrives.get(tensor, 0) for member in members)
+                if captured.tensors[tensor].producer not in inside[path] and 0 < read < size:
+                    parted.add(path)
+    return parted
 
 
 def keeping_units(captured: Capture) -> set[str]:
