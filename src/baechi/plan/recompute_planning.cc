@@ -22,8 +22,10 @@ constexpr double kToFit = 0.1;   // where nothing fits without second runs, to f
 constexpr double kStartsOfUnfit = 0.06;  // there, and
 constexpr double kStarts = 0.03;         // else, each of four more plans to start from
 constexpr double kChoices = 0.3;         // which operators run again
+constexpr double kWalk = 0.35;           // of few operators: each of kWalks over all of it at once
 constexpr double kRefining = 0.05;       // where and when everything runs; twice if nothing fits so
 
+constexpr std::uint64_t kWalks = 2;
 constexpr std::size_t kFewOps = 40;  // that are planned with all of the budget in any case
 constexpr std::size_t kMostPlannedOften = 1'000;  // operators: more start from two methods' plans
 
@@ -266,6 +268,11 @@ std::optional<RecomputePlan> RecomputePlanning::find_in_planned_order(const Plan
     if (auto fitted = search_.fit(search_.start_of(plan))) found.push_back(*std::move(fitted));
     if (shortest()->makespan >= before) break;
   }
+  if (is_few() && searches())
+    for (std::uint64_t i = 0; i < kWalks; ++i)
+      if (auto walked =
+              search_.walked(*shortest(), budget_.replays(kWalk), request_.place.seed + i))
+        found.push_back(*std::move(walked));
   found.push_back(search_.improved(*shortest()));
   return std::move(*shortest());
 }

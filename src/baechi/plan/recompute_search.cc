@@ -10,6 +10,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/plan/fit_search.h"
 #include "baechi/plan/memory_needs.h"
+#include "baechi/plan/recompute_walk.h"
 #include "baechi/plan/refine.h"
 #include "baechi/simulate/simulator.h"
 
@@ -68,6 +69,15 @@ std::vector<DeviceRuns> forward_runs(const CostModel& costs, const SecondRuns& m
   return devices;
 }
 
+void simulated(RecomputePlan& plan, Simulator& simulator, const Cluster& cluster) {
+  const StepSummary& step = simulator.run(plan.placed);
+  plan.makespan = step.makespan;
+  plan.peaks = step.peaks;
+  plan.over = Bytes(0);
+  for (const DeviceId device : step.peaks.keys())
+    plan.over += std::max(step.peaks[device] - cluster[device].capacity, Bytes(0));
+}
+
 }  // namespace
 
 RecomputeStart start_of(const Schedule& schedule, const OpGraph& graph) {
@@ -84,15 +94,19 @@ RecomputePlan RecomputeSearch::tried(const RecomputeStart& start, const Chosen& 
   SecondRuns::Placed placed = runs_.in(start.sequence, chosen, leads);
   RecomputePlan plan;
   plan.leads = leads;
-  plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), placed.again));
+  if (again_ == nullptr || again_->again != placed.again) {
+    again_ = std::make_unique<Again>(costs_, placed.again);
+    work_ -= (kReplaysPerTry - 1) * static_cast<std::int64_t>(again_->graph->num_ops());
+  }
+  plan.graph = again_->graph;
   plan.placed.device = start.device;
   for (const Recomputation& again : placed.again)
     plan.placed.device.push_back(start.device[again.op]);
   plan.placed.order.emplace(costs_.cluster().num_devices());
   for (const OpId op : placed.sequence) (*plan.placed.order)[plan.placed.device[op]].push_back(op);
   plan.again = std::move(placed.again);
-  measure(plan, CostModel(*plan.graph, costs_.cluster()));
-  work_ -= kReplaysPerTry * static_cast<std::int64_t>(plan.graph->num_ops());
+  simulated(plan, again_->simulator, costs_.cluster());
+  work_ -= static_cast<std::int64_t>(plan.graph->num_ops());
   return plan;
 }
 
@@ -266,12 +280,7 @@ std::optional<RecomputePlan> RecomputeSearch::repaired(RecomputePlan plan) {
 
 void RecomputeSearch::measure(RecomputePlan& plan, const CostModel& costs) const {
   Simulator simulator(costs);
-  const StepSummary& step = simulator.run(plan.placed);
-  plan.makespan = step.makespan;
-  plan.peaks = step.peaks;
-  plan.over = Bytes(0);
-  for (const DeviceId device : step.peaks.keys())
-    plan.over += std::max(step.peaks[device] - costs.cluster()[device].capacity, Bytes(0));
+  simulated(plan, simulator, costs.cluster());
 }
 
 RecomputePlan RecomputeSearch::improved(RecomputePlan plan) {
@@ -338,6 +347,20 @@ RecomputePlan RecomputeSearch::improved(RecomputePlan plan) {
       if (leads != plan.leads) offer_with(Chosen(chosen), leads);
     }
   return plan;
+}
+
+std::optional<RecomputePlan> RecomputeSearch::walked(const RecomputePlan& plan, std::int64_t work,
+                                                     std::uint64_t seed) {
+  SecondRunsState state{start_of(plan), chosen_in(plan), plan.leads};
+  state.leads.resize(costs_.graph().num_ops());
+  const std::int64_t rest = std::exchange(work_, work);
+  std::optional<RecomputePlan> found = walk_with_second_runs(
+      costs_, runs_, std::move(state),
+      {.seed = seed,
+       .goes_on = [&] { return work_ > 0; },
+       .tried = [&](const SecondRunsState& at) { return tried(at.start, at.chosen, at.leads); }});
+  work_ = rest;
+  return found;
 }
 
 RecomputePlan RecomputeSearch::refined(RecomputePlan plan, std::int64_t work) {

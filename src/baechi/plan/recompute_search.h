@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -16,6 +17,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/second_runs.h"
 #include "baechi/schedule/schedule.h"
+#include "baechi/simulate/simulator.h"
 
 namespace baechi {
 
@@ -48,6 +50,10 @@ class RecomputeSearch {
   std::optional<RecomputePlan> fit(const RecomputeStart& start);
   // The same plan with other second runs, or fewer, so that the step is shorter.
   RecomputePlan improved(RecomputePlan plan);
+  // From there by small steps over placement, order and second runs together, for so much work;
+  // nothing if nothing it meets fits.
+  std::optional<RecomputePlan> walked(const RecomputePlan& plan, std::int64_t work,
+                                      std::uint64_t seed);
   // The same second runs elsewhere, or in another order, for so much work.
   RecomputePlan refined(RecomputePlan plan, std::int64_t work);
 
@@ -63,6 +69,18 @@ class RecomputeSearch {
 
  private:
   using Chosen = IdVector<OpId, bool>;
+  // A graph with second runs, and what simulates it.
+  struct Again {
+    Again(const CostModel& given, std::vector<Recomputation> runs)
+        : again(std::move(runs)),
+          graph(std::make_shared<const OpGraph>(recomputing(given.graph(), again))),
+          costs(*graph, given.cluster()),
+          simulator(costs) {}
+    std::vector<Recomputation> again;
+    std::shared_ptr<const OpGraph> graph;
+    CostModel costs;
+    Simulator simulator;
+  };
   RecomputePlan tried(const RecomputeStart& start, const Chosen& chosen,
                       const SecondRuns::Leads& leads = {});
   RecomputePlan squeezed(RecomputePlan plan, const RecomputeStart& start);
@@ -73,6 +91,7 @@ class RecomputeSearch {
   const SecondRuns& runs_;
   const PlanRequest& request_;
   std::int64_t work_;
+  std::unique_ptr<Again> again_;  // of the last try: the next one often has the same second runs
 };
 
 // Times and orders of a plan of the graph as given.
