@@ -74,6 +74,5 @@ KNOWN: dict[str, list[Known]] = {
         ),
     ],
     "rounded": _NO_GRADIENT,
-    "vilt": [Known("planned", "PEAK", "not understood, 3.2% too low", always=False)],
     "equilibrium": _REACHED,
 } | dict.fromkeys(_WITH_CACHE.split(), _CACHE)

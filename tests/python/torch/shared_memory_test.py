@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from busy_links import both_tiers, machine, placed
+from same_training import EXCLUSIVE, trains_the_same
 from torch import nn
 from torch.nn.utils import prune
 
@@ -95,6 +96,60 @@ def test_outputs_that_share_memory(home: str, tier: int) -> None:
     place = placed(model, tier, X, d1=("last",))
     check_same(plain, model, use)
     place.restore()
+
+
+class Reversal(torch.autograd.Function):
+    """A view, as autograd sees it, that changes the gradient."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, grad: torch.Tensor) -> Any:
+        return -0.7 * grad
+
+
+def reversed_by_hook(x: torch.Tensor) -> torch.Tensor:
+    if x.requires_grad:
+        x.register_hook(lambda grad: -0.7 * grad)
+    return x
+
+
+def reversed_before_a_view(x: torch.Tensor) -> torch.Tensor:
+    return reversed_by_hook(x.view_as(x))[:, :]
+
+
+class Reversing(nn.Module):
+    def __init__(self, by: Any) -> None:
+        super().__init__()
+        self.inner, self.by = nn.Linear(4, 4), by
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.by(x)
+        return y, self.inner(y)
+
+
+class Returned(nn.Module):
+    """Returns what a module reversed, beside what it was given, or goes on with both."""
+
+    def __init__(self, by: Any, outputs: bool) -> None:
+        super().__init__()
+        self.first, self.mid, self.last = nn.Linear(4, 4), Reversing(by), nn.Linear(4, 4)
+        self.outputs = outputs
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.first(x).tanh()
+        y, z = self.mid(h)
+        return (h, y, self.last(z)) if self.outputs else self.last(y) + z
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+@pytest.mark.parametrize("by", [Reversal.apply, reversed_by_hook, reversed_before_a_view])
+def test_what_changes_a_gradient_is_not_passed_by(by: Any, outputs: bool) -> None:
+    torch.manual_seed(3)
+    model = Returned(by, outputs).double()
+    trains_the_same(model, X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
 
 
 class Remembering(nn.Module):

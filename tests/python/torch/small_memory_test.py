@@ -107,6 +107,40 @@ class Pooled(nn.Module):
         return torch.tanh(self.last(x[:, 0]))
 
 
+class Handed(nn.Module):
+    """Is given what it does not read, beside what it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+        del beside
+        return torch.tanh(self.last(x))
+
+
+class Handing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 64), nn.Linear(64, 64), Handed()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.first(x)
+        return self.head(self.second(y).relu(), y).sum() + y.mean()
+
+
+def test_what_a_module_is_given_and_does_not_read_is_not_sent() -> None:
+    model, x = Handing(), torch.randn(4, 32, 8)
+    with sim.configured(devices=2, memory="1GiB"):
+        captured = capture_on(torch.device("sim:0"), model, (x,))
+        where = {op.key: "b" if op.key.startswith("head") else "a" for op in captured.ops}
+        predicted = peak_memory(captured, where, optimizer="adamw", home="a")
+        placed = assign(model, captured, where, {"a": "sim:0", "b": "sim:1"}, tier=1)
+        measured = measured_peaks(placed.model, x, "adamw", 2)
+        placed.restore()
+    assert predicted["b"] == measured[1]
+
+
 def test_of_a_part_of_what_a_module_is_given_only_the_part_is_sent() -> None:
     """A module whose operators are on one device runs there as one, unless a view begins it."""
     head = Pooled()

@@ -9,6 +9,8 @@ import torch
 
 from baechi.torch.base import _private
 
+_OF_AN_INDEX = {"AliasBackward0", "SliceBackward0", "SelectBackward0", "UnsqueezeBackward0"}
+
 
 def shared_wholes(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Return by id, for those that lie within another one of `tensors`, that one."""
@@ -31,7 +33,9 @@ def view_like(tensor: torch.Tensor, whole: torch.Tensor, copy: torch.Tensor) -> 
     if copy.stride() != whole.stride() or not (_is_alike(tensor, whole) and _is_alike(copy, whole)):
         return tensor
     if tensor is whole:
-        return copy
+        return tensor if whole._backward_hooks and not copy._backward_hooks else copy
+    if tensor.requires_grad and not _only_views(tensor, whole):
+        return tensor
     offset = copy.storage_offset() + tensor.storage_offset() - whole.storage_offset()
     followed = copy if tensor.requires_grad or not copy.requires_grad else copy.detach()
     return followed.as_strided(tensor.size(), tensor.stride(), offset)
@@ -48,6 +52,29 @@ def _lies_in(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
 def _is_alike(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     lazy = any(t.is_conj() or t.is_neg() for t in (tensor, whole))
     return tensor.dtype == whole.dtype and not lazy
+
+
+def _only_views(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether the gradient of `tensor` goes on to that of `whole`, or its base, as it is.
+
+    A function of the user's may be a view that changes the gradient; so may a hook, and nothing
+    tells that of a view in between. So there is one view, or what one index makes.
+    """
+    if tensor._backward_hooks:
+        return False
+    node, base = tensor.grad_fn, _base(whole)
+    ends = [t.grad_fn for t in (base, whole) if t.grad_fn is not None]
+    names: list[str] = []
+    while node is not None and node not in ends:
+        if hasattr(node, "variable"):
+            break
+        of_user = isinstance(node, torch._C._FunctionBase) or "Cpp" in type(node).__name__
+        if of_user or len(node.next_functions) != 1:
+            return False
+        names.append(type(node).__name__)
+        node = node.next_functions[0][0]
+    known = node is not None and (node in ends or node.variable is base)
+    return known and (len(names) == 1 or _OF_AN_INDEX.issuperset(names))
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:

@@ -123,6 +123,7 @@ class EagerRunner(Interceptor):
 
     def hooked(self, tensor: torch.Tensor, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Have what a hook reads come to its gradient, and what it returns stay there."""
+        self._sent.note_hooked(tensor)
         device = self._sent.owner(tensor)
         if device is None:
             return hook
@@ -133,6 +134,15 @@ class EagerRunner(Interceptor):
                 return map_tensors(lambda t: self._sent.moved(t, device), hook(grad))
 
         return lambda grad: self.run_again(here, (grad,), {}) if self._wrapped else hook(grad)
+
+    def _hook_sources(self, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Have hooks that a unit put on copies of its arguments see all of the gradients."""
+        for tensor, copy in copies:
+            hooks = copy._backward_hooks
+            if hooks and tensor.requires_grad:
+                for hook in list(hooks.values()):
+                    tensor.register_hook(self.hooked(tensor, hook))
+                hooks.clear()
 
     def viewed(self, tensor: torch.Tensor, view: torch.Tensor) -> None:
         """Take note that a view by attribute is where its tensor is."""
@@ -169,6 +179,7 @@ class EagerRunner(Interceptor):
         given = list(tensors_in((args, kwargs))) if changes else []
         compiled = _private_compile.is_compiled(module)
         before = None if compiled else self._arguments(args, kwargs)
+        came = (args, kwargs)
         lent: Lent | None = None
         try:
             if device is not None:
@@ -179,6 +190,8 @@ class EagerRunner(Interceptor):
                     args, kwargs = lent.of(args), {n: lent.of(v) for n, v in kwargs.items()}
                     args, kwargs = self._sent.told_device(args, kwargs, device)
             taken = list(tensors_in((args, kwargs))) if changes else []
+            pairs = zip(tensors_in(came), tensors_in((args, kwargs)), strict=True)
+            copies = [(t, c) for t, c in pairs if c is not t and c.requires_grad]
             if self._sent.may_be_read:
                 for tensor in taken:
                     self._sent.about_to_change(tensor, device)
@@ -192,6 +205,7 @@ class EagerRunner(Interceptor):
                 operation = Operation(key, forward, before, module, repeats)
                 out = self._operated(operation, args, kwargs, device)
             self._sent.mark(out, device)
+            self._hook_sources(copies)
         finally:
             if lent is not None:
                 self._sent.mark(lent.give_back(), device)

@@ -14,6 +14,8 @@ from baechi.torch.record.recorded_step import LOSS, Capture, kept_ops
 
 Device = TypeVar("Device")  # or its name
 
+_MUCH = 8  # times what a module is sent in vain is as much as what it reads
+
 
 def called_units(captured: Capture) -> dict[str, Any]:
     """Return the modules that were called as operators; each call may run elsewhere."""
@@ -30,11 +32,11 @@ def units_of(
     units = called_units(captured)
     inside = _inside(captured)
     made = _made_of_values(captured)
-    parted = _parted(captured, inside, device_of)
+    too_much = _sent_too_much(captured, inside, device_of)
     for path, members in inside.items():
         if not set(members).isdisjoint(apart) and path not in units:
             continue
-        if path not in units and (path not in captured.entries or path in parted):
+        if path not in units and (path not in captured.entries or path in too_much):
             continue
         found = {device_of.get(captured.ops[i].key) for i in members}
         if len(found) == 1 and None not in found and _closed(captured, path, members, made):
@@ -67,28 +69,39 @@ def _inside(captured: Capture) -> dict[str, list[int]]:
     return inside
 
 
-def _parted(
+def _sent_too_much(
     captured: Capture, inside: Mapping[str, list[int]], device_of: Mapping[str, Any]
 ) -> set[str]:
-    """Return the modules that read a part of what other devices make, by a view inside them.
+    """Return the modules that would be sent more than they read if they ran as one.
 
-    Only that part is sent where the module does not run as one.
+    They are given much that none of their operators read, or read a part by a view inside them.
     """
-    stands, ops, parted = kept_ops(captured), captured.ops, set()
+    stands, ops, found = kept_ops(captured), captured.ops, set()
+    for path, members in inside.items():
+        where = device_of.get(ops[members[0]].key)
+        own = set(members)
+        read = {tensor for index in members for tensor in ops[index].reads}
+        unread = 0
+        for tensor in captured.entries.get(path, set()) - read:
+            maker = captured.tensors[tensor].producer
+            if maker is None or (maker not in own and device_of.get(ops[maker].key) != where):
+                unread += captured.tensors[tensor].bytes
+        if unread * _MUCH > sum(captured.tensors[tensor].bytes for tensor in read):
+            found.add(path)
     for index, op in enumerate(ops):
         writer = stands[index]
         if op.module is not None or writer == index:
             continue
-        where = None if writer is None else device_of.get(ops[writer].key)
+        at = None if writer is None else device_of.get(ops[writer].key)
         for path in _prefixes(op.scope):
-            members = [ops[i] for i in inside.get(path, ())]
-            if not members or device_of.get(members[0].key) == where:
+            parts = [ops[i] for i in inside.get(path, ())]
+            if not parts or device_of.get(parts[0].key) == at:
                 continue
             for tensor, size in op.arrives.items():
-                read = sum(member.arrives.get(tensor, 0) for member in members)
-                if captured.tensors[tensor].producer not in inside[path] and 0 < read < size:
-                    parted.add(path)
-    return parted
+                part = sum(member.arrives.get(tensor, 0) for member in parts)
+                if captured.tensors[tensor].producer not in inside[path] and 0 < part < size:
+                    found.add(path)
+    return found
 
 
 def keeping_units(captured: Capture) -> set[str]:
