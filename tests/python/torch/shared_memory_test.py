@@ -76,7 +76,7 @@ class Parts(nn.Module):
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         h = self.first(x)
-        return [h[:, :2], h.t(), h, h.detach(), h, self.last(h)]
+        return [h[:, :2], h.t(), h.detach(), h, h, self.last(h)]
 
 
 @both_tiers
@@ -84,7 +84,7 @@ class Parts(nn.Module):
 def test_outputs_that_share_memory(home: str, tier: int) -> None:
     def use(model: nn.Module) -> list[torch.Tensor]:
         x = X if model is plain else X.to(home)
-        left, turned, whole, values, again, last = model(x)
+        left, turned, values, whole, again, last = model(x)
         assert again is whole
         assert not values.requires_grad
         left.mul_(3)
@@ -152,6 +152,44 @@ def test_what_changes_a_gradient_is_not_passed_by(by: Any, outputs: bool) -> Non
     trains_the_same(model, X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
 
 
+class Handled(nn.Module):
+    """Puts a hook on what is in its argument, and keeps the handle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.handle: Any = None
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        if given["x"].requires_grad:
+            self.handle = given["x"].register_hook(lambda grad: grad * grad)
+        y: torch.Tensor = self.inner(given["x"])
+        return y
+
+
+class Handling(nn.Module):
+    def __init__(self, removes: bool) -> None:
+        super().__init__()
+        self.first, self.mid, self.last = nn.Linear(4, 4), Handled(), nn.Linear(4, 4)
+        self.removes = removes
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.first(x).tanh()
+        z = self.mid({"x": h})
+        if self.removes and self.mid.handle is not None:
+            self.mid.handle.remove()
+        self.mid.handle = None
+        return self.last(z) + h * h
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_hooks_on_what_is_in_an_argument_see_all_of_it_until_they_are_removed(
+    removes: bool,
+) -> None:
+    torch.manual_seed(3)
+    trains_the_same(Handling(removes).double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
+
+
 class Remembering(nn.Module):
     """Returns a part of its memory."""
 
@@ -159,9 +197,10 @@ class Remembering(nn.Module):
         super().__init__()
         self.first = nn.Linear(4, 4)
         self.register_buffer("memory", torch.zeros(6, 4))
+        self.old: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.first(x) + self.memory, self.memory[1:]
+        return self.first(x) + self.memory, (self.old or [self.memory])[0][1:]
 
 
 @both_tiers
@@ -170,6 +209,15 @@ def test_a_copy_of_a_weight_is_told_of_once(tier: int) -> None:
     place = placed(model, tier, X)
     with pytest.warns(UserWarning, match="returns 'memory', of which its caller gets a copy on"):
         model(X)
+    place.restore()
+
+
+def test_a_buffer_that_was_replaced_is_returned_as_any_tensor() -> None:
+    model = Remembering().double()
+    place = placed(model, 1, X)
+    model.old.append(model.memory)
+    model.memory = model.memory + 1
+    assert torch.equal(model(X)[1], torch.zeros(5, 4, dtype=torch.float64))
     place.restore()
 
 

@@ -21,7 +21,7 @@ def shared_wholes(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     wholes = {}
     for group in by_storage.values():
         dense = [t for t in group.values() if len(group) > 1 and t.numel() == _extent(t)]
-        whole = max(dense, key=torch.Tensor.numel, default=None)
+        whole = max(dense, key=lambda t: (t.numel(), t.requires_grad), default=None)
         for key, tensor in group.items():
             if whole is not None and tensor is not whole and _lies_in(tensor, whole):
                 wholes[key] = whole

@@ -327,7 +327,9 @@ class Assigner:
             whole = tensor if tensor._base is None else tensor._base
             if id(whole) not in known or tensor.device == home:
                 continue
-            name = next(n for n, t in named_weights(self.model) if t is whole)
+            name = next((n for n, t in named_weights(self.model) if t is whole), None)
+            if name is None:  # it was replaced, or another has its id
+                continue
             warn(
                 f"the model returns {name!r}, of which its caller gets a copy on {str(home)!r}: "
                 "what changes that in place does not change the model"

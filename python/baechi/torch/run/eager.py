@@ -140,9 +140,11 @@ class EagerRunner(Interceptor):
         for tensor, copy in copies:
             hooks = copy._backward_hooks
             if hooks and tensor.requires_grad:
-                for hook in list(hooks.values()):
-                    tensor.register_hook(self.hooked(tensor, hook))
-                hooks.clear()
+                for key, hook in hooks.items():
+                    if hook is not _seen_by_source:
+                        moved = _while_in(hooks, key, self.hooked(tensor, hook))
+                        tensor.register_hook(moved)
+                        hooks[key] = _seen_by_source  # its handle may still remove it
 
     def viewed(self, tensor: torch.Tensor, view: torch.Tensor) -> None:
         """Take note that a view by attribute is where its tensor is."""
@@ -179,7 +181,7 @@ class EagerRunner(Interceptor):
         given = list(tensors_in((args, kwargs))) if changes else []
         compiled = _private_compile.is_compiled(module)
         before = None if compiled else self._arguments(args, kwargs)
-        came = (args, kwargs)
+        came = list(tensors_in((args, kwargs)))
         lent: Lent | None = None
         try:
             if device is not None:
@@ -190,7 +192,7 @@ class EagerRunner(Interceptor):
                     args, kwargs = lent.of(args), {n: lent.of(v) for n, v in kwargs.items()}
                     args, kwargs = self._sent.told_device(args, kwargs, device)
             taken = list(tensors_in((args, kwargs))) if changes else []
-            pairs = zip(tensors_in(came), tensors_in((args, kwargs)), strict=True)
+            pairs = zip(came, tensors_in((args, kwargs)), strict=True)
             copies = [(t, c) for t, c in pairs if c is not t and c.requires_grad]
             if self._sent.may_be_read:
                 for tensor in taken:
@@ -336,3 +338,12 @@ class EagerRunner(Interceptor):
                 elsewhere = target is not device and target.has_streams
                 if elsewhere and self._sent.owner(tensor) is device:
                     self._sent.copy(tensor, device, target)
+
+
+def _seen_by_source(_: torch.Tensor) -> None:
+    """Stand for a hook that the source of a copy has instead."""
+
+
+def _while_in(hooks: Mapping[int, Any], key: int, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that is called until its handle takes it out of `hooks`."""
+    return lambda grad: hook(grad) if key in hooks else None
