@@ -140,7 +140,7 @@ TEST_CASE("planner: figure 1 takes 8 time units by m-sct, and 9 on devices of 4 
 }
 
 TEST_CASE("planner: auto is at least as good as every other method, and says what each reached") {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(60); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(
         seed, {.max_ops = 30, .group_chance = 0.2, .backward_chance = 0.3, .cpu_chance = 0.7});

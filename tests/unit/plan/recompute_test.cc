@@ -322,8 +322,9 @@ TEST_CASE("recompute: plans in program order fit, and are verified in it") {
 
 // Their order cannot be read off a schedule.
 TEST_CASE("recompute: operators that take no time are no reason for a plan that does not fit") {
-  int found = 0;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  const std::uint64_t seeds = testing::effort(60);
+  std::uint64_t found = 0;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_training(seed, 8, false, true);
     const Bytes need = need_of_one(graph);
@@ -336,7 +337,7 @@ TEST_CASE("recompute: operators that take no time are no reason for a plan that 
     CHECK(check_plan(made.graph_of_one(), made.step.graph, *plan).empty());
     if (!plan->recomputed.empty()) ++found;
   }
-  CHECK(found >= 10);
+  CHECK(found >= seeds / 6);
 }
 
 TEST_CASE("recompute: the file of a plan tells it again, and only with the graph as given") {
