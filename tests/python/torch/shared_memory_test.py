@@ -15,6 +15,7 @@ from busy_links import both_tiers, machine, placed
 from same_training import EXCLUSIVE, trains_the_same
 from torch import nn
 from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 import baechi
 
@@ -168,26 +169,26 @@ class Handled(nn.Module):
 
 
 class Handling(nn.Module):
-    def __init__(self, removes: bool) -> None:
+    def __init__(self, how: str) -> None:
         super().__init__()
         self.first, self.mid, self.last = nn.Linear(4, 4), Handled(), nn.Linear(4, 4)
-        self.removes = removes
+        self.how = how
 
     def forward(self, x: torch.Tensor) -> Any:
         h = self.first(x).tanh()
-        z = self.mid({"x": h})
-        if self.removes and self.mid.handle is not None:
+        again = self.how == "computed again"  # which puts the hook there again
+        given = {"x": h}
+        z = checkpoint(self.mid, given, use_reentrant=False) if again else self.mid(given)
+        if self.how == "removed" and self.mid.handle is not None:
             self.mid.handle.remove()
         self.mid.handle = None
         return self.last(z) + h * h
 
 
-@pytest.mark.parametrize("removes", [False, True])
-def test_hooks_on_what_is_in_an_argument_see_all_of_it_until_they_are_removed(
-    removes: bool,
-) -> None:
+@pytest.mark.parametrize("how", ["kept", "removed", "computed again"])
+def test_hooks_on_what_is_in_an_argument_see_all_of_it_until_they_are_removed(how: str) -> None:
     torch.manual_seed(3)
-    trains_the_same(Handling(removes).double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
+    trains_the_same(Handling(how).double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
 
 
 class Remembering(nn.Module):

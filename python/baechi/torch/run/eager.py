@@ -182,6 +182,7 @@ class EagerRunner(Interceptor):
         compiled = _private_compile.is_compiled(module)
         before = None if compiled else self._arguments(args, kwargs)
         came = list(tensors_in((args, kwargs)))
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         lent: Lent | None = None
         try:
             if device is not None:
@@ -207,8 +208,8 @@ class EagerRunner(Interceptor):
                 operation = Operation(key, forward, before, module, repeats)
                 out = self._operated(operation, args, kwargs, device)
             self._sent.mark(out, device)
-            self._hook_sources(copies)
         finally:
+            self._hook_sources(copies)  # also where a checkpoint ends its second run early
             if lent is not None:
                 self._sent.mark(lent.give_back(), device)
         self._sent.changed_back(given, taken)
