@@ -111,6 +111,16 @@ class Reversal(torch.autograd.Function):
         return -0.7 * grad
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    @staticmethod
+    def backward(_: Any, grad: torch.Tensor) -> Any:
+        return -0.7 * grad
+
+
 def reversed_by_hook(x: torch.Tensor) -> torch.Tensor:
     if x.requires_grad:
         x.register_hook(lambda grad: -0.7 * grad)
@@ -146,7 +156,9 @@ class Returned(nn.Module):
 
 
 @pytest.mark.parametrize("outputs", [False, True])
-@pytest.mark.parametrize("by", [Reversal.apply, reversed_by_hook, reversed_before_a_view])
+@pytest.mark.parametrize(
+    "by", [Reversal.apply, Scaled.apply, reversed_by_hook, reversed_before_a_view]
+)
 def test_what_changes_a_gradient_is_not_passed_by(by: Any, outputs: bool) -> None:
     torch.manual_seed(3)
     model = Returned(by, outputs).double()

@@ -71,8 +71,11 @@ def _hooked(_: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+clamp = Clamp.apply  # held before anything looks at who is called
+
 REFUSED = {
     "a backward of its own": (lambda _, x: Clamp.apply(x), "backward of its own"),
+    "one that has a name": (lambda _, x: clamp(x), "backward of its own"),
     "hooks on tensors": (_hooked, "register_hook"),
     "checkpointing": (lambda m, x: checkpoint(m.second, x, use_reentrant=False), "saved tensors"),
     "reentrant checkpointing": (
