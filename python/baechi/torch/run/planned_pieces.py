@@ -6,11 +6,12 @@ Read off a recorded step, before anything runs (Paper 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from baechi.torch.base.devices import LogicalDevice
-from baechi.torch.record.recorded_step import LOSS, Capture, kept_ops
+from baechi.torch.record.recorded_step import LOSS, Capture, Op, kept_ops
 
 Device = TypeVar("Device")  # or its name
 
@@ -32,14 +33,15 @@ def units_of(
     units = called_units(captured)
     inside = _inside(captured)
     made = _made_of_values(captured)
-    too_much = _sent_too_much(captured, inside, device_of)
+    views = _views_inside(captured)
     for path, members in inside.items():
-        if not set(members).isdisjoint(apart) and path not in units:
-            continue
-        if path not in units and (path not in captured.entries or path in too_much):
+        called = path in units
+        if not called and not (path in captured.entries and set(members).isdisjoint(apart)):
             continue
         found = {device_of.get(captured.ops[i].key) for i in members}
-        if len(found) == 1 and None not in found and _closed(captured, path, members, made):
+        if len(found) > 1 or None in found or not _closed(captured, path, members, made):
+            continue
+        if called or not _sent_too_much(captured, path, members, views.get(path, ()), device_of):
             units[path] = found.pop()
     return units
 
@@ -69,39 +71,48 @@ def _inside(captured: Capture) -> dict[str, list[int]]:
     return inside
 
 
-def _sent_too_much(
-    captured: Capture, inside: Mapping[str, list[int]], device_of: Mapping[str, Any]
-) -> set[str]:
-    """Return the modules that would be sent more than they read if they ran as one.
+def _views_inside(captured: Capture) -> dict[str, list[tuple[Op, int | None]]]:
+    """Return the functions inside every module that only make views, and who stands for them."""
+    inside: dict[str, list[tuple[Op, int | None]]] = {}
+    for index, writer in kept_ops(captured).items():
+        op = captured.ops[index]
+        if op.module is None and writer != index:
+            for around in _prefixes(op.scope):
+                inside.setdefault(around, []).append((op, writer))
+    return inside
 
-    They are given much that none of their operators read, or read a part by a view inside them.
+
+def _sent_too_much(
+    captured: Capture,
+    path: str,
+    members: list[int],
+    views: Iterable[tuple[Op, int | None]],
+    device_of: Mapping[str, Any],
+) -> bool:
+    """Whether a module would be sent more than it reads if it ran as one, on one device.
+
+    It is given much that none of its operators read, or reads a part by a view inside it.
     """
-    stands, ops, found = kept_ops(captured), captured.ops, set()
-    for path, members in inside.items():
-        where = device_of.get(ops[members[0]].key)
-        own = set(members)
-        read = {tensor for index in members for tensor in ops[index].reads}
-        unread = 0
-        for tensor in captured.entries.get(path, set()) - read:
-            maker = captured.tensors[tensor].producer
-            if maker is None or (maker not in own and device_of.get(ops[maker].key) != where):
-                unread += captured.tensors[tensor].bytes
-        if unread * _MUCH > sum(captured.tensors[tensor].bytes for tensor in read):
-            found.add(path)
-    for index, op in enumerate(ops):
-        writer = stands[index]
-        if op.module is not None or writer == index:
-            continue
-        at = None if writer is None else device_of.get(ops[writer].key)
-        for path in _prefixes(op.scope):
-            parts = [ops[i] for i in inside.get(path, ())]
-            if not parts or device_of.get(parts[0].key) == at:
-                continue
-            for tensor, size in op.arrives.items():
-                part = sum(member.arrives.get(tensor, 0) for member in parts)
-                if captured.tensors[tensor].producer not in inside[path] and 0 < part < size:
-                    found.add(path)
-    return found
+    ops, tensors, own = captured.ops, captured.tensors, set(members)
+
+    def is_here(maker: int | None) -> bool:
+        return maker is not None and device_of.get(ops[maker].key) == here
+
+    here = device_of.get(ops[members[0]].key)
+    read = {tensor for index in members for tensor in ops[index].reads}
+    unread = captured.entries.get(path, set()) - read
+    in_vain = sum(tensors[t].bytes for t in unread if not is_here(tensors[t].producer))
+    if in_vain * _MUCH > sum(tensors[tensor].bytes for tensor in read):
+        return True
+    arrived: Counter[int] = Counter()
+    for index in members:
+        arrived.update(ops[index].arrives)
+    return any(
+        0 < arrived[tensor] < size and tensors[tensor].producer not in own
+        for view, writer in views
+        if not is_here(writer)
+        for tensor, size in view.arrives.items()
+    )
 
 
 def keeping_units(captured: Capture) -> set[str]:
