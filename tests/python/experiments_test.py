@@ -645,26 +645,25 @@ def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
     assert row["none"] is None
 
 
+def planned_on_two(model: str, part: float, *ways: str) -> list[baechi.Plan]:
+    """Plan a model with so much of its need on each of two devices, by these ways to repeat."""
+    graph = recompute.models()[model]()
+    whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
+    cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(part * whole))
+    options: dict[str, Any] = {"budget": 0.1, "suggest": False, "bounds": False}
+    return [baechi.place_graph(graph, cluster, recompute=way, **options) for way in ways]
+
+
 def test_whether_memory_costs_time_is_told_by_equal_searches() -> None:
     """The plan of all of the budget is as short as one of a small part with ample memory."""
-    graph = recompute.models()["Inception-V3, batch 32"]()
-    whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
-    cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(0.6 * whole))
-    options: dict[str, Any] = {"budget": 0.1, "suggest": False, "bounds": False}
-    none = baechi.place_graph(graph, cluster, recompute="none", **options)
-    auto = baechi.place_graph(graph, cluster, recompute="auto", **options)
+    none, auto = planned_on_two("Inception-V3, batch 32", 0.6, "none", "auto")
     assert auto.recomputed
     assert auto.makespan_ns < none.makespan_ns
 
 
 def test_plans_with_some_second_runs_are_not_longer_than_with_all() -> None:
     """A large graph: one method divides it poorly with the memory that there is, another well."""
-    graph = recompute.models()["GNMT, batch 128"]()
-    whole = insufficient_memory.need(graph, recompute.devices_for(graph, 1))
-    cluster = insufficient_memory.with_capacity(recompute.devices_for(graph, 2), int(0.4 * whole))
-    options: dict[str, Any] = {"budget": 0.1, "suggest": False, "bounds": False}
-    some = baechi.place_graph(graph, cluster, recompute="auto", **options)
-    every = baechi.place_graph(graph, cluster, recompute="all", **options)
+    some, every = planned_on_two("GNMT, batch 128", 0.4, "auto", "all")
     assert some.makespan_ns <= every.makespan_ns
 
 

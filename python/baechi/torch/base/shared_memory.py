@@ -45,7 +45,9 @@ def _lies_in(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether a view of `whole`, and of its gradient, can stand for `tensor`."""
     begin, end = tensor.storage_offset(), tensor.storage_offset() + _extent(tensor)
     inside = whole.storage_offset() <= begin and end <= whole.storage_offset() + _extent(whole)
-    follows = not tensor.requires_grad or (whole.requires_grad and _base(tensor) is _base(whole))
+    follows = not tensor.requires_grad or (
+        whole.requires_grad and base_of(tensor) is base_of(whole)
+    )
     return inside and follows and _is_alike(tensor, whole)
 
 
@@ -62,7 +64,7 @@ def _only_views(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     """
     if tensor._backward_hooks:
         return False
-    node, base = tensor.grad_fn, _base(whole)
+    node, base = tensor.grad_fn, base_of(whole)
     ends = [t.grad_fn for t in (base, whole) if t.grad_fn is not None]
     names: list[str] = []
     while node is not None and node not in ends:
@@ -77,7 +79,8 @@ def _only_views(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     return known and (len(names) == 1 or _OF_AN_INDEX.issuperset(names))
 
 
-def _base(tensor: torch.Tensor) -> torch.Tensor:
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that one is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
 
 

@@ -24,6 +24,7 @@ from baechi.progress import warn
 from baechi.torch.base import _private, _private_autograd, _private_compile
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.nested import dense_in, held_tensors, tensors_in
+from baechi.torch.base.shared_memory import base_of
 from baechi.torch.record.recorded_step import Capture
 from baechi.torch.run.communication import MODES
 from baechi.torch.run.eager import EagerRunner
@@ -324,7 +325,7 @@ class Assigner:
             return
         known = self.sent.weight_ids
         for tensor in tensors_in(out):
-            whole = tensor if tensor._base is None else tensor._base
+            whole = base_of(tensor)
             if id(whole) not in known or tensor.device == home:
                 continue
             name = next((n for n, t in named_weights(self.model) if t is whole), None)

@@ -178,10 +178,9 @@ class EagerRunner(Interceptor):
         on_host = self._sent.stays_on_host((args, kwargs), module)
         if on_host:
             device = self._sent.host
-        given = list(tensors_in((args, kwargs))) if changes else []
+        given = list(tensors_in((args, kwargs)))
         compiled = _private_compile.is_compiled(module)
-        before = None if compiled else self._arguments(args, kwargs)
-        came = list(tensors_in((args, kwargs)))
+        before = None if compiled or self._second is None else given
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         lent: Lent | None = None
         try:
@@ -192,10 +191,10 @@ class EagerRunner(Interceptor):
                     lent = Lent(functools.partial(self._sent.moved, target=device))
                     args, kwargs = lent.of(args), {n: lent.of(v) for n, v in kwargs.items()}
                     args, kwargs = self._sent.told_device(args, kwargs, device)
-            taken = list(tensors_in((args, kwargs))) if changes else []
-            pairs = zip(came, tensors_in((args, kwargs)), strict=True)
+            taken = list(tensors_in((args, kwargs)))
+            pairs = zip(given, taken, strict=True)
             copies = [(t, c) for t, c in pairs if c is not t and c.requires_grad]
-            if self._sent.may_be_read:
+            if changes and self._sent.may_be_read:
                 for tensor in taken:
                     self._sent.about_to_change(tensor, device)
             key = scope.key or type(module).__name__
@@ -212,7 +211,8 @@ class EagerRunner(Interceptor):
             self._hook_sources(copies)  # also where a checkpoint ends its second run early
             if lent is not None:
                 self._sent.mark(lent.give_back(), device)
-        self._sent.changed_back(given, taken)
+        if changes:
+            self._sent.changed_back(given, taken)
         if on_host or (device is not None and device.has_streams):
             self._sent.keep_on_host(out)
         self._made(scope.key or type(module).__name__, out, device)
@@ -294,11 +294,6 @@ class EagerRunner(Interceptor):
             self._sent.keep_on_host(out)
         self._made(known[1], out, device)
         return out if name in STAY else self._sent.uncopied(out)
-
-    def _arguments(self, args: Any, kwargs: Any) -> list[torch.Tensor] | None:
-        if self._second is None:
-            return None
-        return list(tensors_in((args, tuple(kwargs.values()))))
 
     def _operated(
         self, operation: Operation, args: Any, kwargs: Any, device: LogicalDevice | None

@@ -20,7 +20,7 @@ from baechi.torch.base.devices import LogicalDevice, Mark
 from baechi.torch.base.function_rules import HOST_ARGUMENTS, STAY
 from baechi.torch.base.nested import held_tensors, map_tensors, once, tensors_in
 from baechi.torch.base.repeats import without_repeats
-from baechi.torch.base.shared_memory import shared_wholes, view_like
+from baechi.torch.base.shared_memory import base_of, shared_wholes, view_like
 from baechi.torch.run.communication import Arrival, Departure, Links
 from baechi.torch.run.precision import InnerAutocast
 
@@ -311,7 +311,7 @@ class SentTensors:
         return map_tensors(self._uncopied, out) if self._sources else out
 
     def _uncopied(self, tensor: torch.Tensor) -> torch.Tensor:
-        whole = tensor if tensor._base is None else tensor._base
+        whole = base_of(tensor)
         known = self._sources.get(id(whole))
         if known is None or known[0]() is not whole or self._is_hooked(tensor):
             return tensor
