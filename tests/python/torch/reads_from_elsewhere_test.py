@@ -10,7 +10,11 @@ import pytest
 pytest.importorskip("torch", exc_type=ImportError)
 
 import baechi.torch
+import baechi.torch.sim as sim
 import torch
+from baechi.torch.base.devices import logical_devices
+from baechi.torch.run.sent_tensors import SentTensors
+from baechi.torch.run.together import Together
 from random_placement import placed_at_random
 from same_training import EXCLUSIVE, trains_the_same
 from torch import nn
@@ -214,6 +218,27 @@ def test_trains_the_same_on_one_accelerator(model: type[nn.Module]) -> None:
     trains_the_same(
         model().double(), torch.randn(5, 8).double(), tiers=(1,), seeds=range(1, 5), **options
     )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_who_finds_a_tensor_that_nobody_marked_waits_for_the_whole_accelerator(
+    inside: bool,
+) -> None:
+    """Read by an operator, and by the functions inside a unit."""
+    with sim.configured(devices=1, memory="1GiB"):
+        maker, reader = logical_devices(["gpu:0", "gpu:1"], ["sim:0", "sim:0"])
+        sent = SentTensors([maker, reader], "streams")
+        sent.join(from_caller=True)
+        with maker.computing():
+            sim.work("20ms")
+            left = torch.zeros(8, device="sim:0") + 3
+        if inside:
+            found = Together(sent, reader).around(lambda: left * 2)()
+        else:
+            with reader.computing():
+                found = sent.moved(left, reader) * 2
+        torch.accelerator.synchronize()
+        assert found.cpu().tolist() == [6.0] * 8
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

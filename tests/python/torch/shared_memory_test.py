@@ -131,6 +131,23 @@ def reversed_before_a_view(x: torch.Tensor) -> torch.Tensor:
     return reversed_by_hook(x.view_as(x))[:, :]
 
 
+class Sliced(nn.Module):
+    """Its own code puts a hook on a slice, and returns a slice of that beside the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h = self.first(x).tanh()
+        return h, reversed_by_hook(h[:, :])[:, :], self.last(h)
+
+
+def test_a_hook_on_a_slice_is_not_passed_by_where_a_slice_of_it_is_returned() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Sliced().double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
+
+
 class Reversing(nn.Module):
     def __init__(self, by: Any) -> None:
         super().__init__()

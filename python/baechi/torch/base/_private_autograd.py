@@ -20,6 +20,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
 
 current_autograd_node = torch._C._current_autograd_node
+_HOOKED = "baechi: a hook may change this gradient"  # in the metadata of an autograd node
 CHECKPOINT_NODE = "CheckpointFunctionBackward"  # of `checkpoint(..., use_reentrant=True)`
 
 
@@ -127,6 +128,11 @@ def without_saved_hooks(pack: Any) -> Iterator[None]:
         torch._C._autograd._push_saved_tensors_default_hooks(*top)
 
 
+def is_hooked(node: Any) -> bool:
+    """Whether a hook was put on what an autograd node made while calls were seen."""
+    return _HOOKED in node.metadata
+
+
 def _twin(function: types.FunctionType) -> types.FunctionType:
     """Return a function that does what another one does now, whatever that will do."""
     known = function.__code__, function.__globals__, function.__name__
@@ -159,11 +165,12 @@ class AutogradCalls:
     in its place, and is told by `begins` when the function is about to run in the forward. No
     function mode sees calls of an autograd function, of a function of TorchScript, and what a
     function of `torch.func` calls: they are handed to `applied`, `scripted` and `transformed`.
+    Nor does one see a hook that is put on a tensor inside a unit: `is_hooked` tells of it.
     """
 
     def __init__(self) -> None:
         self._who: dict[int, weakref.ref[Any]] = {}
-        self._before: tuple[Any, Any, Any, dict[str, Any], list[Any]] | None = None
+        self._before: tuple[Any, Any, Any, Any, dict[str, Any], list[Any]] | None = None
         self._told: dict[int, Callable[[type], None]] = {}  # by thread
         self._changing = threading.RLock()  # else two threads might each replace the other's
 
@@ -180,9 +187,10 @@ class AutogradCalls:
         generator, forward = getattr(module, _CHECKPOINT), function.forward
         apply = torch.autograd.Function.__dict__["apply"].__func__
         real, code = _twin(apply), apply.__code__
+        register = torch.Tensor.register_hook
         impls = {name: getattr(of, name) for name, of in _TRANSFORMS.items()}
         scripts = [kind.__dict__["__call__"] for kind in _SCRIPTED]
-        self._before = generator, forward, code, impls, scripts
+        self._before = generator, forward, code, register, impls, scripts
 
         def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
             resumed = self._resumed(kept, runs_now=False)
@@ -208,6 +216,13 @@ class AutogradCalls:
             who = None if cls.__module__.startswith("torch.") else self._seeing()
             return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
 
+        @functools.wraps(register)
+        def with_hook(tensor: torch.Tensor, hook: Any) -> Any:
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.metadata[_HOOKED] = True
+            return register(tensor, hook)
+
+        torch.Tensor.register_hook = with_hook
         setattr(module, _CHECKPOINT, with_generator)
         function.forward = staticmethod(with_forward)
         for name, run in impls.items():
@@ -270,8 +285,15 @@ class AutogradCalls:
                 self._before = None
 
     def _put_back(
-        self, generator: Any, forward: Any, code: Any, impls: dict[str, Any], scripts: list[Any]
+        self,
+        generator: Any,
+        forward: Any,
+        code: Any,
+        register: Any,
+        impls: dict[str, Any],
+        scripts: list[Any],
     ) -> None:
+        torch.Tensor.register_hook = register
         for name, run in impls.items():
             setattr(_TRANSFORMS[name], name, run)
         setattr(checkpointing, _CHECKPOINT, generator)

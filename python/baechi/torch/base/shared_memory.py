@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from baechi.torch.base import _private
-
-_OF_AN_INDEX = {"AliasBackward0", "SliceBackward0", "SelectBackward0", "UnsqueezeBackward0"}
+from baechi.torch.base import _private, _private_autograd
 
 
 def shared_wholes(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -59,24 +57,18 @@ def _is_alike(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
 def _only_views(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     """Whether the gradient of `tensor` goes on to that of `whole`, or its base, as it is.
 
-    A function of the user's may be a view that changes the gradient; so may a hook, and nothing
-    tells that of a view in between. So there is one view, or what one index makes.
+    A function of the user's may be a view that changes the gradient; so may a hook.
     """
-    if tensor._backward_hooks:
-        return False
     node, base = tensor.grad_fn, base_of(whole)
     ends = [t.grad_fn for t in (base, whole) if t.grad_fn is not None]
-    names: list[str] = []
     while node is not None and node not in ends:
         if hasattr(node, "variable"):
-            break
+            return node.variable is base
         of_user = isinstance(node, torch._C._FunctionBase) or "Cpp" in type(node).__name__
-        if of_user or len(node.next_functions) != 1:
+        if of_user or _private_autograd.is_hooked(node) or len(node.next_functions) != 1:
             return False
-        names.append(type(node).__name__)
         node = node.next_functions[0][0]
-    known = node is not None and (node in ends or node.variable is base)
-    return known and (len(names) == 1 or _OF_AN_INDEX.issuperset(names))
+    return node is not None
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:

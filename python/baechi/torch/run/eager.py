@@ -123,7 +123,6 @@ class EagerRunner(Interceptor):
 
     def hooked(self, tensor: torch.Tensor, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Have what a hook reads come to its gradient, and what it returns stay there."""
-        self._sent.note_hooked(tensor)
         device = self._sent.owner(tensor)
         if device is None:
             return hook

@@ -66,7 +66,6 @@ class SentTensors:
         self._copies: dict[tuple[int, int], _Copy] = {}
         self._sent: dict[int, list[tuple[int, int]]] = {}  # by storage: its copies
         self._sources: dict[int, tuple[Any, Any]] = {}  # by id: copies, and what they are of
-        self._hooked: set[int] = set()  # storages with hooks on gradients
         self._fetching: dict[int, Any] = {}  # the stream that brings what is on the host, by device
         self.weight_ids: set[int] = set()  # of parameters and buffers
         self._last_writes: dict[int, _LastWrite] = {}  # by storage, where its views are sent
@@ -313,7 +312,7 @@ class SentTensors:
     def _uncopied(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = base_of(tensor)
         known = self._sources.get(id(whole))
-        if known is None or known[0]() is not whole or self._is_hooked(tensor):
+        if known is None or known[0]() is not whole:
             return tensor
         source = known[1]()
         return tensor if source is None else view_like(tensor, whole, source)
@@ -323,20 +322,12 @@ class SentTensors:
         if self.own_streams:
             self._given = {id(tensor): weakref.ref(tensor) for tensor in held_tensors(given)}
 
-    def note_hooked(self, tensor: torch.Tensor) -> None:
-        """Take note that a hook may change the gradient of a tensor, which views of it pass on."""
-        self._hooked.add(_private.storage_address(tensor))
-
-    def _is_hooked(self, tensor: torch.Tensor) -> bool:
-        return bool(self._hooked) and _private.storage_address(tensor) in self._hooked
-
     def call_is_over(self, *held: Any) -> None:
         """Let go of what was sent: what is `held` may change from now on without our notice."""
         self.links.forget()
         self.links.reads.settle(held_tensors(held))
         self._copies.clear()
         self._sources.clear()
-        self._hooked.clear()
         self._sent.clear()
         self._last_writes.clear()
         self._given.clear()
@@ -466,7 +457,7 @@ class SentTensors:
         send = once(lambda t: self.sent_home(t, home))
 
         def sent(tensor: torch.Tensor) -> torch.Tensor:
-            whole = None if self._is_hooked(tensor) else wholes.get(id(tensor))
+            whole = wholes.get(id(tensor))
             view = tensor if whole is None else view_like(tensor, whole, send(whole))
             return send(tensor) if view is tensor else view
 
