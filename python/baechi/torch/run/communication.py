@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from baechi.torch.base import _private, _private_autograd, native_build
+from baechi.torch import native
+from baechi.torch.base import _private, _private_autograd
 from baechi.torch.base.devices import LogicalDevice
 from baechi.torch.base.repeats import without_repeats
 from baechi.torch.run.reads import Reads
@@ -35,8 +36,8 @@ def native_transfer() -> Any:
     folder = Path(__file__).parent / "csrc"
     sources = [folder / "transfer.cc", folder / "sent_gradients.cc"]
     try:
-        torch.ops.load_library(str(native_build.build("transfer", sources)))
-    except (native_build.BuildError, OSError) as error:
+        torch.ops.load_library(str(native.build("transfer", sources)))
+    except (native.BuildError, OSError) as error:
         warnings.warn(
             f"baechi.torch: transfers run in Python, which is slower: {error}", stacklevel=2
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from baechi.torch.base.native_build import build
+from baechi.torch.native import build
 
 MAX_DEVICES = 16
 HOST = MAX_DEVICES  # the host's row and column in the tables of links

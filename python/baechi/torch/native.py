@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles C++ against the installed PyTorch, once, into a cache.
+"""Native code against the installed PyTorch: compiled once, kept in a cache, loaded.
+
+>>> executor = load("executor", [folder / "executor.cc"], flags=["-O2"])  # doctest: +SKIP
 
 PyTorch's C++ interface changes with every minor version and a wheel cannot know which one its user
 has, so what is written against it is compiled on the user's machine at first use. Only a C++
@@ -14,6 +16,7 @@ from __future__ import annotations
 import concurrent.futures
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -23,7 +26,9 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -31,7 +36,30 @@ from baechi.progress import remark
 
 
 class BuildError(RuntimeError):
-    """A library could not be compiled; the message says what to install or shows the errors."""
+    """A library could not be made or loaded; one line says why and what to do about it."""
+
+
+_loaded: dict[tuple[str, Path], ModuleType] = {}
+
+
+def load(name: str, sources: Sequence[Path], *, flags: Sequence[str] = ()) -> ModuleType:
+    """Return the Python module made of ``sources``, compiled now if it has to be.
+
+    One of them has ``PYBIND11_MODULE(NAME, m)`` with the same name; pybind11 comes with PyTorch.
+    ``flags`` come after the common ones, so that ``-O2`` prevails. Loading twice gives one module.
+    """
+    library = build(name, sources, flags)
+    if (name, library) not in _loaded:
+        loader = ExtensionFileLoader(name, str(library))
+        spec = importlib.util.spec_from_file_location(name, library, loader=loader)
+        assert spec is not None  # a loader was given
+        try:
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+        except ImportError as error:
+            raise BuildError(f"{name}: cannot load it ({error}); delete {library}") from None
+        _loaded[name, library] = module
+    return _loaded[name, library]
 
 
 def cache_folder() -> Path:
@@ -47,7 +75,10 @@ def build(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path
 
     Headers beside the sources count as sources. The library is not loaded.
     """
-    compiler = find_compiler()
+    for source in sources:
+        if not source.is_file():
+            raise BuildError(f"{name}: there is no {source}; install baechi again")
+    compiler = find_compiler(name)
     flags = [*common_flags(), *flags]
     digest = digest_of(sources, [*compiler, version_of(compiler), *flags])
     library = cache_folder() / f"{name}-{digest}.so"
@@ -60,19 +91,20 @@ def build(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path
                 remark(f"compiling {name!r} against the installed PyTorch, once (a minute or two)")
                 compile_library(library, compiler, sources, flags)
     except OSError as error:
-        raise BuildError(f"{library.parent}: {error}; set BAECHI_CACHE to another folder") from None
+        reason = f"{library.parent}: {error}; set BAECHI_CACHE to a folder that can be written to"
+        raise BuildError(f"{name}: {reason}") from None
     return library
 
 
-def find_compiler() -> list[str]:
+def find_compiler(name: str) -> list[str]:
     """Return the command of the C++ compiler, through ccache where that is installed."""
     for candidate in [os.environ.get("CXX"), "c++", "g++", "clang++"]:
         if candidate and shutil.which(candidate.split()[0]):
             ccache = shutil.which("ccache")
             return [*([ccache] if ccache else []), *candidate.split()]
     raise BuildError(
-        "baechi compiles a small library against the installed PyTorch, which needs a C++ compiler"
-        " with C++20, e.g. g++ >= 11 (Debian and Ubuntu: apt install g++; or set CXX)"
+        f"{name}: compiling it against the installed PyTorch needs a C++ compiler with C++20,"
+        " such as g++ 11 or newer (Debian and Ubuntu: apt install g++; or set CXX)"
     )
 
 
@@ -137,20 +169,32 @@ def compile_library(
             objects.append(Path(folder) / f"{last.stem}.o")
             before = [word for source in others for word in ("-include", str(source))]
             commands.append([*compiler, *flags, *before, "-c", str(last), "-o", str(objects[-1])])
+        log = library.with_suffix(".log")
         with concurrent.futures.ThreadPoolExecutor(parts) as pool:
-            list(pool.map(run, commands))
+            list(pool.map(lambda command: run(command, log), commands))
         whole = Path(folder) / library.name
         plain = [part for part in compiler if Path(part).name != "ccache"]
         linked = [f"-L{torch_libraries}", f"-Wl,-rpath,{torch_libraries}"]
-        linked += ["-ltorch_cpu", "-ltorch", "-lc10", "-o", str(whole)]
-        run([*plain, "-shared", "-pthread", *map(str, objects), *linked])
+        linked += ["-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10", "-o", str(whole)]
+        run([*plain, "-shared", "-pthread", *map(str, objects), *linked], log)
         whole.replace(library)
+        log.unlink(missing_ok=True)
 
 
-def run(command: Sequence[str]) -> None:
-    """Run the compiler; what it printed is the error."""
-    environment = {**os.environ, "CCACHE_NOHASHDIR": "1"}
+REASONS = ("error:", "undefined reference", "cannot find")  # in what compilers and linkers print
+
+
+def run(command: Sequence[str], log: Path) -> None:
+    """Run the compiler; its first error is the reason, and all that it printed goes to the log."""
+    environment = {**os.environ, "CCACHE_NOHASHDIR": "1", "LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        said = "\n".join(done.stderr.strip().splitlines()[:40])
-        raise BuildError(f"this failed: {' '.join(command)}\n{said}")
+    if done.returncode == 0:
+        return
+    log.write_text(f"{' '.join(command)}\n\n{done.stderr}")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    reasons = [line for line in lines if any(word in line for word in REASONS)]
+    reason = [*reasons, *lines[-1:], "it printed nothing"][0]
+    raise BuildError(
+        f"{log.stem.rpartition('-')[0]}: the compiler stopped: {reason}; all that it printed is in"
+        f" {log}; update baechi if PyTorch {torch.__version__} is newer, or set CXX to g++ >= 11"
+    )
