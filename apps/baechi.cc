@@ -13,7 +13,7 @@
 #include "baechi/base/error.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
 namespace {

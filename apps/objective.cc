@@ -10,7 +10,7 @@
 #include "baechi/dnn_partitioning/dnnp_search.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/placement_file.h"
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
 namespace {

@@ -23,7 +23,7 @@
 #include "baechi/io/text/text_file.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
-#include "baechi/plan/step_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 #include "baechi/report/html/html_report.h"
 #include "baechi/report/text/plan_text.h"
 

@@ -7,7 +7,7 @@
 
 #include "apps/console.h"
 #include "baechi/options/option_text.h"
-#include "baechi/plan/step_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 
 namespace baechi::cli {
 namespace {

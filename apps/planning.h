@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's options on the command line, from the rows of plan/planner_options.h.
+// The planner's options on the command line, from the rows of plan/request/planner_options.h.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
 

@@ -4,7 +4,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/options/option_text.h"
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
 

@@ -18,8 +18,8 @@
 #include "baechi/generate/inception_v3.h"
 #include "baechi/generate/transformer.h"
 #include "baechi/optimize/list_schedule.h"
-#include "baechi/plan/attempt.h"
-#include "baechi/plan/memory_needs.h"
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "bench.h"
 
 namespace baechi::bench {

@@ -10,7 +10,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/generate/generate.h"
 #include "baechi/place/placer.h"
-#include "baechi/plan/local_search.h"
+#include "baechi/plan/search/local_search.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "bench.h"
 #include "layered_graph.h"

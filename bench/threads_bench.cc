@@ -14,9 +14,9 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/generate/generate.h"
 #include "baechi/place/placer.h"
-#include "baechi/plan/attempt.h"
-#include "baechi/plan/budget.h"
-#include "baechi/plan/search_on.h"
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/search_on.h"
 #include "bench.h"
 #include "layered_graph.h"
 

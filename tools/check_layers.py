@@ -15,6 +15,13 @@ import re
 import sys
 from pathlib import Path
 
+# The rooms of plan/, and what stands below them.
+PLAN = "plan plan/request plan/fit plan/attempt plan/search plan/recompute plan/steps"
+BELOW_PLAN = (
+    "base graph cost schedule simulate optimize verify bounds place place/chain place/partition "
+    "place/pipeline place/exact"
+)
+
 # What a folder may include beside itself: folders of earlier rows.
 ALLOWED = {
     "base": "",
@@ -36,11 +43,11 @@ ALLOWED = {
     "place/pipeline": "base graph cluster cost schedule simulate place",
     "place/exact": "base cluster cost schedule simulate bounds place",
     "dnn_partitioning": "base cost schedule place",
-    "plan": "base graph cost schedule simulate optimize verify bounds place place/chain "
-    "place/partition place/pipeline place/exact",
-    "study": "base graph cluster cost schedule simulate plan",
+    "plan": f"{BELOW_PLAN} {PLAN}",
+    **dict.fromkeys(PLAN.split()[1:], f"{BELOW_PLAN} {PLAN}"),
+    "study": f"base graph cluster cost schedule simulate {PLAN}",
     "io/text": "base cluster",
-    "options": "base plan io/text",
+    "options": f"base {PLAN} io/text",
     "io/protobuf": "base",
     "io/json": "base graph cluster io/text",
     "io/profile": "base cost generate io/text io/json",
@@ -55,7 +62,8 @@ ALLOWED = {
     "io": "base io/json io/profile io/graph",
     "report/facts": "base graph cluster schedule simulate verify",
     "report/picture": "base graph cluster schedule io/graph report/facts",
-    "report/text": "base graph cluster schedule simulate plan study io/text io/json report/facts",
+    "report/text": f"base graph cluster schedule simulate {PLAN} study io/text io/json "
+    "report/facts",
     "report/html": "base graph schedule io/json report/facts",
     "report/export": "base graph schedule io/json io/graph_def io/onnx report/facts report/picture "
     "report/text",

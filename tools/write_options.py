@@ -13,8 +13,8 @@ from baechi._core import planner_keywords
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """The options that the planner takes as keyword arguments, by who takes them.
 
-Written by ``./do stub`` from src/baechi/plan/planner_options.cc. Values may also be text, as on the
-command line.
+Written by ``./do stub`` from src/baechi/plan/request/planner_options.cc. Values may also be text,
+as on the command line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options that the planner takes as keyword arguments, by who takes them.
 
-Written by ``./do stub`` from src/baechi/plan/planner_options.cc. Values may also be text, as on the
-command line.
+Written by ``./do stub`` from src/baechi/plan/request/planner_options.cc. Values may also be text,
+as on the command line.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "baechi/base/random.h"
-#include "baechi/plan/attempt.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"

@@ -18,7 +18,7 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/topological_sequences.h"
-#include "baechi/plan/canonical_costs.h"
+#include "baechi/plan/attempt/canonical_costs.h"
 #include "baechi/plan/planner.h"
 #include "baechi/verify/check_schedule.h"
 #include "property/effort.h"

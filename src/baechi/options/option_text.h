@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "baechi/plan/planner_options.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi {
 

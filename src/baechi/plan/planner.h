@@ -32,7 +32,7 @@ struct SearchNews {  // the best so far
   std::optional<Time> bound = {};  // of every plan
 };
 
-// What may be asked is in plan/planner_options.h.
+// What may be asked is in plan/request/planner_options.h.
 struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
   PlaceOptions place = {};

@@ -9,12 +9,12 @@
 #include "baechi/base/error.h"
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/topological_sequences.h"
-#include "baechi/plan/canonical_costs.h"
-#include "baechi/plan/improvements.h"
-#include "baechi/plan/planner_options.h"
-#include "baechi/plan/refine.h"
+#include "baechi/plan/attempt/canonical_costs.h"
+#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/robust.h"
-#include "baechi/plan/search_on.h"
+#include "baechi/plan/search/refine.h"
+#include "baechi/plan/search/search_on.h"
 
 namespace baechi {
 namespace {

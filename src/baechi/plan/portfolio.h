@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/attempt.h"
-#include "baechi/plan/budget.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/search/budget.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {

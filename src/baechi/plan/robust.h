@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/attempt.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/perturb.h"
 #include "baechi/plan/planner.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/plan/memory_needs.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "baechi/study/cluster_edits.h"
 
 namespace baechi {

@@ -11,8 +11,8 @@
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 #include "baechi/base/parallel.h"
-#include "baechi/plan/fit_search.h"
-#include "baechi/plan/memory_needs.h"
+#include "baechi/plan/fit/fit_search.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {

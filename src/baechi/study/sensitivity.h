@@ -13,7 +13,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/perturb.h"
 #include "baechi/plan/planner.h"
-#include "baechi/plan/step_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 
 namespace baechi {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "baechi/plan/step_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 
 namespace baechi {
 

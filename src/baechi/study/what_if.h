@@ -14,7 +14,7 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/planner.h"
-#include "baechi/plan/step_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 
 namespace baechi {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "baechi/base/random.h"
-#include "baechi/plan/attempt.h"
-#include "baechi/plan/memory_needs.h"
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/robust.h"
 #include "baechi/simulate/execution_simulator.h"

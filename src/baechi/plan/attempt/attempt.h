@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// One method's try at a graph: what it placed, or why it could not, and which fall-backs it took.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/optimize/optimize.h"
+#include "baechi/place/placer.h"
+#include "baechi/plan/fit/memory_needs.h"
+#include "baechi/schedule/plan.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+
+// The graph as the Graph Optimizer made it, with what placing it needs.
+struct Shrunk {
+  Shrunk(const CostModel& costs, const OptimizeOptions& options);
+  Shrunk(const Shrunk&) = delete;  // `costs` refers to `optimized`
+  Shrunk& operator=(const Shrunk&) = delete;
+
+  Optimized optimized;
+  CostModel costs;
+};
+
+// What the attempts of one request share when their own choices run out of room: the work that is
+// left for fall-backs, and the answer of those that do not depend on the method.
+struct LastResort {
+  std::int64_t work = 5'000'000;  // in simulated operators
+  double of_repair = 1.0 / 8;     // a method's part of what is left, to mend its own plan
+  std::uint64_t seed = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;
+  bool searched = false;
+  std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
+  std::optional<PlacedGraph> placed = {};
+  bool proved = false;  // nothing fits: every placement in every order was ruled out
+};
+
+// What an attempt works on. All refer to one graph on one cluster and must outlive it.
+struct Problem {
+  const CostModel& costs;
+  const Units& units;
+  const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
+  LastResort* last_resort = nullptr;  // absent: one of its own
+  ExecutionOrder order = ExecutionOrder::kPlanned;
+  bool searched = true;  // for any plan that fits, when the method's own choices do not
+};
+
+struct Attempt {
+  std::string method;
+  const PlacerEntry* placer = nullptr;  // absent: a search that started from other attempts
+  bool optimized = false;               // placed on the optimised graph and expanded
+  bool at_home = false;                 // if so: its groups stay on the devices they were cut for
+  std::optional<PlacedGraph> placed;    // as it is executed; it fits, by simulation
+  Time makespan;                        // of `placed`
+  IdVector<DeviceId, Bytes> peaks;      // of `placed`
+  std::int64_t nanoseconds = 0;         // wall time the attempt took; never part of a result
+  std::vector<std::string> fallbacks;
+  std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
+  std::string reason;                // when there is no placement
+  bool proved = false;               // all placements were tried
+};
+
+// Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
+// When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
+// part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
+// memory aside for every output, "cut" takes the optimizer's cut in the order in which it fits
+// (list schedulers), "unoptimized" places the graph as it is, "repair" moves operators off the devices
+// that run over; then, once for all methods, "packing" places by memory alone,
+// "reordering" walks over placements and orders together, and "enumeration" rules out or finds
+// (graphs that `exact` takes only).
+Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
+
+// Takes the placement if it fits and is faster than what `attempt` has. True if so.
+bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt);
+
+// Searches for any placement that fits with what is left of the work, unless that was done before.
+void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
+                    LastResort& resort);
+
+// Any placement that fits, as cheaply as one can be found; nothing if none was.
+std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
+                                        ExecutionOrder order, std::int64_t simulated_ops,
+                                        const CancelFlag* cancel);
+
+MethodOutcome outcome_of(const Attempt& attempt);
+
+}  // namespace baechi

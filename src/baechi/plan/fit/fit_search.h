@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a placer runs out of memory: search for any placement that fits, step time second.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/fit/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
+#include "baechi/schedule/schedule.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/simulate/simulator.h"
+
+namespace baechi {
+
+struct FitOptions {
+  // Work limit of each search in simulated operators, so that the outcome does not depend on the
+  // clock.
+  std::int64_t simulated_ops = 5'000'000;
+  ExecutionOrder order = ExecutionOrder::kPlanned;  // in which it has to fit
+  const CancelFlag* cancel = nullptr;
+};
+
+// What one replay counts as, in simulated operators: something, however few operators there are.
+std::int64_t replay_cost(const OpGraph& graph);
+
+// Every placement it returns has been simulated and fits. Deterministic.
+class FitSearch {
+ public:
+  FitSearch(const CostModel& costs, const Units& units, const FitOptions& options);
+
+  // Moves units off the devices that run over, starting from `placed`, which need not fit and may
+  // leave out the order.
+  std::optional<PlacedGraph> repair(const PlacedGraph& placed);
+
+  // Memory first: cuts several topological sequences into device segments and packs units by size,
+  // each followed by repair.
+  std::optional<PlacedGraph> pack();
+
+  // What the last search took, in simulated operators.
+  std::int64_t work() const {
+    return options_.simulated_ops - std::max<std::int64_t>(work_left_, 0);
+  }
+
+ private:
+  using Assignment = IdVector<UnitId, DeviceId>;
+  using Sequence = std::vector<OpId>;  // topological; planned orders are restrictions of it
+
+  struct Outcome {
+    Bytes over;  // sum of all devices' excess
+    Time makespan;
+    friend auto operator<=>(const Outcome&, const Outcome&) = default;
+  };
+
+  PlacedGraph placed_by(const Assignment& assignment, const Sequence& sequence) const;
+  std::optional<Outcome> evaluate(const Assignment& assignment, const Sequence& sequence);
+  std::optional<PlacedGraph> improve(Assignment assignment, const Sequence& sequence);
+  std::vector<Assignment> neighbours(const Assignment& assignment, const Sequence& sequence) const;
+  Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;
+  Assignment largest_first() const;
+  Assignment frugal(const Sequence& sequence) const;
+
+  const CostModel& costs_;
+  const Units& units_;
+  FitOptions options_;
+  Simulator simulator_;
+  Trace trace_;  // of the last evaluate()
+  std::int64_t work_left_;
+};
+
+}  // namespace baechi

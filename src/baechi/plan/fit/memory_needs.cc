@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/fit/memory_needs.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "baechi/base/in_quotes.h"
+#include "baechi/base/short_text.h"
+#include "baechi/graph/union_find.h"
+
+namespace baechi {
+namespace {
+
+bool may_take_no_time(const CostModel& costs, OpId op) {
+  for (std::size_t c = 0; c < costs.num_classes(); ++c)
+    if (costs.class_times(DeviceClassId(c))[op] == Time(0)) return true;
+  return false;
+}
+
+// What is on the device beside permanent memory while `op` runs, at least. An operator that takes
+// no time frees its inputs at the moment it takes its outputs, so they need not be there together.
+Bytes running_need(const CostModel& costs, OpId op) {
+  const OpGraph& graph = costs.graph();
+  const Bytes made = graph[op].temporary + graph.output_bytes(op);
+  Bytes inputs, largest;
+  for (const Edge& edge : graph.in_edges(op)) {
+    if (!edge.tensor.has_value()) continue;
+    inputs += graph.size(*edge.tensor);
+    largest = std::max(largest, graph.size(*edge.tensor));
+  }
+  return may_take_no_time(costs, op) ? std::max(made, largest) : made + inputs;
+}
+
+std::string unit_name(const OpGraph& graph, const Unit& unit) {
+  const std::string name = in_quotes(graph[unit.ops.front()].name);
+  if (unit.ops.size() == 1) return "operator " + name;
+  return "the colocation group of operator " + name + " (" + std::to_string(unit.ops.size()) +
+         " operators)";
+}
+
+}  // namespace
+
+Units::Units(const CostModel& costs)
+    : Units(costs, [&] {
+        IdVector<OpId, std::uint32_t> alone;
+        for (const OpId op : costs.graph().ops()) alone.push_back(op.value());
+        return alone;
+      }()) {}
+
+Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels)
+    : unit_of_(costs.graph().num_ops(), UnitId(0)) {
+  const OpGraph& graph = costs.graph();
+  const std::size_t n = graph.num_ops();
+  UnionFind sets(n);
+  for (const GroupId group : graph.groups())
+    for (const OpId op : graph.members(group))
+      sets.unite(op.value(), graph.members(group)[0].value());
+
+  // Where each set may run, to refuse unions that leave nothing: kept at its smallest member.
+  IdVector<OpId, DeviceSetId> may;
+  for (const OpId op : graph.ops()) may.push_back(device_sets_.allowed(costs, op));
+  for (const OpId op : graph.ops()) {
+    DeviceSetId& of_set = may[OpId(sets.find(op.value()))];
+    of_set = device_sets_.intersection(of_set, may[op]);
+  }
+  std::vector<std::optional<std::uint32_t>> of_label(n);
+  for (const OpId op : graph.ops()) {
+    std::optional<std::uint32_t>& other = of_label[labels[op]];
+    if (!other.has_value()) {
+      other = op.value();
+      continue;
+    }
+    const std::uint32_t a = sets.find(*other), b = sets.find(op.value());
+    const DeviceSetId both = device_sets_.intersection(may[OpId(a)], may[OpId(b)]);
+    if (a == b || device_sets_[both].empty()) continue;
+    sets.unite(a, b);
+    may[OpId(std::min(a, b))] = both;
+  }
+
+  std::vector<std::uint32_t> count(n, 0);
+  for (const OpId op : graph.ops()) ++count[sets.find(op.value())];
+  std::vector<std::size_t> next(n, 0);
+  members_.assign(n, OpId(0));
+  std::size_t filled = 0;
+  for (const OpId op : graph.ops()) {
+    const std::uint32_t set = sets.find(op.value());
+    if (set == op.value()) {  // its smallest member comes first
+      next[set] = filled;
+      units_.push_back(
+          {std::span<const OpId>(&members_[filled], count[set]), {}, {}, device_sets_[may[op]]});
+      filled += count[set];
+      unit_of_[op] = UnitId(units_.size() - 1);
+    }
+    unit_of_[op] = unit_of_[OpId(set)];
+    members_[next[set]++] = op;
+  }
+  for (Unit& unit : units_) {
+    Bytes running;
+    for (const OpId member : unit.ops) {
+      unit.permanent += graph[member].permanent;
+      running = std::max(running, running_need(costs, member));
+    }
+    unit.need = unit.permanent + running;
+  }
+}
+
+namespace {
+
+// For a unit that no device may run.
+std::string why_nowhere(const CostModel& costs, const Unit& unit) {
+  const OpGraph& graph = costs.graph();
+  const Cluster& cluster = costs.cluster();
+  std::string timed, there;
+  const auto add = [](std::string& list, std::string_view kind) {
+    const std::string quoted = in_quotes(kind);
+    if (list.find(quoted) == list.npos) list += (list.empty() ? "" : ", ") + quoted;
+  };
+  for (const DeviceId device : cluster.devices()) add(there, cluster[device].kind);
+  for (const OpId op : unit.ops) {
+    const bool somewhere = std::ranges::any_of(cluster.devices(), [&](DeviceId device) {
+      return costs.compute_time(op, device).has_value();
+    });
+    if (somewhere) continue;
+    for (const KindId kind : graph.kinds())
+      if (graph.times(kind)[op].has_value()) add(timed, graph.kind_name(kind));
+    return "it has compute times for " + timed + ", and the devices are of kind " + there;
+  }
+  return "its pins and its group's leave none of those that have the right kind";
+}
+
+// Those that no device has room for beside the one that lacks most, the neediest first.
+std::string others_in_words(const OpGraph& graph, const Units& units, std::vector<UnitId> lacking) {
+  constexpr std::size_t kNamed = 3;
+  if (lacking.empty()) return "";
+  std::ranges::stable_sort(lacking, std::greater<>(), [&](UnitId id) { return units[id].need; });
+  std::string text = "; no device has room for ";
+  for (std::size_t i = 0; i < std::min(kNamed, lacking.size()); ++i)
+    text += (i == 0 ? "" : ", ") + unit_name(graph, units[lacking[i]]) + ", which needs " +
+            short_text(units[lacking[i]].need);
+  if (lacking.size() > kNamed) text += " and " + std::to_string(lacking.size() - kNamed) + " more";
+  return text + ", either";
+}
+
+}  // namespace
+
+std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units) {
+  const OpGraph& graph = costs.graph();
+  const Cluster& cluster = costs.cluster();
+  Bytes total, capacity;
+  for (const DeviceId device : cluster.devices()) capacity += cluster[device].capacity;
+  std::optional<CannotFit> worst;
+  std::optional<UnitId> neediest;
+  std::vector<UnitId> lacking;
+  for (const UnitId id : units.keys()) {
+    const Unit& unit = units[id];
+    total += unit.permanent;
+    if (unit.devices.empty())
+      return CannotFit{unit.ops.front(), Bytes(0),
+                       unit_name(graph, unit) + " cannot run on any device of this cluster: " +
+                           why_nowhere(costs, unit)};
+    Bytes largest;
+    for (const DeviceId device : unit.devices)
+      largest = std::max(largest, cluster[device].capacity);
+    if (unit.need <= largest) continue;
+    lacking.push_back(id);
+    if (worst.has_value() && unit.need - largest <= worst->short_by) continue;
+    neediest = id;
+    worst = CannotFit{unit.ops.front(), unit.need - largest,
+                      unit_name(graph, unit) + " needs " + in_words(unit.need) +
+                          " while it runs, and the largest device that may run it has " +
+                          in_words(largest) + ": " + in_words(unit.need - largest) + " short"};
+  }
+  if (worst.has_value()) {
+    std::erase(lacking, *neediest);
+    worst->reason += others_in_words(graph, units, std::move(lacking));
+    return worst;
+  }
+  if (total > capacity)
+    return CannotFit{std::nullopt, total - capacity,
+                     "the graph's permanent memory is " + in_words(total) +
+                         ", and all devices together have " + in_words(capacity) + ": " +
+                         in_words(total - capacity) + " short"};
+  return std::nullopt;
+}
+
+}  // namespace baechi

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/search/budget.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "baechi/plan/fit/fit_search.h"
+
+namespace baechi {
+namespace {
+
+// In a second of one core, about: operators that the simulator replays, moments that the exact
+// search looks at, and units of the local search's work.
+constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
+
+}  // namespace
+
+std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
+  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
+  return std::max(replays_in(seconds), std::min(kReplays * replay_cost(graph), kMost));
+}
+
+std::int64_t replays_in(double seconds) {
+  return static_cast<std::int64_t>(seconds * kReplaysPerSecond);
+}
+
+Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
+    : request_(request),
+      fallbacks_(fallbacks),
+      work_at_first_(fallbacks.work),
+      seconds_(request.budget) {}
+
+Budget::Budget(const Budget& other, double seconds)
+    : request_(other.request_),
+      fallbacks_(other.fallbacks_),
+      work_at_first_(other.work_at_first_),
+      seconds_(seconds),
+      brake_(other.brake_) {}
+
+double Budget::seconds_left() const {
+  const auto spent = static_cast<double>(work_at_first_ - fallbacks_.work);
+  return std::max(seconds_ / 2, seconds_ - spent / kReplaysPerSecond);
+}
+
+std::int64_t Budget::replays(double share) const { return replays_in(seconds_left() * share); }
+
+std::int64_t Budget::looks(double share) const {
+  return static_cast<std::int64_t>(seconds_left() * share * kLooksPerSecond);
+}
+
+double Budget::seconds(double share) const { return seconds_left() * share; }
+
+RefineOptions Budget::refinement(double share) const {
+  return {.work = static_cast<std::int64_t>(seconds_left() * share * kRefinesPerSecond),
+          .seed = request_.place.seed,
+          .threads = request_.threads,
+          .order = request_.place.order,
+          .brake = brake_.has_value() ? &*brake_ : nullptr,
+          .cancel = request_.place.cancel};
+}
+
+void Budget::start_clock() {
+  constexpr double kPatience = 5, kLeastPatience = 20;
+  brake_.emplace(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::max(kLeastPatience, request_.budget * kPatience))));
+}
+
+bool Budget::is_over() {
+  const CancelFlag* const cancel = request_.place.cancel;
+  const bool over =
+      (brake_.has_value() && brake_->reached()) || (cancel != nullptr && cancel->requested());
+  note_stop(over);
+  return over;
+}
+
+}  // namespace baechi

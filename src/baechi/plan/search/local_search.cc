@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/search/local_search.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "baechi/base/assert.h"
+#include "baechi/graph/topological_order.h"
+#include "baechi/optimize/plan_order.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::size_t kHistory = 48;
+constexpr double kRepeated = 0.2;         // of the moves, where there are images to repeat them on
+constexpr std::int64_t kMove = 4;         // units of work, beside the replay
+constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with memory
+
+}  // namespace
+
+LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
+                         std::uint64_t seed, ExecutionOrder order, const Images* images)
+    : costs_(&costs),
+      units_(&units),
+      order_(order),
+      images_(images),
+      simulator_(costs),
+      random_(seed) {
+  if (order_ != ExecutionOrder::kNone) {
+    blocks_.emplace(costs);
+    ceiling_.emplace(costs, blocks_->edges());
+  }
+  restart(start);
+  best_ = now_;
+  best_makespan_ = makespan_;
+}
+
+void LocalSearch::restart(const PlacedGraph& placed) {
+  BAECHI_ASSERT(placed.order.has_value() == (order_ != ExecutionOrder::kNone),
+                "refine starts from what is executed");
+  now_.device = placed.device;
+  if (order_ == ExecutionOrder::kPlanned)
+    number_ranks(plan_order(costs_->graph(), *placed.order));
+  else
+    number_ranks(program_order(costs_->graph()));
+  ++evaluations_;
+  const Time start = makespan();
+  BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
+  accept(start);
+  history_.assign(kHistory, makespan_);
+}
+
+void LocalSearch::number_ranks(std::span<const OpId> sequence) {
+  rank_.resize(sequence.size());
+  for (std::size_t i = 0; i < sequence.size(); ++i)
+    rank_[sequence[i]] = static_cast<Rank>(i + 1) * kRankGap;
+  if (order_ == ExecutionOrder::kNone) return;
+  now_.order = DeviceOrder(costs_->cluster().num_devices());
+  for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
+  blocks_->start(now_);
+}
+
+Time LocalSearch::makespan() {
+  const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
+  if (!blocks_.has_value()) {
+    work_ += num_ops * kWholeReplay / 2;
+    return simulator_.makespan(now_);
+  }
+  const Time makespan = blocks_->makespan(*now_.order);
+  work_ += static_cast<std::int64_t>(blocks_->num_blocks()) + num_ops / 8;
+  return makespan;
+}
+
+// Where it was just asked for its makespan. The quick answers come first.
+bool LocalSearch::fits() {
+  const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
+  if (blocks_.has_value()) {
+    if (blocks_->has_room_for_all()) return true;
+    work_ += num_ops / 2;
+    blocks_->tell(*now_.order, slots_);
+    if (ceiling_->fits(*now_.order, slots_, blocks_->copies())) return true;
+  }
+  work_ += num_ops * kWholeReplay;
+  const StepSummary& summary = simulator_.run(now_);
+  for (const DeviceId device : summary.peaks.keys())
+    if (summary.peaks[device] > costs_->cluster()[device].capacity) return false;
+  return true;
+}
+
+void LocalSearch::accept(Time makespan) {
+  makespan_ = makespan;
+  critical_.clear();
+  changes_.clear();
+}
+
+// Times first; memory, which costs as much again, only for a move that they would keep.
+void LocalSearch::step() {
+  if (critical_.empty()) trace_critical_path();
+  ++step_;
+  work_ += kMove;
+  if (!propose()) {
+    undo();
+    return;
+  }
+  if (images_ != nullptr && random_.chance(kRepeated)) repeat_move();
+  ++evaluations_;
+  work_ += static_cast<std::int64_t>(changes_.size());
+  const Time makespan = this->makespan();
+  Time& memory = history_[step_ % kHistory];
+  if ((makespan > makespan_ && makespan > memory) || !fits()) {
+    undo();
+  } else {
+    accept(makespan);
+    if (makespan_ < best_makespan_) {
+      best_makespan_ = makespan_;
+      best_ = now_;
+    }
+  }
+  memory = makespan_;
+}
+
+void LocalSearch::move(UnitId unit, DeviceId device) {
+  const std::span<const OpId> ops = (*units_)[unit].ops;
+  const std::size_t first = changes_.size();
+  for (const OpId op : ops)
+    if (now_.device[op] != device) changes_.push_back({op, now_.device[op], rank_[op]});
+  moving_.clear();
+  for (const Change& change : std::span(changes_).subspan(first)) moving_.push_back(change.op);
+  relocate([&](OpId) { return device; });
+}
+
+void LocalSearch::move_all(std::vector<Trip>& trips) {
+  std::ranges::stable_sort(trips, {}, &Trip::unit);
+  std::vector<DeviceId> targets;
+  moving_.clear();
+  std::optional<UnitId> last;
+  for (const auto& [unit, device] : trips) {
+    if (unit == last || !allowed(unit, device)) continue;
+    last = unit;
+    for (const OpId op : (*units_)[unit].ops) {
+      if (now_.device[op] == device) continue;
+      changes_.push_back({op, now_.device[op], rank_[op]});
+      moving_.push_back(op);
+      targets.push_back(device);
+    }
+  }
+  std::size_t next = 0;
+  relocate([&](OpId) { return targets[next++]; });
+}
+
+// Takes what is in `moving_` elsewhere: one by one, or where that are many, row by row.
+template <class Target>
+void LocalSearch::relocate(const Target& target) {
+  constexpr std::size_t kMany = 24;
+  const bool row_by_row = moving_.size() > kMany;
+  const bool in_rows = now_.order.has_value();
+  IdVector<DeviceId, bool> left(row_by_row ? costs_->cluster().num_devices() : 0);
+  if (row_by_row) is_moving_.resize(rank_.size());
+  for (const OpId op : moving_) {
+    const DeviceId from = now_.device[op], to = target(op);
+    if (in_rows && !row_by_row) {
+      std::vector<OpId>& old_row = (*now_.order)[from];
+      old_row.erase(std::lower_bound(old_row.begin(), old_row.end(), op, by_rank()));
+      std::vector<OpId>& row = (*now_.order)[to];
+      row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
+    } else if (row_by_row) {
+      left[from] = true;
+      is_moving_[op] = true;
+    }
+    now_.device[op] = to;
+    if (blocks_.has_value()) blocks_->move(op, to);
+  }
+  if (!in_rows || !row_by_row) return;
+  std::sort(moving_.begin(), moving_.end(), by_rank());
+  moving_.erase(std::unique(moving_.begin(), moving_.end()), moving_.end());
+  for (const DeviceId device : now_.order->keys()) {
+    std::vector<OpId>& row = (*now_.order)[device];
+    if (left[device]) std::erase_if(row, [&](OpId op) { return is_moving_[op]; });
+    const auto end = static_cast<std::ptrdiff_t>(row.size());
+    std::ranges::copy_if(moving_, std::back_inserter(row),
+                         [&](OpId op) { return now_.device[op] == device; });
+    std::inplace_merge(row.begin(), row.begin() + end, row.end(), by_rank());
+  }
+  for (const OpId op : moving_) is_moving_[op] = false;
+}
+
+void LocalSearch::undo() {
+  const auto has_rank = [&](const Change& change) { return rank_[change.op] == change.rank; };
+  if (std::ranges::all_of(changes_, has_rank)) {
+    std::ranges::reverse(changes_);  // some may have moved twice
+    moving_.clear();
+    for (const Change& change : changes_) moving_.push_back(change.op);
+    std::size_t next = 0;
+    relocate([&](OpId) { return changes_[next++].device; });
+  } else if (changes_.size() == 1) {
+    set_rank(changes_.front().op, changes_.front().rank);
+  } else {
+    for (const Change& change : changes_) rank_[change.op] = change.rank;
+    std::vector<OpId> sequence(costs_->graph().topological_order().begin(),
+                               costs_->graph().topological_order().end());
+    std::sort(sequence.begin(), sequence.end(), by_rank());
+    for (std::vector<OpId>& row : *now_.order) row.clear();
+    for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
+    for (const DeviceId device : now_.order->keys()) blocks_->reorder(device);
+  }
+  changes_.clear();
+}
+
+// In its device's order, too.
+void LocalSearch::set_rank(OpId op, Rank rank) {
+  std::vector<OpId>& row = (*now_.order)[now_.device[op]];
+  row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
+  rank_[op] = rank;
+  row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
+  blocks_->reorder(now_.device[op]);
+}
+
+// Who ran there before it.
+IdVector<OpId, std::optional<OpId>> LocalSearch::previous_on_device() const {
+  const OpGraph& graph = costs_->graph();
+  IdVector<OpId, std::optional<OpId>> previous(graph.num_ops());
+  const auto link = [&](const DeviceOrder& rows) {
+    for (const std::vector<OpId>& row : rows)
+      for (std::size_t i = 1; i < row.size(); ++i) previous[row[i]] = row[i - 1];
+  };
+  if (now_.order.has_value()) {
+    link(*now_.order);
+    return previous;
+  }
+  DeviceOrder rows(costs_->cluster().num_devices());
+  for (const OpId op : graph.ops()) rows[slots_[op].device].push_back(op);
+  for (std::vector<OpId>& row : rows)
+    std::sort(row.begin(), row.end(), [&](OpId a, OpId b) {
+      const OpSlot &x = slots_[a], &y = slots_[b];
+      return std::tie(x.start, x.end, rank_[a]) < std::tie(y.start, y.end, rank_[b]);
+    });
+  link(rows);
+  return previous;
+}
+
+void LocalSearch::trace_critical_path() {
+  if (blocks_.has_value())
+    blocks_->tell(*now_.order, slots_);
+  else
+    slots_ = simulator_.slots();
+  critical_ = blame_critical_path(*costs_, slots_, previous_on_device());
+}
+
+}  // namespace baechi

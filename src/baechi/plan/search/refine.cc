@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/search/refine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "baechi/base/parallel.h"
+#include "baechi/plan/search/local_search.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+namespace {
+
+// Neither depends on the number of threads, so that the result does not.
+constexpr std::int64_t kRounds = 12;
+constexpr std::int64_t kMostStreams = 4;
+
+// With few moves to make, one stream gets further than four: a move takes about as much work as
+// half of the operators, and what is looked at for it.
+std::size_t num_streams(std::int64_t work, const OpGraph& graph) {
+  constexpr std::int64_t kMovesOfOne = 120;
+  const std::int64_t moves = work / (static_cast<std::int64_t>(graph.num_ops()) * 5 / 8 + 8);
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(moves / kMovesOfOne, 1, kMostStreams));
+}
+// A stream that lags so far behind the best one goes on from there.
+constexpr double kLag = 1.01;
+
+// The start in the order in which it ran. Operators that take no time may run in an order that
+// cannot be read off the schedule, so this may be another plan, and need not fit.
+std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& start,
+                                   ExecutionOrder order) {
+  if (start.order.has_value() || order != ExecutionOrder::kPlanned)
+    return as_executed(start, order, costs.graph(), costs.cluster().num_devices());
+  const Trace trace = simulate(costs, start);
+  PlacedGraph result{start.device,
+                     order_of(trace.schedule, costs.graph(), costs.cluster().num_devices())};
+  if (find_overflow(simulate(costs, result), costs.cluster())) return std::nullopt;
+  return result;
+}
+
+}  // namespace
+
+Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
+               const RefineOptions& options) {
+  const std::optional<PlacedGraph> first = ordered(costs, start, options.order);
+  const Time start_makespan = simulate(costs, start).schedule.makespan;
+  if (!first.has_value())
+    return {.placed = start, .makespan = start_makespan, .evaluations = 0, .stopped_early = false};
+  std::atomic<bool> stopped{false};
+  const auto stop = [&] {
+    if ((options.cancel != nullptr && options.cancel->requested()) ||
+        (options.brake != nullptr && options.brake->reached()))
+      stopped = true;
+    return stopped.load();
+  };
+
+  std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(options.work, costs.graph()));
+  const auto for_all = [&](const auto& task) {
+    parallel_for(streams.size(), options.threads, task);
+  };
+  for_all([&](std::size_t i) {
+    streams[i] = std::make_unique<LocalSearch>(
+        costs, units, *first, options.seed * kMostStreams + i, options.order, options.images);
+  });
+  const auto best = [&] {
+    return std::min_element(
+               streams.begin(), streams.end(),
+               [](const auto& a, const auto& b) { return a->best_makespan() < b->best_makespan(); })
+        ->get();
+  };
+  const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(streams.size()));
+  for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {
+    for_all([&](std::size_t i) { streams[i]->run(share, stop); });
+    if (options.on_better) options.on_better(best()->best_makespan());
+    const PlacedGraph leader = best()->best();
+    const auto limit = static_cast<double>(best()->best_makespan().count()) * kLag;
+    for (auto& stream : streams)
+      if (static_cast<double>(stream->best_makespan().count()) > limit) stream->restart(leader);
+  }
+
+  Refined refined;
+  refined.placed = best()->best();
+  refined.makespan = best()->best_makespan();
+  if (refined.makespan > start_makespan) {
+    refined.placed = start;
+    refined.makespan = start_makespan;
+  }
+  refined.stopped_early = stopped;
+  for (const auto& stream : streams) refined.evaluations += stream->evaluations();
+  return refined;
+}
+
+}  // namespace baechi

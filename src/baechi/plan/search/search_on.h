@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search of `refine` and `auto`, from the best plan that other methods have found. Beyond the
+// paper.
+#pragma once
+
+#include <vector>
+
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/planner.h"
+#include "baechi/plan/search/budget.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+// A search with a part of the budget, where its local searches ended, and the best plan by then.
+struct SearchPart {
+  double seconds = 0;
+  std::vector<PlacedGraph> ends = {};
+  PlacedGraph best = {};
+};
+
+// Makes the placement that `best` has a better one if it can. The searches that `first`, 10 times and
+// 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
+// are up to two ninths more work: the plan is no longer than any of theirs. Starts the budget's clock.
+std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
+                                  Budget& budget, Attempt& best, double first = 0.1);
+
+}  // namespace baechi

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/steps/recompute_steps.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "baechi/base/assert.h"
+#include "baechi/base/short_text.h"
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/recomputation.h"
+#include "baechi/plan/recompute/recompute.h"
+#include "baechi/plan/recompute/recompute_search.h"
+#include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/request/recompute_request.h"
+#include "baechi/verify/check_recomputation.h"
+
+namespace baechi {
+namespace {
+
+using Chosen = IdVector<OpId, bool>;
+
+constexpr std::size_t kMostSets = 8;  // from few second runs to whole regions
+constexpr double kForATry = 0.2;      // parts of the budget
+constexpr double kLonger = 1.005;     // a step that much longer than with ample memory
+
+struct Made {
+  Unrolled step;
+  PlanResult result;
+
+  const Plan* plan() const { return std::get_if<Plan>(&result); }
+};
+
+// How much longer devices compute for it, for people.
+std::string cost_of_second_runs(const Unrolled& step, const OpGraph& graph, const Plan& plan) {
+  Time again, all;
+  for (const OpId op : plan.schedule.slots.keys()) {
+    const Time taken = plan.schedule.slots[op].end - plan.schedule.slots[op].start;
+    all += taken;
+    if (step.original[op].index() >= graph.num_ops()) again += taken;
+  }
+  return std::to_string(plan.recomputed.size()) +
+         " operators run a second time in every micro-batch: " + short_text(again) +
+         " more of computing beside " + short_text(all - again);
+}
+
+class Choices {
+ public:
+  Choices(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
+          const PlanRequest& request, StepPlanner plan)
+      : graph_(graph),
+        micro_batches_(micro_batches),
+        costs_(graph, cluster),
+        request_(request),
+        plan_(plan),
+        runs_(graph),
+        search_(costs_, runs_, request_, 0) {
+    request_.recompute = Recompute::kNone;
+  }
+
+  bool any() const { return runs_.any() && why_not().empty(); }
+  // Second runs name their forward operators, and where none did, that would tell updates apart.
+  std::string why_not() const {
+    const bool told = graph_.marks_steps() || std::ranges::any_of(graph_.ops(), [&](OpId op) {
+                        return graph_[op].forward.has_value();
+                      });
+    if (!runs_.any()) return nothing_to_repeat(graph_);
+    return told ? ""
+                : "nothing is recomputed: neither does a gradient of the graph name its "
+                  "forward operator, nor is an operator marked as running once per step";
+  }
+  std::vector<Chosen> from_few_to_all() const { return search_.from_few_to_all(kMostSets); }
+  Chosen all() const { return search_.all(); }
+
+  Made without() const {
+    Made made{unroll(graph_, micro_batches_), Plan{}};
+    made.result = plan_(graph_, made.step, costs_.cluster(), quiet(1));
+    return made;
+  }
+  // What a step takes where memory costs nothing.
+  std::optional<Time> with_ample_memory(const Unrolled& step) const {
+    const Cluster ample = roomier(CostModel(step.graph, costs_.cluster()), std::nullopt);
+    const PlanResult result = plan_(graph_, step, ample, quiet(kForATry));
+    const Plan* plan = std::get_if<Plan>(&result);
+    return plan != nullptr ? std::optional(plan->makespan()) : std::nullopt;
+  }
+  // With these second runs, for so much of the budget.
+  Made with(const Chosen& chosen, double part) const {
+    const auto order = graph_.topological_order();
+    std::vector<Recomputation> again = runs_.in({order.begin(), order.end()}, chosen).again;
+    const OpGraph one = recomputing(graph_, again);
+    const std::vector<std::string> faults = check_recomputation(graph_, one, again);
+    BAECHI_ASSERT(faults.empty(), ("second runs broke a rule: " + faults.front()).c_str());
+    Made made{unroll(one, micro_batches_), Plan{}};
+    made.result = plan_(one, made.step, costs_.cluster(), quiet(part));
+    if (Plan* plan = std::get_if<Plan>(&made.result)) {
+      plan->recomputed = std::move(again);
+      if (!plan->recomputed.empty())
+        plan->notes.push_back(cost_of_second_runs(made.step, graph_, *plan));
+    }
+    return made;
+  }
+  // Valid with any second runs: they shorten nothing, and no memory is asked for.
+  std::vector<NamedBound> bounds() const {
+    if (!request_.bounds) return {};
+    const Unrolled step = unroll(graph_, micro_batches_);
+    const Cluster ample = roomier(CostModel(step.graph, costs_.cluster()), std::nullopt);
+    return lower_bounds(CostModel(step.graph, ample), request_.place.cancel);
+  }
+  void suggest(const Unrolled& step, Unplaceable& answer) const {
+    if (!request_.suggest) return;
+    const CostModel costs(step.graph, costs_.cluster());
+    const SuggestOptions options{.budget = request_.budget, .cancel = request_.place.cancel};
+    answer.smallest_capacity = smallest_equal_capacity(costs, options);
+    answer.more_devices = smallest_device_count(costs, options);
+  }
+
+ private:
+  PlanRequest quiet(double part) const {
+    PlanRequest request = request_;
+    request.budget *= part;
+    request.bounds = false;
+    request.suggest = false;
+    return request;
+  }
+
+  const OpGraph& graph_;
+  const std::uint32_t micro_batches_;
+  const CostModel costs_;
+  PlanRequest request_;
+  const StepPlanner plan_;
+  const SecondRuns runs_;
+  const RecomputeSearch search_;
+};
+
+// The choice with the shortest step of those that were tried: the fewest second runs with which
+// something fits are looked for by halving, since more of them seldom need more memory.
+std::optional<std::size_t> best_of(const Choices& choices, const std::vector<Chosen>& all) {
+  std::optional<std::pair<Time, std::size_t>> best;
+  const auto fits = [&](std::size_t at) {
+    const Made made = choices.with(all[at], kForATry);
+    if (made.plan() == nullptr) return false;
+    const std::pair found{made.plan()->makespan(), at};
+    if (!best.has_value() || found < *best) best = found;
+    return true;
+  };
+  if (!fits(all.size() - 1)) return std::nullopt;
+  std::size_t low = 0, high = all.size() - 1;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (fits(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return best->second;
+}
+
+// The shortest with some second runs, if one is shorter than `without`.
+std::optional<Made> shortest(const Choices& choices, const Made& without) {
+  const std::vector<Chosen> all = choices.from_few_to_all();
+  const std::optional<std::size_t> best = best_of(choices, all);
+  std::optional<Made> made;
+  const auto offer = [&](Made other) {
+    if (other.plan() == nullptr || other.plan()->recomputed.empty()) return;
+    const Plan* before = made.has_value() ? made->plan() : without.plan();
+    if (before == nullptr || other.plan()->makespan() < before->makespan()) made = std::move(other);
+  };
+  if (best.has_value()) offer(choices.with(all[*best], 1));
+  if (best != all.size() - 1 && (best.has_value() || without.plan() == nullptr))
+    offer(choices.with(all.back(), 1));
+  return made;
+}
+
+bool proved_by_arithmetic(const PlanResult& result) {
+  const auto* answer = std::get_if<Unplaceable>(&result);
+  return answer != nullptr && answer->proved && answer->methods.empty();  // by arithmetic
+}
+
+Made chosen_by_auto(const Choices& choices, Made without) {
+  if (const Plan* plan = without.plan()) {
+    const std::optional<Time> ample = choices.with_ample_memory(without.step);
+    if (!ample.has_value() || static_cast<double>(plan->makespan().count()) <=
+                                  static_cast<double>(ample->count()) * kLonger)
+      return without;
+  } else if (proved_by_arithmetic(without.result)) {
+    return without;
+  }
+  std::optional<Made> found = shortest(choices, without);
+  return found.has_value() ? *std::move(found) : std::move(without);
+}
+
+}  // namespace
+
+StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
+                                const PlanRequest& request, StepPlanner plan) {
+  std::optional<Made> made;
+  {
+    const Choices choices(graph, micro_batches, cluster, request, plan);
+    if (!choices.any())
+      made = choices.without();
+    else if (request.recompute == Recompute::kAll)
+      made = choices.with(choices.all(), 1);
+    else
+      made = chosen_by_auto(choices, choices.without());
+    if (Plan* found = std::get_if<Plan>(&made->result)) {
+      found->bounds = choices.bounds();
+      if (!choices.any()) found->notes.push_back(choices.why_not());
+    } else {
+      auto& answer = std::get<Unplaceable>(made->result);
+      if (request.recompute == Recompute::kAuto && choices.any())
+        answer.proved = proved_by_arithmetic(made->result);
+      choices.suggest(made->step, answer);
+    }
+  }
+  return {std::move(graph), std::move(made->step), std::move(made->result)};
+}
+
+std::optional<Time> step_with_recomputation(const OpGraph& graph, std::uint32_t micro_batches,
+                                            const Cluster& cluster, const PlanRequest& request,
+                                            StepPlanner plan) {
+  const Choices choices(graph, micro_batches, cluster, request, plan);
+  if (!choices.any()) return std::nullopt;
+  const Made made = choices.with(choices.all(), kForATry);
+  return made.plan() != nullptr ? std::optional(made.plan()->makespan()) : std::nullopt;
+}
+
+}  // namespace baechi

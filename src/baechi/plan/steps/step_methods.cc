@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/steps/step_methods.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <variant>
+
+#include "baechi/base/in_quotes.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/optimize/list_schedule.h"
+#include "baechi/place/pipeline/pipeline.h"
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/schedule/step_order.h"
+#include "baechi/simulate/simulator.h"
+
+namespace baechi {
+namespace {
+
+bool for_any_step(std::string_view method) { return !places_in_stages(method); }
+bool for_several(std::string_view method) {
+  return method == "auto" || method == "all" || places_in_stages(method);
+}
+
+constexpr StepMethod kStepMethods[] = {
+    {.name = "unrolled", .asked = for_any_step, .run = place_unrolled, .whole_step = true},
+    {.name = "replayed", .asked = for_any_step, .run = replay_micro_batch},
+    {.name = "in stages", .asked = for_several, .run = place_in_stages},
+};
+
+// Operators that replays may simulate in all, so that a step of hundreds of thousands is replayed a
+// few times and a small one under every order.
+constexpr std::int64_t kReplayed = 7'000'000;
+
+// The step with edges of control so that micro-batch m starts when m - window has ended.
+OpGraph with_window(const Unrolled& step, std::uint32_t window) {
+  const OpGraph& graph = step.graph;
+  OpGraphBuilder builder(graph.name());
+  builder.reserve(graph.num_ops(), graph.num_edges());
+  for (const OpId op : graph.ops()) {
+    builder.add_operator({.name = std::to_string(op.value()), .backward = graph[op].backward});
+    for (const KindId kind : graph.kinds())
+      if (const auto time = graph.times(kind)[op]; time.has_value())
+        builder.set_time(op, graph.kind_name(kind), *time);
+  }
+  for (const OpId op : graph.ops())
+    for (const TensorId tensor : graph.outputs(op)) {
+      const TensorId handle = builder.add_output(op, graph.size(tensor));
+      for (const Edge& edge : graph.consumers(tensor)) builder.connect(handle, edge.to);
+    }
+  std::vector<OpId> first, last;  // of micro-batch 0
+  for (const OpId op : graph.ops()) {
+    for (const Edge& edge : graph.out_edges(op))
+      if (!edge.tensor.has_value()) builder.add_control_edge(op, edge.to);
+    if (step.micro_batch[op] != 0) continue;
+    const auto inside = [&](OpId other) { return step.micro_batch[other] == 0; };
+    if (std::ranges::none_of(graph.in_edges(op), [&](const Edge& e) { return inside(e.from); }))
+      first.push_back(op);
+    if (std::ranges::none_of(graph.out_edges(op), [&](const Edge& e) { return inside(e.to); }))
+      last.push_back(op);
+  }
+  // An operator in between, so that there are no more edges than ends.
+  for (std::uint32_t m = window; m < step.micro_batches; ++m) {
+    const OpId gate = builder.add_operator({.name = "gate " + std::to_string(m)});
+    builder.set_time(gate, kAnyKind, Time(0));
+    for (const OpId op : last) builder.add_control_edge(step.copy(op, m - window), gate);
+    for (const OpId op : first) builder.add_control_edge(gate, step.copy(op, m));
+  }
+  return std::move(builder).build();
+}
+
+// Takes the placement if it fits and is faster than what the row and the answer have.
+void offer(const Cluster& cluster, const StepSummary& summary, PlacedGraph placed,
+           MethodOutcome& row, StepAnswer& answer) {
+  for (const DeviceId device : cluster.devices())
+    if (summary.peaks[device] > cluster[device].capacity) return;
+  if (row.makespan.has_value() && *row.makespan <= summary.makespan) return;
+  row.makespan = summary.makespan;
+  row.peaks = summary.peaks;
+  row.devices_used = static_cast<std::size_t>(
+      std::ranges::count_if(*placed.order, [](const auto& ops) { return !ops.empty(); }));
+  if (answer.placed.has_value() && answer.makespan <= summary.makespan) return;
+  answer.method = row.method;
+  answer.makespan = summary.makespan;
+  answer.placed = std::move(placed);
+}
+
+MethodOutcome row_of(std::string method) {
+  return {.method = std::move(method),
+          .makespan = {},
+          .fallbacks = {},
+          .reason = {},
+          .devices_used = 0,
+          .peaks = {}};
+}
+
+// Tries orders of placements and keeps the best that fits.
+class Replays {
+ public:
+  explicit Replays(const StepProblem& problem)
+      : problem_(problem), step_(problem.step), simulator_(problem.costs) {}
+
+  void add(const Attempt& attempt) {
+    Placement placement;
+    for (const OpId op : step_.graph.ops())
+      placement.push_back(attempt.placed->device[step_.original[op]]);
+    if (std::ranges::find(placements_, placement) != placements_.end()) return;
+    placements_.push_back(std::move(placement));
+    answer_.methods.push_back(row_of("replayed " + attempt.method));
+  }
+
+  StepAnswer run() && {
+    for (const std::uint32_t window : windows()) {
+      if (placements_.empty() || (window != windows().front() && replayed_ >= kReplayed)) break;
+      const OpGraph limited = with_window(step_, window);
+      const CostModel costs(limited, problem_.costs.cluster());
+      for (std::size_t i = 0; i < placements_.size(); ++i)
+        for (const bool backward_first : {true, false})
+          if (is_near(answer_.methods[i]) && (replayed_ == 0 || replayed_ < kReplayed))
+            try_order(costs, placements_[i], backward_first, answer_.methods[i]);
+    }
+    for (MethodOutcome& row : answer_.methods)
+      if (!row.makespan.has_value())
+        row.reason = "no order of the micro-batches that was tried fits";
+    return std::move(answer_);
+  }
+
+ private:
+  std::vector<std::uint32_t> windows() const {
+    const auto devices = static_cast<std::uint32_t>(problem_.costs.cluster().num_devices());
+    std::vector<std::uint32_t> windows{step_.micro_batches, devices, 2 * devices, devices + 1, 1};
+    std::erase_if(windows, [&](std::uint32_t w) { return w > step_.micro_batches; });
+    std::vector<std::uint32_t> unique;
+    for (const std::uint32_t window : windows)
+      if (std::ranges::find(unique, window) == unique.end()) unique.push_back(window);
+    return unique;
+  }
+
+  // Other orders hardly make a step shorter by half.
+  bool is_near(const MethodOutcome& row) const {
+    return !row.makespan.has_value() || row.makespan->count() / 3 * 2 <= answer_.makespan.count();
+  }
+
+  void try_order(const CostModel& costs, const Placement& placement, bool backward_first,
+                 MethodOutcome& row) {
+    throw_if_cancelled(problem_.request.place.cancel);
+    Placement with_gates = placement;
+    while (with_gates.size() < costs.graph().num_ops()) with_gates.push_back(DeviceId(0));
+    IdVector<OpId, Time> priority = critical_times(costs, with_gates);
+    if (backward_first)
+      for (Time& time : priority) time = Time(0) - time;
+    const ListSchedule found = list_schedule(costs, with_gates, priority);
+    PlacedGraph placed{placement, DeviceOrder(problem_.costs.cluster().num_devices())};
+    for (const DeviceId device : placed.order->keys())
+      for (const OpId op : (*found.placed.order)[device])
+        if (step_.graph.num_ops() > op.index()) (*placed.order)[device].push_back(op);
+    placed.order = with_sums_behind(step_, *placed.order);
+    replayed_ += 2 * static_cast<std::int64_t>(step_.graph.num_ops());
+    judge(std::move(placed), row);
+  }
+
+  void judge(PlacedGraph placed, MethodOutcome& row) {
+    const StepSummary& summary = simulator_.run(placed);
+    offer(problem_.costs.cluster(), summary, std::move(placed), row, answer_);
+  }
+
+  const StepProblem& problem_;
+  const Unrolled& step_;
+  Simulator simulator_;
+  std::vector<Placement> placements_;  // by row
+  std::int64_t replayed_ = 0;
+  StepAnswer answer_;
+};
+
+}  // namespace
+
+std::span<const StepMethod> step_methods() { return kStepMethods; }
+
+StepAnswer place_unrolled(const StepProblem& problem) {
+  PlanRequest request = problem.request;
+  request.micro_batches.reset();
+  request.mini_batch.reset();
+  Placement expert;
+  if (request.place.expert != nullptr) {
+    for (const OpId op : problem.step.graph.ops())
+      expert.push_back((*request.place.expert)[problem.step.original[op]]);
+    request.place.expert = &expert;
+  }
+  PlanResult result = make_plan(problem.costs, request);
+  StepAnswer answer;
+  if (auto* misfit = std::get_if<Unplaceable>(&result)) {
+    answer.methods = misfit->methods;
+    answer.unplaceable = std::move(*misfit);
+    return answer;
+  }
+  Plan& plan = std::get<Plan>(result);
+  const std::size_t devices = problem.costs.cluster().num_devices();
+  answer.placed = PlacedGraph{placement_of(plan.schedule),
+                              order_of(plan.schedule, problem.step.graph, devices)};
+  answer.makespan = plan.makespan();
+  answer.method = plan.method;
+  answer.fallbacks = std::move(plan.fallbacks);
+  answer.methods = std::move(plan.methods);
+  answer.passes = std::move(plan.passes);
+  answer.bounds = std::move(plan.bounds);
+  answer.notes = std::move(plan.notes);
+  return answer;
+}
+
+bool places_in_stages(std::string_view method) {
+  return std::ranges::find(step_placers(), method, &StepPlacer::name) != step_placers().end();
+}
+
+StepAnswer place_in_stages(const StepProblem& problem) {
+  const std::string& method = problem.request.method;
+  const MicroBatchedStep step{problem.micro_batch, problem.step, problem.costs};
+  PipelineOptions options{.work = {}, .cancel = problem.request.place.cancel};
+  options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) *
+                                           static_cast<double>(PipelineOptions{}.work));
+  const Cluster& cluster = problem.costs.cluster();
+  Simulator simulator(problem.costs);
+  StepAnswer answer;
+  for (const StepPlacer& placer : step_placers()) {
+    if (method != placer.name && method != "all" && (method != "auto" || placer.baseline)) continue;
+    MethodOutcome row = row_of(std::string(placer.name));
+    PlaceResult result = place_step(placer, step, options);
+    if (auto* placed = std::get_if<PlacedGraph>(&result)) {
+      placed->order = with_sums_behind(problem.step, *placed->order);
+      const StepSummary& summary = simulator.run(*placed);
+      offer(cluster, summary, std::move(*placed), row, answer);
+    }
+    if (!row.makespan.has_value()) {
+      row.reason = "no stages that were tried fit";
+      answer.unplaceable =
+          Unplaceable{.op = {},
+                      .short_by = {},
+                      .proved = false,
+                      .reason = in_quotes(placer.name) + " found no stages that fit",
+                      .smallest_capacity = {},
+                      .more_devices = {},
+                      .methods = {}};
+      if (const auto* misfit = std::get_if<DoesNotFit>(&result))
+        answer.unplaceable->short_by = misfit->short_by;
+    }
+    answer.methods.push_back(std::move(row));
+  }
+  if (answer.placed.has_value()) answer.unplaceable.reset();
+  return answer;
+}
+
+StepAnswer replay_micro_batch(const StepProblem& problem) {
+  Replays replays(problem);
+  const CostModel& costs = problem.micro_batch;
+  PlanRequest request = problem.request;
+  request.budget = problem.request.budget / 4;
+  const Units units(costs);
+  if (!prove_cannot_fit(costs, units).has_value())
+    for (const Attempt& attempt : run_portfolio(costs, units, request).attempts)
+      if (attempt.placed.has_value()) replays.add(attempt);
+  return std::move(replays).run();
+}
+
+}  // namespace baechi

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/fit/fit_search.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/plan/planner.h"
+#include "baechi/schedule/execution_order.h"
+#include "unit/graphs.h"
+
+namespace baechi {
+namespace {
+
+constexpr DeviceId kFirst(0), kSecond(1);
+
+struct Piece {  // an operator without edges
+  std::int64_t permanent = 0, temporary = 0, output = 0;
+  const char* kind = "*";
+  const char* pin = nullptr;
+};
+
+OpGraph pieces(const std::vector<Piece>& all) {
+  OpGraphBuilder builder;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string name = "p" + std::to_string(i);
+    OperatorSpec spec{
+        .name = name, .permanent = Bytes(all[i].permanent), .temporary = Bytes(all[i].temporary)};
+    if (all[i].pin != nullptr) spec.pin = all[i].pin;
+    const OpId op = builder.add_operator(spec);
+    builder.set_time(op, all[i].kind, Time(10));
+    if (all[i].output > 0) static_cast<void>(builder.add_output(op, Bytes(all[i].output)));
+  }
+  return std::move(builder).build();
+}
+
+Cluster devices(const std::vector<Device>& all) {
+  ClusterSpec spec = uniform_cluster({.count = 1, .capacity = Bytes(1), .latency = Time(1)});
+  spec.devices = all;
+  return Cluster(std::move(spec));
+}
+
+Device device(std::string name, std::string kind, std::int64_t capacity) {
+  return {std::move(name), std::move(kind), Bytes(capacity), "host", kFullSpeed};
+}
+
+std::optional<Placement> repaired(const OpGraph& graph, const Cluster& cluster,
+                                  const Placement& start) {
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  FitSearch search(costs, units, {});
+  std::optional<PlacedGraph> found = search.repair({start, std::nullopt});
+  if (!found.has_value()) return std::nullopt;
+  CHECK_FALSE(find_overflow(simulate(costs, *found), cluster).has_value());
+  return std::move(found->device);
+}
+
+TEST_CASE("repair: nothing moves to a device that may not run it, and nobody makes room for it") {
+  const Cluster cluster =
+      devices({device("c", "cpu", 10), device("a", "gpu", 10), device("b", "gpu", 10)});
+  // Two of 6 on a device of 10; a third operator sits where neither may go.
+  const OpGraph graph =
+      pieces({{.permanent = 6, .kind = "gpu"}, {.permanent = 6, .kind = "gpu"}, {.permanent = 4}});
+  const std::optional<Placement> found = repaired(graph, cluster, {kSecond, kSecond, kFirst});
+  REQUIRE(found.has_value());
+  CHECK((*found)[OpId(0)] != (*found)[OpId(1)]);
+  CHECK((*found)[OpId(2)] == kFirst);
+  // The same by a pin, with nowhere to go at all.
+  const OpGraph pinned = pieces({{.permanent = 6, .pin = "a"}, {.permanent = 6, .pin = "a"}, {}});
+  CHECK_FALSE(repaired(pinned, cluster, {kSecond, kSecond, kFirst}).has_value());
+}
+
+//   a: 6 6 (of 10)    b: 4 4 (of 10): whatever moves makes it worse, an exchange does it.
+TEST_CASE("repair: two operators change places where neither can move alone") {
+  const Cluster cluster = devices({device("a", "gpu", 10), device("b", "gpu", 10)});
+  const OpGraph graph =
+      pieces({{.permanent = 6}, {.permanent = 6}, {.permanent = 4}, {.permanent = 4}});
+  const std::optional<Placement> found =
+      repaired(graph, cluster, {kFirst, kFirst, kSecond, kSecond});
+  REQUIRE(found.has_value());
+  CHECK((*found)[OpId(0)] != (*found)[OpId(1)]);
+  CHECK((*found)[OpId(2)] != (*found)[OpId(3)]);
+}
+
+// The first device is 4 over, the second has 4 left. The two of 2 are just enough, in whatever
+// order units are taken; one more, of 9, would be too much. So many units that none is tried alone.
+TEST_CASE("repair: exactly what is too much moves, and no more") {
+  std::vector<Piece> all = {{.permanent = 2}, {.permanent = 2}, {.permanent = 9}};
+  all.resize(30);
+  const Cluster cluster = devices({device("a", "gpu", 9), device("b", "gpu", 4)});
+  const std::optional<Placement> found =
+      repaired(pieces(all), cluster, Placement(all.size(), kFirst));
+  REQUIRE(found.has_value());
+  CHECK((*found)[OpId(0)] == kSecond);
+  CHECK((*found)[OpId(1)] == kSecond);
+  CHECK((*found)[OpId(2)] == kFirst);
+}
+
+// The peak is the moment at which the second operator starts: what it takes then is its share.
+TEST_CASE("repair: an operator's share counts what it takes at the moment it starts") {
+  const Cluster cluster = devices({device("a", "gpu", 10), device("b", "gpu", 8)});
+  for (const Piece& second : {Piece{.temporary = 6}, Piece{.output = 6}}) {
+    CAPTURE(second.temporary);
+    const OpGraph graph = pieces({{.permanent = 7, .pin = "a"}, second, {.permanent = 2}});
+    const std::optional<Placement> found = repaired(graph, cluster, {kFirst, kFirst, kSecond});
+    REQUIRE(found.has_value());
+    CHECK((*found)[OpId(1)] == kSecond);
+  }
+}
+
+// Four operators on a CPU and two GPUs, found by a user: memory so tight that repair is needed.
+TEST_CASE("planner: unequal kinds and tight memory get an answer") {
+  OpGraphBuilder builder;
+  const auto add = [&](const char* name, const char* kind, std::int64_t time,
+                       std::int64_t permanent) {
+    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(permanent)});
+    builder.set_time(op, kind, Time(time));
+    return op;
+  };
+  const TensorId first = builder.add_output(add("o0", "gpu", 96'035, 0), Bytes(955'888));
+  add("o1", "gpu", 340'760, 386'508);
+  add("o2", "*", 0, 0);
+  const OpId last = add("o3", "gpu", 336'208, 0);
+  for (const std::int64_t bytes : {879'766, 786'455})
+    static_cast<void>(builder.add_output(last, Bytes(bytes)));
+  builder.connect(first, last);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = devices({device("d0", "cpu", 2'603'480), device("d1", "gpu", 3'384'525),
+                                   device("d3", "gpu", 2'603'480)});
+  const CostModel costs(graph, cluster);
+  const PlanResult result = make_plan(costs, {});
+  CHECK(std::holds_alternative<Plan>(result));
+}
+
+// What fits in the order of its sequences need not fit in the executor's.
+TEST_CASE("packing: what is found fits in the order in which it will run") {
+  std::size_t found = 0, only_planned = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(seed);
+    const Placement on_one(graph.num_ops(), kFirst);
+    const Cluster ample = testing::unit_latency_cluster(1, Bytes(1'000'000'000));
+    const Bytes peak =
+        simulate(CostModel(graph, ample), {on_one, std::nullopt}).devices[kFirst].peak;
+    const Cluster tight = testing::unit_latency_cluster(2, Bytes(peak.count() * 55 / 100));
+    const CostModel costs(graph, tight);
+    const Units units(costs);
+    for (const ExecutionOrderEntry& entry : execution_orders()) {
+      FitSearch search(costs, units, {.order = entry.order});
+      const std::optional<PlacedGraph> packed = search.pack();
+      if (!packed.has_value()) continue;
+      ++found;
+      const PlacedGraph run = as_executed(*packed, entry.order, graph, 2);
+      CHECK(run.order == packed->order);
+      CHECK_FALSE(find_overflow(simulate(costs, run), costs.cluster()).has_value());
+      const PlacedGraph freely = as_executed(*packed, ExecutionOrder::kNone, graph, 2);
+      if (find_overflow(simulate(costs, freely), costs.cluster()).has_value()) ++only_planned;
+    }
+  }
+  CHECK(found > 30);
+  CHECK(only_planned > 0);
+}
+
+}  // namespace
+}  // namespace baechi

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/fit/memory_needs.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "unit/graph_sketch.h"
+#include "unit/graphs.h"
+
+namespace baechi::testing {
+namespace {
+
+TEST_CASE("planner: a proof names what lacks most, and three more that no device has room for") {
+  const OpGraph graph = GraphSketch()
+                            .op("a", 1)
+                            .op("b", 1)
+                            .op("c", 1)
+                            .op("d", 1)
+                            .op("e", 1)
+                            .op("small", 1)
+                            .tensor("a", 20, {"small"})
+                            .tensor("b", 50, {})
+                            .tensor("c", 30, {})
+                            .tensor("d", 25, {})
+                            .tensor("e", 40, {})
+                            .build();
+  const auto reason = [&](Bytes capacity) {
+    const Cluster cluster = unit_latency_cluster(2, capacity);
+    const CostModel costs(graph, cluster);
+    const Units units(costs);
+    const auto proof = prove_cannot_fit(costs, units);
+    return proof.has_value() ? proof->reason : std::string();
+  };
+  CHECK(reason(Bytes(50)).empty());
+  CHECK(reason(Bytes(45)).find("operator 'b' needs") == 0);
+  CHECK(reason(Bytes(45)).find("; no device") == std::string::npos);
+  CHECK(reason(Bytes(28)).find("; no device has room for operator 'e', which needs 40 B, operator "
+                               "'c', which needs 30 B, either") != std::string::npos);
+  CHECK(reason(Bytes(10)).find("'d', which needs 25 B and 2 more, either") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace baechi::testing

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/search/search_on.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "baechi/generate/generate.h"
+#include "baechi/plan/attempt/improvements.h"
+
+namespace baechi {
+namespace {
+
+struct Searched {
+  Attempt best;
+  std::vector<SearchPart> parts;
+  std::vector<Time> told;
+};
+
+// With searches of a tenth and of all of the budget.
+Searched search(const CostModel& costs, unsigned threads, const CancelFlag* cancel = nullptr) {
+  constexpr double kBudget = 0.005, kFirst = kBudget / 10;
+  const Units units(costs);
+  const Problem problem{costs, units};
+  Searched result{.best = attempt(problem, find_placer("m-etf"), {}), .parts = {}, .told = {}};
+  PlanRequest request;
+  request.budget = kBudget;
+  request.threads = threads;
+  request.place.cancel = cancel;
+  request.watch = [&](const SearchNews& news) { result.told.push_back(*news.step); };
+  ImprovementLog log(request);
+  const PlanRequest watched = log.watched();
+  const LastResort no_fallbacks{.work = 0};
+  Budget budget(watched, no_fallbacks);
+  result.parts = search_on(problem, watched, budget, result.best, kFirst);
+  return result;
+}
+
+TEST_SUITE("threads") {
+  TEST_CASE("search: threads share the searches of all budgets, and the number changes no plan") {
+    const OpGraph graph = generate_graph("moe", {.length = 128, .layers = 8});
+    const Cluster cluster(uniform_cluster({.count = 4,
+                                           .capacity = Bytes(64LL << 30),
+                                           .latency = Time(134'000),
+                                           .bandwidth = Bandwidth(5'700'000'000)}));
+    const CostModel costs(graph, cluster);
+    const Searched one = search(costs, 1);
+    REQUIRE(one.parts.size() == 2);
+    for (const unsigned threads : {2U, 5U}) {
+      CAPTURE(threads);
+      const Searched many = search(costs, threads);
+      CHECK(many.best.placed == one.best.placed);
+      REQUIRE(many.parts.size() == one.parts.size());
+      for (std::size_t i = 0; i < one.parts.size(); ++i) {
+        CHECK(many.parts[i].seconds == one.parts[i].seconds);
+        CHECK(many.parts[i].best == one.parts[i].best);
+        CHECK(many.parts[i].ends == one.parts[i].ends);
+      }
+      CHECK(std::ranges::is_sorted(many.told, std::ranges::greater()));
+      CHECK(many.told.back() == one.told.back());
+    }
+  }
+
+  TEST_CASE("search: who is stopped at once keeps the plan that there was, on two threads too") {
+    const OpGraph graph = generate_graph("unet");
+    const Cluster cluster(uniform_cluster({.count = 2,
+                                           .capacity = Bytes(64LL << 30),
+                                           .latency = Time(134'000),
+                                           .bandwidth = Bandwidth(5'700'000'000)}));
+    const CostModel costs(graph, cluster);
+    CancelFlag cancel;
+    cancel.request();
+    for (const unsigned threads : {1U, 2U}) {
+      const Searched stopped = search(costs, threads, &cancel);
+      const Searched whole = search(costs, threads);
+      CHECK(stopped.best.placed.has_value());
+      CHECK(stopped.best.makespan >= whole.best.makespan);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baechi
