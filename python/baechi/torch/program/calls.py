@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls: a functional graph of PyTorch's as a list, every value with its device and its storage."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.torch.program.instructions import (
+    HERE,
+    HOST,
+    Run,
+    Slot,
+    function_name,
+    is_plain,
+    mapped,
+    slots_in,
+)
+
+_MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
+_UNSAID = ("pin_memory", "non_blocking")  # arguments without meaning for where a value is
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, with its arguments where they were made.
+
+    ``node`` names it in an order. A view makes no memory and runs wherever it is read. What reads
+    ``anywhere`` takes tensors from the devices that they are on. ``after`` are nodes that come
+    before it although it reads nothing of theirs; ``changes`` are storages that it changes.
+    """
+
+    node: Hashable
+    run: Run
+    view: bool = False
+    anywhere: bool = False
+    after: tuple[Hashable, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+@dataclass
+class Calls:
+    """What a graph asks for. ``promised`` has the device of each output, None: where it is."""
+
+    inputs: list[Slot] = field(default_factory=list)
+    constants: list[tuple[Slot, int]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    promised: list[int | None] = field(default_factory=list)
+    table: list[Any] = field(default_factory=list)
+
+
+def calls_of(
+    graph: fx.GraphModule | fx.Graph,
+    device_of: Mapping[fx.Node, int],
+    *,
+    promised: Sequence[int | None] | None = None,
+    names: Mapping[fx.Node, str] | None = None,
+) -> Calls:
+    """Read a graph of AOTAutograd's: forward, backward or both.
+
+    ``device_of`` has placeholders and calls; views are where their storage is, and what changes a
+    tensor in place is where that is. ``names`` are the calls' names in errors.
+    """
+    return _Reader(graph, device_of, names or {}).read(promised)
+
+
+def is_move(node: fx.Node) -> bool:
+    """Tell whether a call copies a tensor to another device and changes nothing else."""
+    if node.target not in _MOVES or not isinstance(node.args[0], fx.Node):
+        return False
+    source, result = node.args[0].meta.get("val"), node.meta.get("val")
+    if not (isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)):
+        return False
+    if node.kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return False
+    return (source.dtype, source.layout) == (result.dtype, result.layout)
+
+
+class _Reader:
+    def __init__(
+        self,
+        graph: fx.GraphModule | fx.Graph,
+        device_of: Mapping[fx.Node, int],
+        names: Mapping[fx.Node, str],
+    ) -> None:
+        self.graph = graph.graph if isinstance(graph, fx.GraphModule) else graph
+        self.owner = graph if isinstance(graph, fx.GraphModule) else graph.owning_module
+        self.device_of, self.names = device_of, names
+        self.values: dict[fx.Node, Any] = {}
+        self.storages: dict[int, Slot] = {}  # by address: who brought it
+        self.order = _Order()
+        self.result = Calls()
+
+    def read(self, promised: Sequence[int | None] | None) -> Calls:
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = slot = self.input(node)
+                self.result.inputs.append(slot)
+            elif node.op == "get_attr":
+                self.values[node] = self.attribute(node)
+            elif node.op == "call_function":
+                self.values[node] = self.call(node)
+            elif node.op == "output":
+                outputs = node.args[0]
+                flat = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+                self.result.outputs = [mapped(out, self.value) for out in flat]
+            else:
+                raise ValueError(f"{node.name}: a functional graph has no {node.op}")
+        count = len(self.result.outputs)
+        self.result.promised = [None] * count if promised is None else list(promised)
+        if len(self.result.promised) != count:
+            raise ValueError(f"promised: {len(self.result.promised)} devices, {count} outputs")
+        return self.result
+
+    def value(self, part: Any) -> Any:
+        return self.values[part] if isinstance(part, fx.Node) else part
+
+    def device(self, node: fx.Node) -> int:
+        if node not in self.device_of:
+            raise ValueError(f"device_of: nothing for {self.names.get(node, node.name)}")
+        return self.device_of[node]
+
+    def input(self, node: fx.Node) -> Slot:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return Slot(node.name)
+        return self.tensor(node.name, value, self.device(node))
+
+    def attribute(self, node: fx.Node) -> Any:
+        found: Any = self.owner
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        if not isinstance(found, torch.Tensor):
+            return found
+        home = HOST if found.device.type == "cpu" else self.device_of.get(node, 0)
+        slot = self.tensor(node.name, found, home)
+        self.result.constants.append((slot, len(self.result.table)))
+        self.result.table.append(found)
+        return slot
+
+    def call(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            whole = self.value(node.args[0])
+            if isinstance(whole, list | tuple):
+                return whole[node.args[1]]
+        if is_move(node):
+            source = self.value(node.args[0])
+            if (source.device == HOST) == (self.move_target(node) == HOST):
+                return source
+        args, kwargs = self.arguments(node)
+        reads = list(dict.fromkeys(slots_in((args, kwargs))))
+        changed = [slot for slot in self.changed(node, args, kwargs) if slot is not None]
+        value = node.meta.get("val")
+        view = not changed and self.is_view(value, reads)
+        if changed:
+            device = _one_device(node, changed)
+        elif view:
+            device = next(slot.device for slot in reads if slot.device is not None)
+        elif _tensors(value) or (value is None and node in self.device_of):
+            device = self.device(node)
+        elif value is None:  # an assertion
+            device = next((slot.device for slot in reads if slot.device is not None), HOST)
+        else:
+            device = HOST  # a number
+        out = self.out(node.name, value, device, reads, changed)
+        run = Run(node.target, args, kwargs, out, device, self.names.get(node, node.name))
+        numbers = device == HOST and all(slot.device is None for slot in run.outs)
+        call = Call(
+            node,
+            run,
+            view,
+            anywhere=is_move(node) or (numbers and value is not None),
+            after=() if view else tuple(self.order.after(node, run, changed)),
+            changes=tuple(slot.storage for slot in changed),
+        )
+        self.result.calls.append(call)
+        return out
+
+    def move_target(self, node: fx.Node) -> int:
+        """Return where a move goes; one that was given no device goes to the host, or is none."""
+        if node in self.device_of:
+            return self.device_of[node]
+        source = self.value(node.args[0])
+        leaves = node.meta["val"].device.type == "cpu" != node.args[0].meta["val"].device.type
+        if source.device == HOST and not leaves:
+            return self.device(node)  # which says what is missing
+        return HOST if leaves else source.device
+
+    def arguments(self, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def told(part: Any) -> Any:
+            value = HERE if isinstance(part, torch.device) else self.value(part)
+            return value if isinstance(value, Slot) or is_plain(value) else self.tabled(value)
+
+        if not (isinstance(node.target, torch._ops.OpOverload) or function_name(node.target)):
+            self.tabled(node.target)
+
+        args = tuple(mapped(arg, told) for arg in node.args)
+        kwargs = {k: mapped(v, told) for k, v in node.kwargs.items() if k not in _UNSAID}
+        if not any(slot.device is not None for slot in slots_in(args)):
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and any(part.name == "device" for part in schema.arguments):
+                kwargs["device"] = HERE
+        return args, kwargs
+
+    def tabled(self, value: Any) -> Any:
+        """Return what text cannot say, and have it in the table."""
+        if not any(known is value for known in self.result.table):
+            self.result.table.append(value)
+        return value
+
+    def changed(self, node: fx.Node, args: Any, kwargs: Any) -> Iterator[Slot | None]:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return
+        for i, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from slots_in(args[i] if i < len(args) else kwargs.get(argument.name))
+
+    def is_view(self, value: Any, reads: list[Slot]) -> bool:
+        shown = [self.storages.get(address) for address in map(_address, _tensors(value))]
+        tensors = [slot for slot in reads if slot.device is not None]
+        if not shown or len(tensors) != 1:
+            return False
+        return all(slot is not None and slot.name == tensors[0].storage for slot in shown)
+
+    def out(
+        self, name: str, value: Any, device: int, reads: list[Slot], changed: list[Slot]
+    ) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, list | tuple):
+            parts = enumerate(value)
+            return tuple(self.out(f"{name}.{i}", v, device, reads, changed) for i, v in parts)
+        if not isinstance(value, torch.Tensor):
+            return Slot(name)
+        if changed:
+            known = changed[0]
+            return Slot(name, device, 0, known.storage, known.dense, known.scalar)
+        return self.tensor(name, value, device, reads)
+
+    def tensor(
+        self, name: str, value: torch.Tensor, device: int, reads: Sequence[Slot] | None = None
+    ) -> Slot:
+        """Return the slot of a tensor; ``reads`` are what it may be a view of (None: anything)."""
+        address = _address(value)
+        base = self.storages.get(address)
+        if base is not None and base.device != device:
+            base = None
+        if base is not None and reads is not None and base.name not in {s.storage for s in reads}:
+            base = None
+        size, of = (_size(value), None) if base is None else (0, base.name)
+        slot = Slot(name, device, size, of, _dense(value), value.dim() == 0)
+        if address and base is None:
+            self.storages[address] = slot
+        return slot
+
+
+class _Order:
+    """What comes before what, although nothing is read: changes in place and random numbers."""
+
+    def __init__(self) -> None:
+        self.readers: dict[str, list[Hashable]] = {}
+        self.changer: dict[str, Hashable] = {}
+        self.random: dict[int, Hashable] = {}
+
+    def after(self, node: fx.Node, run: Run, changed: list[Slot]) -> Iterator[Hashable]:
+        storages = dict.fromkeys(slot.storage for slot in slots_in((run.args, run.kwargs)))
+        for storage in storages:
+            if storage in self.changer:
+                yield self.changer[storage]
+        for storage in dict.fromkeys(slot.storage for slot in changed):
+            yield from self.readers.pop(storage, ())
+            self.changer[storage] = node
+        for storage in storages:
+            self.readers.setdefault(storage, []).append(node)
+        if is_random(run.target):
+            if run.device in self.random:
+                yield self.random[run.device]
+            self.random[run.device] = node
+
+
+def is_random(target: Any) -> bool:
+    """Tell whether a call may draw random numbers."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return isinstance(target, torch._ops.HigherOrderOperator)
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _one_device(node: fx.Node, changed: list[Slot]) -> int:
+    devices = {slot.device for slot in changed}
+    if len(devices) > 1 or None in devices:
+        raise ValueError(f"{node.name}: changes tensors of several devices in place")
+    return next(device for device in devices if device is not None)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def _address(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else 0
+
+
+def _number(value: Any) -> int:
+    """Return a number, for a symbolic one that with which it was traced."""
+    if isinstance(value, int):
+        return value
+    hint = value.node.hint if value.node.has_hint() else 0
+    return int(hint)
+
+
+def _size(value: torch.Tensor) -> int:
+    return _number(value.untyped_storage().nbytes()) if value.layout is torch.strided else 0
+
+
+def _dense(value: torch.Tensor) -> int:
+    return _number(value.numel()) * value.element_size()

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering: calls with devices become a program, with the sends, waits and frees between them.
+
+A tensor is sent right behind its producer to each other device that reads it, in the order of the
+first readers, and waited for right before the first reader there. What is read travels: a view if
+that is all that is read, else its storage, and the views are made again there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.torch.program.calls import Call, Calls, calls_of, is_random
+from baechi.torch.program.instructions import (
+    HOST,
+    Free,
+    Instruction,
+    Run,
+    Send,
+    Slot,
+    Wait,
+    mapped,
+    reads_of,
+    slots_in,
+)
+from baechi.torch.program.programs import Program
+
+
+def lower(
+    graph: fx.GraphModule | fx.Graph | Calls,
+    device_of: Mapping[fx.Node, int] | None = None,
+    *,
+    devices: int | None = None,
+    order: Sequence[Hashable] | None = None,
+    promised: Sequence[int | None] | None = None,
+    names: Mapping[fx.Node, str] | None = None,
+) -> Program:
+    """Return the program of a graph, or of calls that were read from one.
+
+    ``order`` are nodes in the order in which the host asks for them, by default the graph's. What
+    it leaves out comes when it is needed, or at the end; what needs something later waits for it.
+    """
+    if isinstance(graph, Calls):
+        calls = graph
+    else:
+        calls = calls_of(graph, device_of or {}, promised=promised, names=names)
+    return _Lowering(calls, order).program(devices)
+
+
+@dataclass(frozen=True)
+class _Travel:
+    """A tensor that goes to a device, in the order of the first readers there."""
+
+    rank: int
+    slot: Slot
+    device: int
+
+
+class _Lowering:
+    def __init__(self, calls: Calls, order: Sequence[Hashable] | None) -> None:
+        self.calls = calls
+        self.maker = {slot.name: call for call in calls.calls for slot in call.run.outs}
+        constants = [slot for slot, _ in calls.constants]
+        made = [slot for call in calls.calls for slot in call.run.outs]
+        self.root = {slot.name: slot for slot in (*calls.inputs, *constants, *made)}
+        self.constants = dict(calls.constants)
+        self.behind: dict[str, frozenset[Hashable]] = {}
+        for call in calls.calls:
+            if _lazy(call):
+                behind = frozenset().union(*(self.roots(s) for s in reads_of(call.run)))
+                self.behind.update((slot.name, behind) for slot in call.run.outs)
+        self.sequence = self.sorted(order)
+        self.code: list[Instruction] = []
+        self.local_slots: dict[tuple[str, int | None], Slot] = {}
+        self.used_constants: dict[Slot, int] = {}
+        self.sent: dict[str, tuple[int, Send]] = {}  # by the copy's name, counted
+        self.arrived: dict[tuple[int | None, int | None, int], int] = {}
+        self.constant_names = {slot.name for slot in constants}
+        self.asked: set[str] = set()  # lazy slots that were made at home
+
+    # Order.
+
+    def roots(self, slot: Slot) -> frozenset[Hashable]:
+        """Return the calls that have to run before a slot can be read."""
+        if slot.name in self.behind:
+            return self.behind[slot.name]
+        maker = self.maker.get(slot.name)
+        return frozenset() if maker is None else frozenset((maker.node,))
+
+    def sorted(self, order: Sequence[Hashable] | None) -> list[Call]:
+        """Return the calls but the lazy ones, each behind what it needs."""
+        real = {call.node: call for call in self.calls.calls if not _lazy(call)}
+        place = {node: i for i, node in enumerate(real)}
+        wanted = [*(node for node in order or () if node in real), *real]
+        done: set[Hashable] = set()
+        result = []
+        for first in wanted:
+            stack = [first]
+            while stack:
+                node = stack[-1]
+                call = real[node]
+                needs = {n for slot in reads_of(call.run) for n in self.roots(slot)}
+                needs = {n for n in needs.union(call.after) if n in real and n not in done}
+                if node in done or not needs:
+                    stack.pop()
+                    if node not in done:
+                        done.add(node)
+                        result.append(call)
+                elif len(stack) > len(real):
+                    raise ValueError(f"{call.run.name}: needs its own result")
+                else:
+                    stack.extend(sorted(needs, key=lambda n: -place[n]))
+        return result
+
+    # Travel.
+
+    def travels(self) -> dict[int, list[_Travel]]:
+        """Return what is sent, by the place in the sequence behind which it can be."""
+        wants: dict[tuple[str, int], dict[Slot, int]] = defaultdict(dict)
+        changed: set[str] = set()
+        rank = 0
+        for slot, device, storages in self.readings():
+            if device != slot.device and slot.storage not in self.constant_names:
+                if slot.storage in changed:
+                    raise ValueError(f"{slot.name}: read on another device behind its change")
+                wants[slot.storage, device].setdefault(slot, rank)
+                rank += 1
+            changed.update(storages)
+        position = {call.node: i for i, call in enumerate(self.sequence)}
+        result: dict[int, list[_Travel]] = defaultdict(list)
+        for (storage, device), slots in wants.items():
+            first = min(slots.values())
+            for slot in self.chosen(self.root[storage], slots):
+                behind = max((position[node] for node in self.roots(slot)), default=-1)
+                result[behind].append(_Travel(slots.get(slot, first), slot, device))
+        return result
+
+    def readings(self) -> Iterator[tuple[Slot, int, tuple[str, ...]]]:
+        """Yield tensors with the device that they are read on, and storages changed by then."""
+        changes: tuple[str, ...] = ()
+        for call in self.sequence:
+            for slot in reads_of(call.run):
+                device = self.read_on(call, slot)
+                if device is not None:
+                    yield slot, device, changes
+            changes = (*changes, *call.changes)
+        for out, device in zip(self.calls.outputs, self.calls.promised, strict=True):
+            for slot in slots_in(out):
+                if slot.device is not None:
+                    yield slot, slot.device if device is None else device, changes
+
+    def read_on(self, call: Call, slot: Slot) -> int | None:
+        """Return the device on which a call reads a slot; scalars of the host are read there."""
+        if slot.device is None or call.anywhere:
+            return slot.device
+        if _host_scalar(slot) and any(
+            other.device is not None and not _host_scalar(other) for other in reads_of(call.run)
+        ):
+            return slot.device
+        return call.run.device
+
+    def chosen(self, root: Slot, slots: Mapping[Slot, int]) -> list[Slot]:
+        """Of the views of one storage that a device reads, return what goes there."""
+        again = [slot for slot in slots if slot != root and self.redoable(slot)]
+        fixed = [slot for slot in slots if slot != root and slot not in again]
+        if root in slots or sum(slot.dense for slot in again) > root.dense:
+            return [root, *fixed]
+        return [*again, *fixed]
+
+    def redoable(self, slot: Slot) -> bool:
+        """Tell whether a view can be made again from a copy of its storage."""
+        while slot.of is not None:
+            maker = self.maker.get(slot.name)
+            if maker is None or not maker.view or maker.run.target in _BY_STORAGE:
+                return False
+            slot = next(read for read in reads_of(maker.run) if read.device is not None)
+        return True
+
+    # Emission.
+
+    def program(self, devices: int | None) -> Program:
+        travels = self.travels()
+        self.send(travels[-1])
+        for i, call in enumerate(self.sequence):
+            self.run(call)
+            self.send(travels[i])
+        outputs = tuple(
+            mapped(out, functools.partial(self.output, device))
+            for out, device in zip(self.calls.outputs, self.calls.promised, strict=True)
+        )
+        self.wait_at_home(self.kept(outputs))
+        constants = tuple(self.used_constants.items())
+        code = _with_frees(self.calls.inputs, constants, self.code, outputs)
+        if devices is None:
+            devices = 1 + max((slot.device or 0 for slot in self.root.values()), default=0)
+            devices = max([devices, *(1 + call.run.device for call in self.calls.calls)])
+        inputs = tuple(self.calls.inputs)
+        return Program(devices, inputs, constants, tuple(code), outputs, tuple(self.calls.table))
+
+    def run(self, call: Call) -> None:
+        def told(part: Any) -> Any:
+            return self.local(part, self.read_on(call, part)) if isinstance(part, Slot) else part
+
+        args, kwargs = mapped(call.run.args, told), mapped(call.run.kwargs, told)
+        self.wait_at_home(call.changes)
+        self.code.append(replace(call.run, args=args, kwargs=kwargs))
+
+    def send(self, travels: list[_Travel]) -> None:
+        for travel in sorted(travels, key=lambda travel: travel.rank):
+            source = self.local(travel.slot, travel.slot.device)
+            name = f"{source.name}@{_place(travel.device)}"
+            out = replace(source, name=name, device=travel.device, bytes=source.dense, of=None)
+            self.local_slots[source.name, travel.device] = out
+            self.sent[name] = len(self.sent), Send(source, out)
+            self.code.append(self.sent[name][1])
+
+    def kept(self, outputs: tuple[Any, ...]) -> set[str]:
+        """Return the storages that the caller has behind the program, and may change."""
+        pairs = zip(outputs, self.calls.promised, strict=True)
+        given = [slot for out, device in pairs if device is not None for slot in slots_in(out)]
+        return {slot.storage for slot in (*self.calls.inputs, *given)}
+
+    def output(self, device: int | None, part: Any) -> Any:
+        if not isinstance(part, Slot):
+            return part
+        return self.local(part, part.device if device is None else device)
+
+    def local(self, slot: Slot, device: int | None) -> Slot:
+        """Return a slot as it is on a device; there it is waited for, or made of what is there."""
+        maker = self.maker.get(slot.name)
+        if slot.device is None or (device == slot.device and slot not in self.constants):
+            if maker is not None and _lazy(maker) and slot.name not in self.asked:
+                self.asked.update(out.name for out in maker.run.outs)
+                self.run(maker)
+            return slot
+        if slot in self.constants:
+            return self.constant(slot, device)
+        here = self.local_slots.get((slot.name, device))
+        if here is None:
+            assert maker is not None  # what cannot be made again was sent
+            assert device is not None
+            here = self.again(maker, slot, device)
+        elif here.name in self.sent:
+            self.wait(here, device)
+        return here
+
+    def wait(self, copy: Slot, device: int | None) -> None:
+        """Have a device wait for a copy, if it did not for a later one on the same way."""
+        assert device is not None
+        count, send = self.sent[copy.name]
+        way = send.source.device, copy.device, device
+        if self.arrived.get(way, -1) < count:
+            self.arrived[way] = count
+            self.code.append(Wait(copy, device))
+
+    def wait_at_home(self, storages: Collection[str]) -> None:
+        """Have what is changed in place wait until it has been sent."""
+        for _, send in reversed(self.sent.values()):
+            if send.source.storage in storages:
+                self.wait(send.out, send.source.device)
+
+    def constant(self, slot: Slot, device: int | None) -> Slot:
+        here = slot
+        if device != HOST:
+            here = replace(slot, name=f"{slot.name}@{_place(device)}", device=device)
+        self.used_constants[here] = self.constants[slot]
+        return here
+
+    def again(self, maker: Call, slot: Slot, device: int) -> Slot:
+        """Make a view on another device than its storage's."""
+
+        def told(part: Any) -> Any:
+            return self.local(part, device) if isinstance(part, Slot) else part
+
+        args, kwargs = mapped(maker.run.args, told), mapped(maker.run.kwargs, told)
+        base = next(read for read in slots_in((args, kwargs)) if read.device is not None)
+
+        def moved(part: Any) -> Any:
+            if not isinstance(part, Slot):
+                return part
+            name = f"{part.name}@{_place(device)}"
+            out = replace(part, name=name, device=device, of=base.storage)
+            self.local_slots[part.name, device] = out
+            return out
+
+        out = mapped(maker.run.out, moved)
+        self.code.append(replace(maker.run, args=args, kwargs=kwargs, out=out, device=device))
+        return self.local_slots[slot.name, device]
+
+
+_BY_STORAGE = (torch.ops.aten.as_strided.default,)  # views of a storage, whatever shows it
+
+
+def _lazy(call: Call) -> bool:
+    """Tell whether a call costs nothing and runs when its result is asked for."""
+    if call.view:
+        return True
+    outs = call.run.outs
+    return bool(outs) and all(s.device is None for s in outs) and not is_random(call.run.target)
+
+
+def _host_scalar(slot: Slot) -> bool:
+    return slot.device == HOST and slot.scalar
+
+
+def _place(device: int | None) -> str:
+    return "host" if device == HOST else str(device)
+
+
+def _with_frees(
+    inputs: Sequence[Slot],
+    constants: Sequence[tuple[Slot, int]],
+    code: Sequence[Instruction],
+    outputs: tuple[Any, ...],
+) -> Iterator[Instruction]:
+    """Yield code with what nobody reads any more freed right behind its last reader."""
+    last: dict[Slot, int] = dict.fromkeys(inputs, -1)
+    for i, instruction in enumerate(code):
+        if isinstance(instruction, Run):
+            last.update(dict.fromkeys(instruction.outs, i))
+        elif isinstance(instruction, Send):
+            last[instruction.out] = i
+        last.update(dict.fromkeys(reads_of(instruction), i))
+    kept = {*slots_in(outputs), *(slot for slot, _ in constants)}
+    free: dict[int, list[Slot]] = defaultdict(list)
+    for slot, i in last.items():
+        if slot not in kept:
+            free[i].append(slot)
+    if free[-1]:
+        yield Free(tuple(free[-1]))
+    for i, instruction in enumerate(code):
+        yield instruction
+        if free[i]:
+            yield Free(tuple(free[i]))

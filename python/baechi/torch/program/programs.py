@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs, printed as text and read back."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from baechi.torch.program.instructions import (
+    HERE,
+    HOST,
+    MODULES,
+    Free,
+    Instruction,
+    Run,
+    Send,
+    Slot,
+    Wait,
+)
+from baechi.torch.program.text import text_of
+
+_NAME = r"%[\w.@]+"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the host asks of ``devices`` devices for one call, step or part of one.
+
+    ``constants`` are tensors that come with the program, by their place in ``table``, which also
+    holds what instructions name and text cannot say. ``outputs`` are slots and constants.
+    """
+
+    devices: int
+    inputs: tuple[Slot, ...]
+    constants: tuple[tuple[Slot, int], ...]
+    code: tuple[Instruction, ...]
+    outputs: tuple[Any, ...]
+    table: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+
+def parse(text: str, table: Sequence[Any] = ()) -> Program:
+    """Read what `str` of a program printed; ``table`` is that program's."""
+    return _Parser(table).program(text)
+
+
+class _Parser:
+    def __init__(self, table: Sequence[Any]) -> None:
+        self.table = tuple(table)
+        self.slots: dict[str, Slot] = {}
+
+    def program(self, text: str) -> Program:
+        devices, inputs, constants, code, outputs = 1, list[Slot](), [], list[Instruction](), ()
+        for number, line in enumerate(text.strip().splitlines(), start=1):
+            word, _, rest = line.strip().partition(" ")
+            try:
+                if word == "devices":
+                    devices = int(rest)
+                elif word == "input":
+                    inputs.append(self.defined(rest))
+                elif word == "constant":
+                    said, _, index = rest.rpartition(" $")
+                    constants.append((self.defined(said), int(index)))
+                elif word == "output":
+                    outputs = self.values(f"({rest},)" if rest else "()")
+                else:
+                    code.append(self.instruction(word, rest, line.strip()))
+            except (ValueError, KeyError, IndexError, AttributeError, SyntaxError) as error:
+                raise ValueError(f"line {number}: {line.strip()!r}: {error}") from None
+        return Program(
+            devices, tuple(inputs), tuple(constants), tuple(code), tuple(outputs), self.table
+        )
+
+    def instruction(self, word: str, rest: str, line: str) -> Instruction:
+        if word == "wait":
+            slot, device = rest.split()
+            return Wait(self.slots[slot[1:]], _device(device))
+        if word == "free":
+            return Free(tuple(self.slots[slot[1:]] for slot in rest.split()))
+        if word.startswith("%"):
+            out, source = line.split(" = send ")
+            return Send(self.slots[source.split()[0][1:]], self.defined(out))
+        return self.run(_device(word), *rest.split(" = ", 1))
+
+    def run(self, device: int, out: str, call: str) -> Run:
+        call, _, name = call.rpartition("  # ")
+        target, _, arguments = call.partition("(")
+        args, kwargs = self.arguments(f"f({arguments}")
+        return Run(self.target(target), args, kwargs, self.out(out), device, name)
+
+    def target(self, text: str) -> Any:
+        if text.startswith("$"):
+            return self.table[int(text[1:])]
+        first, *rest = text.split(".")
+        found: Any = MODULES.get(first) or getattr(torch.ops, first)
+        for part in rest:
+            found = getattr(found, part)
+        return found
+
+    def defined(self, text: str) -> Slot:
+        name, device, *room = text.split()
+        of = room[1][1:] if room[:1] == ["of"] else None
+        size = int(room[0]) if room and of is None else 0
+        where = None if device == "number" else _device(device)
+        slot = self.slots[name[1:]] = Slot(name[1:], where, size, of)
+        return slot
+
+    def out(self, text: str) -> Any:
+        if not text.startswith("("):
+            return None if text == "_" else self.defined(text)
+        parts, depth, begin = [], 0, 1
+        for i, letter in enumerate(text):
+            depth += (letter == "(") - (letter == ")")
+            if (letter == "," and depth == 1) or (i == len(text) - 1 and i > 1):
+                parts.append(self.out(text[begin:i].strip()))
+                begin = i + 1
+        return tuple(parts)
+
+    def values(self, text: str) -> Any:
+        return self.arguments(f"f({text})")[0][0]
+
+    def arguments(self, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read the arguments of ``f(...)`` as Python reads them."""
+        pieces = re.split(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")""", call)
+        for i in range(0, len(pieces), 2):
+            pieces[i] = re.sub(_NAME, lambda match: f"_slot('{match[0][1:]}')", pieces[i])
+            pieces[i] = re.sub(r"\$(\d+)", r"_table(\1)", pieces[i])
+        parsed = ast.parse("".join(pieces), mode="eval").body
+        assert isinstance(parsed, ast.Call)
+        args = tuple(self.literal(arg) for arg in parsed.args)
+        return args, {str(word.arg): self.literal(word.value) for word in parsed.keywords}
+
+    def literal(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.List):
+            return [self.literal(part) for part in tree.elts]
+        if isinstance(tree, ast.Tuple):
+            return tuple(self.literal(part) for part in tree.elts)
+        if isinstance(tree, ast.Attribute):
+            return getattr(torch, tree.attr)
+        if isinstance(tree, ast.Name):
+            return {"here": HERE, "inf": math.inf, "nan": math.nan}[tree.id]
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+            return -self.literal(tree.operand)
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            words = [self.literal(part) for part in tree.args]
+            known: dict[str, Callable[..., Any]] = {
+                "_slot": self.slots.__getitem__,
+                "_table": self.table.__getitem__,
+                "slice": slice,
+            }
+            return known[tree.func.id](*words)
+        return ast.literal_eval(tree)
+
+
+def _device(text: str) -> int:
+    return HOST if text == "@host" else int(text.removeprefix("@"))

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the interpreter: programs on several devices give what their graphs give on one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import baechi.torch.sim as sim
+import pytest
+import torch
+from baechi.torch.program import lower, parse
+from baechi.torch.run.interpreter import Interpreter
+from new.random_graphs import random_case
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
+
+RACE = {"asynchronous": True, "poison": True, "longest_delay": "150us"}
+
+
+def same(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-12)
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize(
+    ("seed", "symbolic"), [*((i, False) for i in range(16)), *((i, True) for i in range(5))]
+)
+def test_random_programs_give_on_three_racing_devices_what_their_graphs_give_on_the_host(
+    seed: int, symbolic: bool
+) -> None:
+    case = random_case(seed, symbolic=symbolic)
+    program = case.program()
+    assert parse(str(program), program.table) == program
+    with sim.configured(devices=3, seed=seed, **RACE):
+        devices = [torch.device("sim", i) for i in range(3)]
+        run = Interpreter(program, devices)
+        for _ in range(2):
+            inputs = case.on(devices)
+            given = list(inputs)
+            results = run(inputs)
+            assert inputs == []
+            same([*results, *given], case.expected())
+            for device, out in zip(case.promised, results, strict=True):
+                if isinstance(out, torch.Tensor) and device is not None:
+                    assert out.device == (devices[device] if device >= 0 else torch.device("cpu"))
+
+
+def boxed(run: Interpreter) -> Any:
+    """Have AOTAutograd hand over its list of inputs."""
+
+    def call(inputs: list[Any]) -> list[Any]:
+        return run(inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+class Mixed(nn.Module):
+    """Batch norm's averages, a constant, a size, dropout and parts of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(10, 4), nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        x = self.table(indices).sum(1)
+        a, b = self.norm(self.linear(x)).chunk(2, -1)
+        x = a * b.view(-1, 1, 3) * torch.tensor(2.0) + x.shape[0]
+        return torch.nn.functional.dropout(x, 0.5).sum()
+
+
+def test_forward_and_backward_graphs_of_varying_sizes_train_as_they_do_without_programs() -> None:
+    pick = random.Random(0)
+    programs = []
+
+    def compiled(graph: fx.GraphModule, _: Any) -> Any:
+        nodes = [n for n in graph.graph.nodes if n.op in ("placeholder", "call_function")]
+        program = lower(graph, {node: pick.randrange(3) for node in nodes}, devices=3)
+        assert parse(str(program), program.table) == program
+        programs.append(program)
+        return boxed(Interpreter(program, [torch.device("cpu")] * 3))
+
+    losses, states = [], []
+    ours = aot_autograd(
+        fw_compiler=compiled, bw_compiler=compiled, keep_inference_input_mutations=True
+    )
+    for backend in (ours, "aot_eager"):
+        torch.manual_seed(0)
+        model = Mixed()
+        run = torch.compile(model, backend=backend, dynamic=True)
+        for samples in (5, 7, 3):
+            loss = run(torch.arange(4 * samples).reshape(samples, 4) % 10)
+            loss.backward()
+            losses.append(loss.item())
+        grads = [parameter.grad for parameter in model.parameters()]
+        states.append([*model.state_dict().values(), *grads])
+    assert losses[:3] == losses[3:]
+    assert len(programs) == 2
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+    torch._dynamo.reset()
+
+
+def failing(index: int, devices: list[torch.device]) -> str:
+    graph = make_fx(lambda x, i: x[i] * 2, tracing_mode="fake")(torch.ones(3), torch.tensor([1]))
+    call = next(n for n in graph.graph.nodes if n.op == "call_function")
+    device_of = dict.fromkeys(graph.graph.nodes, 1)
+    program = lower(graph, device_of, devices=2, names={call: "net.table:index:0"})
+    inputs = [torch.ones(3, device=devices[1]), torch.tensor([index], device=devices[1])]
+    with pytest.raises(IndexError) as error:
+        Interpreter(program, devices)(inputs)
+    return str(error.value)
+
+
+def test_an_error_names_the_call_and_its_device_and_keeps_its_type() -> None:
+    found = failing(7, [torch.device("cpu")] * 2)
+    assert found.startswith("baechi: in net.table:index:0 on cpu: index 7 is out of bounds")
+
+
+def test_what_does_not_fit_the_program_is_refused() -> None:
+    case = random_case(0)
+    program = case.program()
+    with pytest.raises(ValueError, match="devices: 2, but the program is for 3"):
+        Interpreter(program, [torch.device("cpu")] * 2)
+    with pytest.raises(ValueError, match=r"inputs: 0, but the program has \d"):
+        Interpreter(program, [torch.device("cpu")] * 3)([])
