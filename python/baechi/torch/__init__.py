@@ -8,6 +8,7 @@
 The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(..., plan=...)`.
 """
 
+import baechi.torch.capture  # noqa: F401 the room; below its name becomes that of a function
 from baechi.torch.cost.profiler import Costs, measure
 from baechi.torch.interop.device_map import device_map
 from baechi.torch.interop.pt2 import load_pt2

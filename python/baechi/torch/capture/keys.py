@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys: names of calls that agree between the graphs which one model gives.
+
+A call is a node that makes memory. Its key is `module.path:name:k`: the module whose forward it is
+part of, the operator, and the how manyth of these two it is in the joint graph of forward and
+backward. Copies that only change the device are not counted, so that a graph on one device and one
+on several agree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import fx
+
+_UNMARKED_VIEWS = ("aten::_unsafe_view",)  # views whose schema does not say so
+_MOVES = ("aten::_to_copy", "prims::device_put")
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the operator that a node calls, with its namespace: `aten::mm`."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target.name().partition(".")[0]
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _shown(node: fx.Node) -> fx.Node | None:
+    """Return the argument whose memory a view shows."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return node.args[0] if isinstance(node.args[0], fx.Node) else None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    for position, argument in enumerate(node.target._schema.arguments):
+        alias = argument.alias_info
+        marked = alias is not None and not alias.is_write
+        if marked or (position == 0 and name_of(node) in _UNMARKED_VIEWS):
+            given = node.args[position : position + 1] or (node.kwargs.get(argument.name),)
+            return given[0] if isinstance(given[0], fx.Node) else None
+    return None
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node only shows memory that another one made: a view, or a part of a tuple."""
+    return _shown(node) is not None
+
+
+def base_of(node: fx.Node, memo: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Return the node that made the memory which a node shows; `memo` keeps what was found."""
+    path = [node]
+    while path[-1] not in memo:
+        shown = _shown(path[-1])
+        if shown is None:
+            memo[path[-1]] = path[-1]
+        else:
+            path.append(shown)
+    base = memo[path[-1]]
+    memo.update(dict.fromkeys(path, base))
+    return base
+
+
+def is_move(node: fx.Node) -> bool:
+    """Whether a node is a copy that changes the device of a tensor and nothing else."""
+    if node.op != "call_function" or name_of(node) not in _MOVES:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    if before.dtype != after.dtype or before.layout != after.layout:
+        return False
+    same = before.layout != torch.strided or before.stride() == after.stride()
+    return same and before.device != after.device
+
+
+def is_call(node: fx.Node) -> bool:
+    """Whether a node makes memory by computing: neither a view nor a move."""
+    return node.op == "call_function" and not is_view(node) and not is_move(node)
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether a node of a joint graph is of its backward."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def module_path(node: fx.Node, names_by_id: Mapping[int, str]) -> str | None:
+    """Return the innermost known module that a node, or the one whose backward it is, is part of.
+
+    Args:
+        node: Of a graph that dynamo made, or AOTAutograd of that.
+        names_by_id: The path of every module of the model, by its id.
+
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    for key in reversed(stack):
+        number = str(key).partition("@")[0]  # a second call of a module is "id@1"
+        if number.isdecimal() and int(number) in names_by_id:
+            return names_by_id[int(number)]
+    return None
+
+
+def _adds_gradients(node: fx.Node) -> bool:
+    """Whether a call of a backward adds two gradients of one tensor.
+
+    Autograd's own additions are part of no module; what they carry is of another call.
+    """
+    if not is_backward(node) or name_of(node) != "aten::add":
+        return False
+    return len(node.all_input_nodes) == 2 and all(map(is_backward, node.all_input_nodes))
+
+
+def _of_readers(node: fx.Node, path: Mapping[fx.Node, str]) -> str | None:
+    for reader in node.users:
+        found = _of_readers(reader, path) if is_view(reader) else path.get(reader)
+        if found is not None:
+            return found
+    return None
+
+
+def paths_of(
+    graph: fx.Graph, module_of: Callable[[fx.Node], str | None], outside: str = ""
+) -> dict[fx.Node, str]:
+    """Return the module of every call; a sum of gradients is its first reader's.
+
+    Args:
+        graph: A joint graph.
+        module_of: The module of a node, None: of none.
+        outside: What calls of no module are of: the model itself, or what calls it.
+
+    """
+    paths: dict[fx.Node, str] = {}
+    calls = [node for node in graph.nodes if is_call(node)]
+    for node in reversed(calls):
+        found = module_of(node)
+        if not found and _adds_gradients(node):
+            found = _of_readers(node, paths)
+            if found is None:  # of the weight's gradients, which only the caller reads
+                maker = base_of(node.all_input_nodes[-1], {})
+                found = module_of(maker)
+        paths[node] = outside if found is None else found
+    return paths
+
+
+def keys_of(
+    graph: fx.Graph, module_of: Callable[[fx.Node], str | None], outside: str = ""
+) -> dict[fx.Node, str]:
+    """Return the key of every call of a joint graph; arguments are those of `paths_of`."""
+    paths = paths_of(graph, module_of, outside)
+    seen: Counter[str] = Counter()
+    keys: dict[fx.Node, str] = {}
+    for node in graph.nodes:
+        if node in paths:
+            name = f"{paths[node]}:{name_of(node).rpartition('::')[2]}"
+            keys[node] = f"{name}:{seen[name]}"
+            seen[name] += 1
+    return keys

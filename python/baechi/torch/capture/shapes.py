@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes: a model whose weights are lent to tensors without memory while it is traced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from baechi._core import InputError
+from baechi.torch.private import FakeTensorMode
+
+
+class Shapes:
+    """Makes tensors that have the shape, type and strides of others, all on one device."""
+
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        self._mode = mode
+        self._device = device
+        self._made: dict[int, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []  # so that no id is used twice
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the stand-in of a tensor, always the same."""
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = self._make(tensor)
+            self._kept.append(tensor)
+        return self._made[id(tensor)]
+
+    def of_all(self, value: Any) -> Any:
+        """Return nested containers with a stand-in for every tensor."""
+        return pytree.tree_map_only(torch.Tensor, self.of, value)
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is a tensor that has a stand-in."""
+        return isinstance(value, torch.Tensor) and id(value) in self._made
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise InputError("model: it has lazy weights: call it once, so that they get shapes")
+        if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
+            return self._mode.from_tensor(tensor)
+        with self._mode, torch.no_grad():
+            size, stride = tensor.size(), tensor.stride()
+            made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self._device)
+            if isinstance(tensor, nn.Parameter):
+                made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+        if not isinstance(made, nn.Parameter) and tensor.requires_grad:
+            made.requires_grad_()
+        for name, value in vars(tensor).items():  # a user's attributes of a weight
+            made.__dict__.setdefault(name, value)
+        return made
+
+
+def _lend(module: nn.Module, shapes: Shapes) -> Callable[[], None]:
+    """Put stand-ins into one module; return what puts all back, in the order that it had."""
+    owners = (module.__dict__, module._parameters, module._buffers)
+    before = [dict(owner) for owner in owners]
+    for owner in owners[1:]:
+        owner.update({name: shapes.of(t) for name, t in owner.items() if t is not None})
+    for name, value in before[0].items():
+        if isinstance(value, torch.Tensor):  # it is held like a buffer, so that it becomes an input
+            del module.__dict__[name]
+            module._buffers[name] = shapes.of(value)
+        elif isinstance(value, list) and any(map(shapes.has, value)):  # the weights of an LSTM
+            module.__dict__[name] = [shapes.of(v) if shapes.has(v) else v for v in value]
+
+    def put_back() -> None:
+        for owner, held in zip(owners, before, strict=True):
+            owner.clear()
+            owner.update(held)
+
+    return put_back
+
+
+@contextlib.contextmanager
+def lent(model: nn.Module, shapes: Shapes) -> Iterator[None]:
+    """Put stand-ins where a model's tensors are; afterwards it is as before, whatever happened."""
+    with contextlib.ExitStack() as undo:
+        for module in list(model.modules()):
+            undo.callback(_lend(module, shapes))
+        yield

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps: captured with shapes only, under names that agree with those of what runs."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import step_models as models
+import torch
+from baechi.torch.capture.keys import base_of, is_call, is_move, is_view, keys_of, module_path
+from baechi.torch.capture.step import LOSS, Step
+from baechi.torch.capture.trace import capture, flags
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+
+import baechi
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Seen(Exception):
+    """The joint graph was looked at; there is no need to run it."""
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("nothing is compiled")
+
+
+def keys_of_compiled(model: nn.Module, example: dict[str, Any]) -> list[set[str]]:
+    """Return the keys of the joint graphs that torch.compile makes of a model."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = []
+
+    def partition(joint: fx.GraphModule, *_: Any, **__: Any) -> Any:
+        found.append(set(keys_of(joint.graph, lambda n: module_path(n, names)).values()))
+        raise Seen
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=_never, bw_compiler=_never, partition_fn=partition)
+    with torch._dynamo.config.patch(**flags()), pytest.raises(Exception, match="Seen"):
+        torch.compile(model, backend=backend)(**example)
+    torch._dynamo.reset()
+    return found
+
+
+@pytest.mark.parametrize("name", models.ALL)
+def test_keys_of_a_step_are_those_of_the_compiled_model(name: str) -> None:
+    model, example = models.made(name)
+    step = capture(model, example, models.total)
+    planned = {key for key in step.keys.values() if not key.startswith(LOSS)}
+    (compiled,) = keys_of_compiled(model, example)
+    assert len(planned) == sum(1 for key in step.keys.values() if not key.startswith(LOSS))
+    assert planned <= compiled
+    more = [key.split(":")[1] for key in compiled - planned]
+    assert more in ([], ["add"])  # a gradient comes by what stands beside the loss, too
+
+
+def test_keys_name_the_module_of_a_backward_and_of_sums_of_gradients() -> None:
+    model, example = models.made("twice")
+    keys = set(capture(model, example, models.total).keys.values())
+    assert {"first.0:addmm:0", "last:addmm:0", "last:addmm:1", ":add:0"} <= keys
+    assert {"first.0:mm:0", "last:mm:3", "first.1:native_batch_norm_backward:0"} <= keys
+    assert {"last:add:0", "last:add:1"} <= keys  # what the two calls of `last` say of its weights
+    assert "first.2:add:0" in keys or "middle:add:0" in keys  # of the gradient of what both read
+
+
+def test_a_step_says_what_its_inputs_and_outputs_are() -> None:
+    model, example = models.made("twice")
+    step = capture(model, example, nn.functional.cross_entropy, torch.zeros(6, dtype=torch.int64))
+    inputs = collections.Counter(one.kind for one in step.inputs)
+    outputs = collections.Counter(one.kind for one in step.outputs)
+    weights = dict(model.named_parameters())
+    assert inputs == {"weight": len(weights), "buffer": 3, "batch": 2, "tangent": 1}
+    assert [one.name for one in step.inputs if one.kind == "batch"] == ["x", "targets"]
+    assert {one.name for one in step.inputs if one.kind == "weight"} == set(weights)
+    assert outputs["gradient"] == len(weights)
+    assert outputs["buffer"] == 3
+    assert outputs["loss"] == 1
+    for one, node in zip(step.inputs, step.placeholders(), strict=True):
+        if one.kind == "weight":
+            assert node.meta["val"].shape == weights[one.name].shape
+    for result, node in zip(step.outputs, step.results(), strict=True):
+        if result.kind == "gradient":
+            assert node.meta["val"].shape == weights[result.name].shape
+
+
+def test_a_model_in_evaluation_gives_its_forward_alone() -> None:
+    model, example = models.made("twice")
+    step = capture(model.eval(), example)
+    assert not step.is_training
+    assert [one.kind for one in step.outputs] == ["output"]
+    assert not any("backward" in key for key in step.keys.values())
+
+
+def _all_of(model: nn.Module) -> Any:
+    modules = [
+        (m, dict(vars(m)), dict(m._parameters), dict(m._buffers), list(m._forward_hooks))
+        for m in model.modules()
+    ]
+    return modules, {name: id(t) for name, t in model.state_dict(keep_vars=True).items()}
+
+
+class ReadsItsValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        out = self.lstm(x)[0]
+        if out.sum() > 0:
+            raise ValueError("positive")
+        return out
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_is_as_before_when_it_was_captured_or_could_not_be(fails: bool) -> None:
+    model, example = models.made("lstm")
+    if fails:
+        model, example = ReadsItsValues(), {"x": torch.zeros(2, 3, 4)}
+    before, weights = _all_of(model), [p.clone() for p in model.parameters()]
+    state = torch.get_rng_state()
+    if fails:
+        with pytest.raises(baechi.InputError, match="model: "):
+            capture(model, example)
+    else:
+        capture(model, example, models.total)
+    assert _all_of(model) == before
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_model_on_the_meta_device_gives_the_same_step() -> None:
+    name = "gpt2" if "gpt2" in models.ALL else "block"
+    step = capture(*models.made(name), models.total)
+    with torch.device("meta"):
+        away, example = models.made(name)
+    assert all(p.is_meta for p in away.parameters())
+    assert str(capture(away, example, models.total)) == str(step)
+    assert all(node.meta["val"].device.type == "cpu" for node in step.placeholders())
+
+
+def test_a_model_too_large_for_every_device_is_captured() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1 << 17, 1 << 17) for _ in range(4)))
+    step = capture(model, torch.empty(8, 1 << 17, device="meta"))
+    assert sum(one.kind == "gradient" for one in step.outputs) == 8
+
+
+def test_tied_weights_are_one_input_with_two_names() -> None:
+    model, example = models.made("tied")
+    step = capture(model, example, models.total)
+    assert step.tied == {"head.weight": "embedding.weight"}
+    names = [one.name for one in step.inputs if one.kind == "weight"]
+    assert sorted(names) == ["embedding.weight", "middle.bias", "middle.weight"]
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.calls = 0
+        self.seen: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        self.last = self.inner(x)
+        return self.last
+
+
+def test_what_a_forward_does_beside_computing_is_not_done() -> None:
+    model = Counting()
+    capture(model, torch.ones(2, 3))
+    assert model.calls == 0
+    assert not hasattr(model, "last")
+
+
+@pytest.mark.parametrize(
+    ("loss", "word"), [(None, "mean"), (lambda output: output.square().sum(), "pow")]
+)
+def test_a_loss_is_given_or_the_mean_of_what_comes_out(
+    loss: Callable[[Any], Any] | None, word: str
+) -> None:
+    step = capture(nn.Linear(3, 3), torch.ones(2, 3), loss)
+    assert any(key.startswith(f"{LOSS}:{word}") for key in step.keys.values())
+
+
+def test_a_model_that_gives_nothing_to_train_is_refused() -> None:
+    class Detached(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x).detach()
+
+    with pytest.raises(baechi.InputError, match="loss: nothing that the model returns"):
+        capture(Detached(3, 3), torch.ones(2, 3))
+
+
+def _graph(made: Callable[..., Any], *given: Any) -> list[fx.Node]:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return [n for n in make_fx(made)(*given).graph.nodes if n.op == "call_function"]
+
+
+def test_views_have_the_memory_of_their_base() -> None:
+    def made(x: Any) -> Any:
+        y = x.mul(2)
+        first, _ = y.view(2, 2, 3).transpose(0, 1).split(1)
+        return first.exp()
+
+    nodes = _graph(made, torch.ones(4, 3))
+    calls = [n for n in nodes if is_call(n)]
+    assert [n.target for n in calls] == [torch.ops.aten.mul.Tensor, torch.ops.aten.exp.default]
+    assert {base_of(n, {}) for n in nodes if is_view(n)} == {calls[0]}
+
+
+def test_moves_change_the_device_and_nothing_else() -> None:
+    def made(x: Any) -> Any:
+        return x.to("meta"), x.to("meta", torch.float64), x.to(torch.float64), x.clone()
+
+    nodes = _graph(made, torch.ones(4, 3))
+    assert [is_move(n) for n in nodes] == [True, False, False, False]
+    assert sorted(keys_of(nodes[0].graph, lambda _: None).values()) == [
+        ":_to_copy:0",
+        ":_to_copy:1",
+        ":clone:0",
+    ]
+
+
+def test_a_step_is_written_a_call_a_line() -> None:
+    step: Step = capture(nn.Linear(3, 2), torch.ones(4, 3))
+    assert str(step).splitlines()[:5] == [
+        "weight weight: float32[2, 3]",
+        "weight bias: float32[2]",
+        "batch 0: float32[4, 3]",
+        "tangent loss: float32[]",
+        ":addmm:0: float32[4, 2]",
+    ]
+
+
+def test_a_tensor_that_a_module_only_holds_is_brought_along() -> None:
+    class Holding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.ones(3, device="meta")
+            self.inner = nn.Linear(3, 3, device="meta")
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x * self.scale)
+
+    model = Holding()
+    assert capture(model, torch.ones(2, 3)).is_training
+    assert model.scale.device.type == "meta"
+
+
+def test_options_and_numbers_in_the_example_have_their_places() -> None:
+    class Mixed(nn.Linear):
+        def forward(self, x: Any, *, power: int, more: Any) -> Any:
+            return super().forward(x) ** power + more["bias"][1]
+
+    more = {"bias": [None, torch.ones(3)]}
+    example = {"x": torch.ones(2, 3), "power": 3, "more": more}
+    step = capture(Mixed(3, 3), example)
+    assert [i.name for i in step.inputs if i.kind == "batch"] == ["x", "more.bias.1"]
