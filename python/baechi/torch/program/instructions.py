@@ -60,7 +60,7 @@ class Run:
     tuple, it takes the parts of the result in their order, and None leaves one out.
     """
 
-    target: Callable[..., Any]
+    target: Any  # what is called
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Slot | tuple[Slot | None, ...] | None

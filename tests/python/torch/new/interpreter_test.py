@@ -11,21 +11,9 @@ import pytest
 import torch
 from baechi.torch.program import lower, parse
 from baechi.torch.run.interpreter import Interpreter
-from new.random_graphs import random_case
+from new.random_graphs import RACE, boxed, failing, random_case, same
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
-from torch.fx.experimental.proxy_tensor import make_fx
-
-RACE = {"asynchronous": True, "poison": True, "longest_delay": "150us"}
-
-
-def same(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        if isinstance(b, torch.Tensor):
-            torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-12)
-        else:
-            assert a == b
 
 
 @pytest.mark.parametrize(
@@ -49,16 +37,6 @@ def test_random_programs_give_on_three_racing_devices_what_their_graphs_give_on_
             for device, out in zip(case.promised, results, strict=True):
                 if isinstance(out, torch.Tensor) and device is not None:
                     assert out.device == (devices[device] if device >= 0 else torch.device("cpu"))
-
-
-def boxed(run: Interpreter) -> Any:
-    """Have AOTAutograd hand over its list of inputs."""
-
-    def call(inputs: list[Any]) -> list[Any]:
-        return run(inputs)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
 
 
 class Mixed(nn.Module):
@@ -107,19 +85,8 @@ def test_forward_and_backward_graphs_of_varying_sizes_train_as_they_do_without_p
     torch._dynamo.reset()
 
 
-def failing(index: int, devices: list[torch.device]) -> str:
-    graph = make_fx(lambda x, i: x[i] * 2, tracing_mode="fake")(torch.ones(3), torch.tensor([1]))
-    call = next(n for n in graph.graph.nodes if n.op == "call_function")
-    device_of = dict.fromkeys(graph.graph.nodes, 1)
-    program = lower(graph, device_of, devices=2, names={call: "net.table:index:0"})
-    inputs = [torch.ones(3, device=devices[1]), torch.tensor([index], device=devices[1])]
-    with pytest.raises(IndexError) as error:
-        Interpreter(program, devices)(inputs)
-    return str(error.value)
-
-
 def test_an_error_names_the_call_and_its_device_and_keeps_its_type() -> None:
-    found = failing(7, [torch.device("cpu")] * 2)
+    found = failing(Interpreter, [torch.device("cpu")] * 2)
     assert found.startswith("baechi: in net.table:index:0 on cpu: index 7 is out of bounds")
 
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from baechi.torch.program import Program, lower
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+
+RACE = {"asynchronous": True, "poison": True, "longest_delay": "150us"}
 
 
 @dataclass
@@ -129,3 +132,35 @@ def placed(graph: fx.GraphModule, inputs: list[Any], pick: random.Random, device
     order = [node for node in nodes if node.op == "call_function"]
     pick.shuffle(order)
     return Case(graph, inputs, device_of, promised, pick.choice([None, order]), devices)
+
+
+def same(found: list[Any], expected: list[Any]) -> None:
+    """Compare results with those of the host, but for what roundings differ by."""
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-12)
+        else:
+            assert a == b
+
+
+def boxed(run: Callable[[list[Any]], list[Any]]) -> Any:
+    """Have AOTAutograd hand over its list of inputs."""
+
+    def call(inputs: list[Any]) -> list[Any]:
+        return run(inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def failing(compiled: Callable[..., Any], devices: list[torch.device]) -> str:
+    """Return the error of an index that is off its tensor."""
+    graph = make_fx(lambda x, i: x[i] * 2, tracing_mode="fake")(torch.ones(3), torch.tensor([1]))
+    call = next(n for n in graph.graph.nodes if n.op == "call_function")
+    device_of = dict.fromkeys(graph.graph.nodes, 1)
+    program = lower(graph, device_of, devices=2, names={call: "net.table:index:0"})
+    inputs = [torch.ones(3, device=devices[1]), torch.tensor([7], device=devices[1])]
+    with pytest.raises(IndexError) as error:
+        compiled(program, devices)(inputs)
+    return str(error.value)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executor of programs: in C++, or the interpreter where there is no compiler."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from baechi.progress import remark
+from baechi.torch import native
+from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
+from baechi.torch.program.instructions import HOST, mapped, slots_in
+from baechi.torch.run.interpreter import Interpreter, check, check_inputs, located
+
+_SOURCE = Path(__file__).parent / "csrc" / "executor.cc"
+
+# In the order of `Operation` in numbers.h.
+OPERATIONS: tuple[Callable[..., Any], ...] = (
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.mod,
+    operator.truediv,
+    operator.neg,
+    operator.eq,
+    operator.ne,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    torch.sym_max,
+    torch.sym_min,
+    torch.sym_float,
+)
+_NUMBER = {function: i for i, function in enumerate(OPERATIONS)}
+
+
+def compile(  # noqa: A001
+    program: Program, devices: Sequence[torch.device]
+) -> Callable[[list[Any]], list[Any]]:
+    """Return what runs a program over devices: a function that empties its list of inputs."""
+    library = _library()
+    return Executor(program, devices, library) if library else Interpreter(program, devices)
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        return native.load("baechi_executor", [_SOURCE], flags=["-O2"])
+    except native.BuildError as error:
+        remark(f"programs run in Python, slower: {error}")
+        return None
+
+
+class Executor:
+    """A program in C++."""
+
+    def __init__(self, program: Program, devices: Sequence[torch.device], library: Any) -> None:
+        check(program, devices)
+        self.program, self._library = program, library
+        self.devices = {HOST: torch.device("cpu"), **dict(enumerate(devices))}
+        self._slots = {slot.name: i for i, slot in enumerate(_slots_of(program))}
+        self._host = len(devices)
+        self._places: list[int] = []  # in the program, of what has a number in C++
+        self._native: Any = None
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Run the program."""
+        check_inputs(self.program, inputs)
+        if self._native is None:
+            self._native = self._built()  # not before: the backend that compiles fakes tensors
+        try:
+            return self._native.run(inputs)
+        except Exception as error:
+            place = self._library.failed_at()
+            if place < 0:
+                raise
+            raise located(error, self.program.code[self._places[place]], self.devices) from error
+
+    def _built(self) -> Any:
+        ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
+        made = self._library.Executor(ends, len(self._slots))
+        self._places = []
+        for i, one in enumerate(self.program.code):
+            if isinstance(one, Free):
+                made.free([self._slots[slot.name] for slot in one.slots])
+                continue
+            self._places.append(i)
+            if isinstance(one, Run):
+                self._add_call(made, one)
+            elif isinstance(one, Send):
+                ends = [self._index(slot.device) for slot in (one.source, one.out)]
+                made.send(self._slots[one.source.name], self._slots[one.out.name], *ends)
+            else:
+                made.wait(self._slots[one.slot.name], self._index(one.device))
+        table, slots = self.program.table, self._slots
+        constants = [
+            (slots[slot.name], table[i].to(self.devices[slot.device or 0]))
+            for slot, i in self.program.constants
+        ]
+        outputs = [
+            (slots[out.name], None) if isinstance(out, Slot) else (-1, out)
+            for out in self.program.outputs
+        ]
+        made.finish([slots[slot.name] for slot in self.program.inputs], constants, outputs)
+        return made
+
+    def _index(self, device: int | None) -> int:
+        return self._host if device == HOST or device is None else device
+
+    def _add_call(self, made: Any, call: Run) -> None:
+        device, target = self._index(call.device), call.target
+        if target in _NUMBER and isinstance(call.out, Slot) and call.out.device is None:
+            args = [self._part(arg) for arg in call.args]
+            made.number(_NUMBER[target], args, self._slots[call.out.name])
+        elif isinstance(target, torch._ops.OpOverload):
+            schema = target._schema
+            many = len(schema.returns) > 1
+            outs = list(self._outs(call.out, many))
+            made.call(
+                schema.name, schema.overload_name, self._arguments(call), outs, device, call.name
+            )
+        else:
+            reads = list(dict.fromkeys(slots_in((call.args, call.kwargs))))
+            numbers = [self._slots[slot.name] for slot in reads]
+            outs = [(i, -1, self._slots[slot.name]) for i, slot in enumerate(call.outs)]
+            made.python(self._function(call, reads), numbers, outs, device, call.name)
+
+    def _arguments(self, call: Run) -> list[Any]:
+        """Return what C++ is told of each argument of a schema."""
+        result: list[Any] = []
+        for i, argument in enumerate(call.target._schema.arguments):
+            if i < len(call.args):
+                value = call.args[i]
+            elif argument.name in call.kwargs:
+                value = call.kwargs[argument.name]
+            else:
+                result.append(None)
+                continue
+            if isinstance(value, Slot):
+                result.append((self._slots[value.name], value.device is None))
+            elif isinstance(value, list | tuple) and any(True for _ in slots_in(value)):
+                result.append([self._part(part) for part in value])
+            else:
+                result.append((self._here(value, call),))
+        return result
+
+    def _part(self, value: Any) -> tuple[int, Any]:
+        return (self._slots[value.name], None) if isinstance(value, Slot) else (-1, value)
+
+    def _here(self, value: Any, call: Run) -> Any:
+        return mapped(value, lambda part: self.devices[call.device] if part is HERE else part)
+
+    def _outs(self, out: Any, many: bool) -> Iterator[tuple[int, int, int]]:
+        """Yield (result, part of it or -1, slot)."""
+        if isinstance(out, Slot):
+            yield 0, -1, self._slots[out.name]
+            return
+        for i, slot in enumerate(out or ()):
+            if isinstance(slot, tuple):
+                parts = enumerate(slot)
+                yield from ((i, j, self._slots[part.name]) for j, part in parts if part)
+            elif slot is not None:
+                yield (i, -1, self._slots[slot.name]) if many else (0, i, self._slots[slot.name])
+
+    def _function(self, call: Run, reads: list[Slot]) -> Callable[[list[Any]], list[Any]]:
+        """Return a call that C++ does not know, as a function from its slots to its results."""
+        args, kwargs = self._here(call.args, call), self._here(call.kwargs, call)
+
+        def function(values: list[Any]) -> list[Any]:
+            known = dict(zip(reads, values, strict=True))
+
+            def told(part: Any) -> Any:
+                return known[part] if isinstance(part, Slot) else part
+
+            result = call.target(*mapped(args, told), **mapped(kwargs, told))
+            return list(_flat(call.out, result))
+
+        return function
+
+
+def _slots_of(program: Program) -> Iterator[Slot]:
+    yield from program.inputs
+    yield from (slot for slot, _ in program.constants)
+    for one in program.code:
+        if isinstance(one, Run):
+            yield from one.outs
+        elif isinstance(one, Send):
+            yield one.out
+
+
+def _flat(out: Any, result: Any) -> Iterator[Any]:
+    if isinstance(out, Slot):
+        yield result
+    elif isinstance(out, tuple):
+        for slot, part in zip(out, result, strict=True):
+            yield from _flat(slot, part)

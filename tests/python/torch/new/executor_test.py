@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the executor: it does what the interpreter does, to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import threading
+from typing import Any
+
+import baechi.torch.sim as sim
+import pytest
+import torch
+from baechi.torch import native
+from baechi.torch.program import lower, parse
+from baechi.torch.run import executor
+from baechi.torch.run.interpreter import Interpreter
+from new.random_graphs import RACE, boxed, failing, random_case, same
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
+
+HOST = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("seed", "symbolic"), [*((i, False) for i in range(16)), *((i, True) for i in range(5))]
+)
+def test_random_programs_give_what_the_interpreter_gives_to_the_bit(
+    seed: int, symbolic: bool
+) -> None:
+    case = random_case(100 + seed, symbolic=symbolic)
+    program = case.program()
+    with sim.configured(devices=3, seed=seed, **RACE):
+        devices = [torch.device("sim", i) for i in range(3)]
+        results = []
+        for run in (executor.compile(program, devices), Interpreter(program, devices)):
+            for _ in range(2):
+                inputs = case.on(devices)
+                given = list(inputs)
+                results.append([*run(inputs), *given])
+                assert inputs == []
+        same(results[0], case.expected())
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                assert type(a) is type(b)
+                if isinstance(a, Tensor):
+                    assert a.device == b.device
+                    assert a.stride() == b.stride()
+                    assert torch.equal(a.cpu(), b.cpu())
+                else:
+                    assert a == b
+
+
+class Nested(nn.Module):
+    """A conditional, which stays one call, between layers of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        z = torch.cond(y.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (y,))
+        return self.last(z * y.shape[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_calls_of_higher_order_run_as_one() -> None:
+    ran = []
+
+    def compiled(graph: fx.GraphModule, _: Any) -> Any:
+        nodes = [n for n in graph.graph.nodes if n.op in ("placeholder", "call_function")]
+        program = lower(graph, {node: i % 2 for i, node in enumerate(nodes)}, devices=2)
+        assert parse(str(program), program.table) == program
+        ran.append(str(program))
+        return boxed(executor.compile(program, [HOST, HOST]))
+
+    torch.manual_seed(0)
+    model = Nested()
+    ours = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)
+    run = torch.compile(model, backend=ours, dynamic=True)
+    with torch.no_grad():
+        for samples in (3, 5, 2):
+            x = torch.randn(samples, 4)
+            assert torch.equal(run(x), model(x))
+    assert any("$" in line and "cond" in line for line in ran[0].splitlines())
+    torch._dynamo.reset()
+
+
+NUMBERS = [-7, -2, 0, 1, 3, 2.5, -0.5, True]
+
+
+@pytest.mark.parametrize("place", range(len(executor.OPERATIONS)))
+def test_numbers_are_what_they_are_in_python(place: int) -> None:
+    function = executor.OPERATIONS[place]
+    unary = function in (operator.neg, torch.sym_float)
+    names = "a" if unary else "a, b"
+    text = "devices 1\n" + "\n".join(f"input %{n} number" for n in names.split(", "))
+    arguments = ", ".join(f"%{n}" for n in names.split(", "))
+    name = lower_name(function)
+    program = parse(f"{text}\n@host %c number = {name}({arguments})  # c\noutput %c")
+    run = executor.compile(program, [HOST])
+    assert isinstance(run, executor.Executor)
+    for values in itertools.product(NUMBERS, repeat=1 if unary else 2):
+        try:
+            expected = function(*values)
+        except ZeroDivisionError:
+            with pytest.raises(RuntimeError, match="division by zero"):
+                run(list(values))
+            continue
+        found = run(list(values))[0]
+        assert found == expected
+        assert isinstance(found, float) == isinstance(expected, float)
+
+
+def lower_name(function: Any) -> str:
+    return f"{'torch' if function.__name__.startswith('sym') else 'operator'}.{function.__name__}"
+
+
+def test_a_program_runs_in_several_threads_at_once() -> None:
+    case = random_case(3)
+    program = case.program()
+    with sim.configured(devices=3, **RACE):
+        devices = [torch.device("sim", i) for i in range(3)]
+        run = executor.compile(program, devices)
+        results: list[list[Any]] = []
+
+        def work() -> None:
+            for _ in range(3):
+                inputs = case.on(devices)
+                given = list(inputs)
+                results.append([*run(inputs), *given])
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 9
+        for result in results:
+            same(result, case.expected())
+
+
+def test_an_error_names_the_call_and_its_device_and_the_next_run_is_right() -> None:
+    found = failing(executor.compile, [HOST, HOST])
+    assert found.startswith("baechi: in net.table:index:0 on cpu: index 7 is out of bounds")
+    case = random_case(5)
+    with sim.configured(devices=3, asynchronous=False, memory=["16KiB", None, None]):
+        devices = [torch.device("sim", i) for i in range(3)]
+        run = executor.compile(case.program(), devices)
+        inputs = case.on(devices)
+        room = 16384 - sim.memory_allocated(0)
+        full = torch.empty(room, dtype=torch.int8, device="sim:0")
+        with pytest.raises(torch.OutOfMemoryError, match=r"baechi: .* sim:0 is out of memory"):
+            run(inputs)
+        del full, inputs
+        same(run(case.on(devices)), case.expected()[: len(case.promised)])
+
+
+def test_without_a_compiler_programs_run_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise native.BuildError("no compiler")
+
+    monkeypatch.setattr(native, "load", refuse)
+    executor._library.cache_clear()
+    case = random_case(0)
+    run = executor.compile(case.program(), [HOST] * 3)
+    executor._library.cache_clear()
+    assert isinstance(run, Interpreter)
+    same(run(case.on([HOST] * 3)), case.expected()[: len(case.promised)])
+
+
+def test_a_profile_has_the_names_of_the_calls() -> None:
+    graph = make_fx(lambda x: [x.relu()], tracing_mode="fake")(torch.ones(3))
+    call = next(n for n in graph.graph.nodes if n.op == "call_function")
+    program = lower(graph, dict.fromkeys(graph.graph.nodes, 0), names={call: "net.act:relu:0"})
+    run = executor.compile(program, [HOST])
+    with torch.profiler.profile() as profile:
+        run([torch.ones(3)])
+    names = {event.key for event in profile.key_averages()}
+    assert {"net.act:relu:0", "aten::relu"} <= names
