@@ -4,12 +4,14 @@
 from baechi.torch.program.calls import Calls, calls_of
 from baechi.torch.program.instructions import HERE, Free, Run, Send, Slot, Wait
 from baechi.torch.program.lowering import lower
+from baechi.torch.program.peaks import Peak, peaks
 from baechi.torch.program.programs import Program, parse
 
 __all__ = [
     "HERE",
     "Calls",
     "Free",
+    "Peak",
     "Program",
     "Run",
     "Send",
@@ -18,4 +20,5 @@ __all__ = [
     "calls_of",
     "lower",
     "parse",
+    "peaks",
 ]

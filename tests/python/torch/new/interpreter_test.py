@@ -10,10 +10,12 @@ import baechi.torch.sim as sim
 import pytest
 import torch
 from baechi.torch.program import lower, parse
+from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
 from new.random_graphs import RACE, boxed, failing, random_case, same
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 @pytest.mark.parametrize(
@@ -97,3 +99,17 @@ def test_what_does_not_fit_the_program_is_refused() -> None:
         Interpreter(program, [torch.device("cpu")] * 2)
     with pytest.raises(ValueError, match=r"inputs: 0, but the program has \d"):
         Interpreter(program, [torch.device("cpu")] * 3)([])
+
+
+@pytest.mark.parametrize("make", [Interpreter, executor.compile])
+def test_the_caller_may_change_an_input_at_once_although_it_is_still_on_its_way(make: Any) -> None:
+    graph = make_fx(lambda a, w: [a * 2, w * 2], tracing_mode="fake")(*[torch.ones(1000)] * 2)
+    place = {n: int(n.op == "call_function") for n in graph.graph.nodes if n.op != "output"}
+    slow = sim.Link("30ms", None)  # and one transfer at a time: the second begins 30 ms later
+    with sim.configured(devices=2, link=slow, communication="sequential"):
+        devices = [torch.device("sim", i) for i in range(2)]
+        run = make(lower(graph, place, devices=2), devices)
+        a, w = (torch.ones(1000, device="sim:0") for _ in range(2))
+        results = run([a, w])
+        w.fill_(7)
+        assert results[1].cpu().unique().tolist() == [2]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peaks: the most memory that a program takes on each device, found by walking it.
+
+An executor frees what its program frees, so these are the allocator's own figures, to the byte
+where every storage is as large as it was traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from baechi.torch.program.instructions import Run, Send, Slot, Wait
+from baechi.torch.program.programs import Program
+
+GRANULE = 512  # of which allocators give whole ones
+
+
+class Peak(NamedTuple):
+    """So many bytes, while this is done: a call's name, or what is sent."""
+
+    bytes: int
+    at: str
+
+
+def peaks(
+    program: Program,
+    *,
+    own: Mapping[str, int] | None = None,
+    held: Collection[str] = (),
+    inputs: bool = True,
+    granule: int = GRANULE,
+) -> list[Peak]:
+    """Return the peak of each device, from the first instruction to the last.
+
+    ``own`` has what calls hold for themselves while they run, by name. ``held`` are the inputs that
+    the caller keeps: freeing them gives nothing back. Without ``inputs`` none of them counts.
+    """
+    ledger = _Ledger(program.devices, granule)
+    for slot in program.inputs:
+        if inputs or slot.of is not None:
+            ledger.add([slot], "the inputs")
+    ledger.add((slot for slot, _ in program.constants), "the constants")
+    for slot in program.inputs:
+        if slot.name in held:
+            ledger.readers[slot.storage] = ledger.readers.get(slot.storage, 0) + 1
+    for one in program.code:
+        if isinstance(one, Run):
+            ledger.add(one.outs, one.name, one.device, (own or {}).get(one.name, 0))
+        elif isinstance(one, Send):
+            ledger.add([one.out], f"send {one.source}")
+        elif not isinstance(one, Wait):
+            ledger.remove(one.slots)
+    return [Peak(size, at) for size, at in zip(ledger.peaks, ledger.places, strict=True)]
+
+
+class _Ledger:
+    """The storages that are alive on each device, with how many slots show them."""
+
+    def __init__(self, devices: int, granule: int) -> None:
+        self.granule = granule
+        self.now = [0] * devices
+        self.peaks = [0] * devices
+        self.places = [""] * devices
+        self.readers: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+
+    def add(self, slots: Iterable[Slot], at: str, device: int = -1, own: int = 0) -> None:
+        touched = {device} if own else set[int]()
+        for slot in slots:
+            if slot.device is None or slot.device < 0:
+                continue
+            self.readers[slot.storage] = self.readers.get(slot.storage, 0) + 1
+            if slot.of is None:
+                size = -(-slot.bytes // self.granule) * self.granule
+                self.sizes[slot.name] = size
+                self.now[slot.device] += size
+                touched.add(slot.device)
+        for place in touched:
+            most = self.now[place] + (own if place == device else 0)
+            if place >= 0 and most > self.peaks[place]:
+                self.peaks[place], self.places[place] = most, at
+
+    def remove(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            if slot.device is None or slot.device < 0 or slot.storage not in self.readers:
+                continue
+            self.readers[slot.storage] -= 1
+            if self.readers[slot.storage] == 0:
+                self.now[slot.device] -= self.sizes.pop(slot.storage, 0)

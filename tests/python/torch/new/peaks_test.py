@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of peaks: what a program takes is what its devices' allocators say, to the byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import baechi.torch.sim as sim
+import pytest
+import torch
+from baechi.torch.program import Program, Run, parse, peaks
+from baechi.torch.run import executor, interpreter
+from new.random_graphs import random_case
+from torch import Tensor
+
+
+def own_memory(program: Program, devices: list[torch.device], inputs: list[Any]) -> dict[str, int]:
+    """Measure what each call holds for itself while it runs: composite kernels allocate."""
+    found: dict[str, int] = {}
+
+    class Measured(interpreter._Running):
+        def run(self, call: Run) -> None:
+            if call.device < 0:
+                return super().run(call)
+            sim.reset_peak_memory_stats(call.device)
+            super().run(call)
+            more = sim.max_memory_allocated(call.device) - sim.memory_allocated(call.device)
+            found[call.name] = more
+            return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_Running", Measured)
+        interpreter.Interpreter(program, devices)(inputs)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("held", [False, True])
+def test_peaks_are_the_allocators_to_the_byte(seed: int, held: bool) -> None:
+    case = random_case(200 + seed, size=12, calls=40, symbolic=seed % 6 == 0)
+    program = case.program()
+    with sim.configured(devices=3, asynchronous=False):
+        devices = [torch.device("sim", i) for i in range(3)]
+        own = own_memory(program, devices, case.on(devices))
+        run = executor.compile(program, devices)
+        run(case.on(devices))  # which copies the constants
+        inputs = case.on(devices)
+        kept = list(inputs) if held else []
+        for i in range(3):
+            sim.reset_peak_memory_stats(i)
+        results = run(inputs)
+        names = [slot.name for slot in program.inputs] if held else []
+        planned = peaks(program, own=own, held=names)
+        assert [peak.bytes for peak in planned] == [sim.max_memory_allocated(i) for i in range(3)]
+        assert kept or not held
+        assert isinstance(results[0], Tensor)
+
+
+TEXT = """\
+devices 2
+input %w @0 1000
+input %x @0 512
+@0 %a @0 2048 = aten.mm.default(%w, %x)  # net:mm:0
+free %w %x
+@0 %v @0 of %a = aten.t.default(%a)  # net:t:0
+free %a
+%v@1 @1 2048 = send %v @0
+free %v
+wait %v@1 @1
+@1 %b @1 4096 = aten.relu.default(%v@1)  # net:relu:0
+free %v@1
+output %b
+"""
+
+
+def test_a_peak_says_where_it_is() -> None:
+    program = parse(TEXT)
+    assert peaks(program) == [(1024 + 512 + 2048, "net:mm:0"), (2048 + 4096, "net:relu:0")]
+    assert peaks(program, own={"net:relu:0": 100})[1].bytes == 2048 + 4096 + 100
+    assert peaks(program, inputs=False)[0] == (2048, "net:mm:0")
+    assert peaks(program, granule=1)[0].bytes == 1000 + 512 + 2048
+
+
+def test_an_input_that_the_caller_keeps_stays() -> None:
+    text = TEXT.replace("input %x @0 512", "input %x @0 512\ninput %y @0 512\nfree %y")
+    assert peaks(parse(text), held=["y"])[0].bytes == peaks(parse(text))[0].bytes + 512
+    late = TEXT.replace("wait %v@1 @1", "wait %v@1 @1\n@0 %c @0 4096 = aten.relu.default(%w)  # c")
+    late = late.replace("free %w %x", "free %x")
+    assert peaks(parse(late), held=["w"])[0] == (1024 + 4096, "c")
