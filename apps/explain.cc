@@ -14,7 +14,7 @@
 #include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"
 #include "baechi/verify/check_plan.h"

@@ -7,7 +7,7 @@
 
 #include "apps/command_line.h"
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi::cli {
 

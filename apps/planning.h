@@ -9,6 +9,7 @@
 #include "apps/command_line.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi::cli {
 

@@ -5,6 +5,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi::cli {
 

@@ -12,7 +12,7 @@
 #include "apps/replays.h"
 #include "baechi/base/error.h"
 #include "baechi/io/json/json_writer.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/html/html_report.h"
 
 namespace baechi::cli {

@@ -10,7 +10,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/plan/plan_file.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/text/plan_text.h"
 #include "baechi/report/text/text_table.h"
 #include "baechi/simulate/settle.h"

@@ -20,6 +20,7 @@
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/steps/step_plan.h"
 #include "bench.h"
 
 namespace baechi::bench {

@@ -15,6 +15,9 @@
 #include "baechi/generate/generate.h"
 #include "baechi/place/placer.h"
 #include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/search/budget.h"
 #include "baechi/plan/search/search_on.h"
 #include "bench.h"
@@ -37,7 +40,7 @@ Searched search(const Problem& problem, Attempt best, double budget, unsigned th
   Budget parts(request, no_fallbacks);
   const double all_before = cpu_seconds();
   const std::chrono::nanoseconds before = time_with_own_processor();
-  search_on(problem, request, parts, best);
+  search_on(problem, request, parts, best, {.place_window = best_placement});
   const std::chrono::duration<double> seconds = time_with_own_processor() - before;
   return {seconds.count(), cpu_seconds() - all_before, best.makespan};
 }

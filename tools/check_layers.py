@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the folders of src/baechi include only what ALLOWED gives them.
 
-So for the rooms of python/baechi/torch, which import what ROOMS gives them; their modules stand in
-no circle. Also checked: what is private stays out of headers, only io/ opens files, and the core
-neither prints nor reads the environment. docs/explanation/architecture.md says what is in every
-folder.
+So for the rooms of python/baechi/torch, which import what ROOMS gives them. Neither files of the
+core nor modules stand in a circle. Also checked: what is private stays out of headers, only io/
+opens files, and the core neither prints nor reads the environment. What is in every folder is
+said in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ import re
 import sys
 from pathlib import Path
 
-# The rooms of plan/, and what stands below them.
-PLAN = "plan plan/request plan/fit plan/attempt plan/search plan/recompute plan/steps"
-BELOW_PLAN = (
-    "base graph cost schedule simulate optimize verify bounds place place/chain place/partition "
-    "place/pipeline place/exact"
-)
+# The rooms of plan/, in the order in which a request passes them.
+PLAN = "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/steps"
 
 # What a folder may include beside itself: folders of earlier rows.
 ALLOWED = {
@@ -43,8 +39,18 @@ ALLOWED = {
     "place/pipeline": "base graph cluster cost schedule simulate place",
     "place/exact": "base cluster cost schedule simulate bounds place",
     "dnn_partitioning": "base cost schedule place",
-    "plan": f"{BELOW_PLAN} {PLAN}",
-    **dict.fromkeys(PLAN.split()[1:], f"{BELOW_PLAN} {PLAN}"),
+    "plan/request": "base graph optimize schedule place place/pipeline",
+    "plan/fit": "base graph cluster cost schedule simulate place place/exact plan/request",
+    "plan/attempt": "base graph cost schedule simulate optimize verify bounds place plan/request "
+    "plan/fit",
+    "plan/search": "base graph cost schedule simulate optimize place place/partition plan/request "
+    "plan/fit plan/attempt",
+    "plan": "base graph cost schedule simulate optimize bounds place place/pipeline place/exact "
+    "plan/request plan/fit plan/attempt plan/search",
+    "plan/recompute": "base graph cluster cost schedule simulate verify bounds plan/request "
+    "plan/fit plan/attempt plan/search plan",
+    "plan/steps": "base graph cost schedule simulate optimize verify bounds place/pipeline "
+    "plan/request plan/fit plan/attempt plan plan/recompute",
     "study": f"base graph cluster cost schedule simulate {PLAN}",
     "io/text": "base cluster",
     "options": f"base {PLAN} io/text",
@@ -184,7 +190,28 @@ def check(root: Path) -> list[str]:
     """List what is wrong below root, which is the folder src/baechi."""
     files = sorted(p for p in root.rglob("*") if p.suffix in (".h", ".cc"))
     problems = [problem for path in files for problem in check_file(path, root)]
-    return problems + check_names(files, root)
+    return problems + check_names(files, root) + check_circles(files, root)
+
+
+def check_circles(files: list[Path], root: Path) -> list[str]:
+    """Files include each other in no circle; a source and its header are one."""
+    included: dict[str, set[str]] = {}
+    for path in files:
+        name = path.relative_to(root).with_suffix("").as_posix()
+        found = (Path(n) for n in INCLUDE.findall(strip_comments(path.read_text())))
+        others = {f.with_suffix("").as_posix().removeprefix("baechi/") for f in found}
+        included.setdefault(name, set()).update(others - {name})
+    known = set(included)
+    return circle_in({name: others & known for name, others in included.items()}, "src/baechi")
+
+
+def circle_in(arrows: dict[str, set[str]], where: str) -> list[str]:
+    """Tell of a circle, if there is one."""
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return [f"{where}: a circle: {' -> '.join(reversed(error.args[1]))}"]
+    return []
 
 
 def imports_of(source: str, known: set[str]) -> set[str]:
@@ -217,11 +244,7 @@ def check_rooms(root: Path) -> list[str]:
         for name in sorted(imported[module]):
             if [*name.split("."), ""][2] not in {room, "native", *ROOMS[room].split()}:
                 problems.append(f"baechi/torch/{where}: {room}/ must not import {name}")
-    try:
-        graphlib.TopologicalSorter(imported).prepare()
-    except graphlib.CycleError as error:
-        problems.append(f"baechi/torch: modules import each other: {' -> '.join(error.args[1])}")
-    return problems
+    return problems + circle_in(imported, "baechi/torch")
 
 
 def main() -> int:

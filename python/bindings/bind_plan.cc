@@ -19,7 +19,7 @@
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
 #include "baechi/io/text/text_file.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/text/plan_text.h"
 #include "bindings.h"
 #include "interruptible.h"

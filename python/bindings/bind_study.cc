@@ -20,6 +20,8 @@
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/io/text/quantity_text.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/report/text/study_text.h"

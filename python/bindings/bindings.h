@@ -17,7 +17,9 @@
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/io/profile/model_costs.h"
+#include "baechi/plan/request/answer.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi::python {

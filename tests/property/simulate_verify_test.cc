@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "baechi/base/random.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_schedule.h"

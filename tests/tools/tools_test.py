@@ -92,6 +92,18 @@ def test_layers_accept(tmp_path: Path, name: str, body: str) -> None:
     assert layer_problems(tmp_path, name, body) == []
 
 
+def test_layers_refuse_a_circle_of_files(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    head = check_layers.LICENCE + "// A file.\n#pragma once\n"
+    (tmp_path / "base" / "a.h").write_text(head + '#include "baechi/base/b.h"\n')
+    (tmp_path / "base" / "b.h").write_text(head)
+    (tmp_path / "base" / "b.cc").write_text(check_layers.LICENCE + '#include "baechi/base/b.h"\n')
+    assert check_layers.check(tmp_path) == []
+    with (tmp_path / "base" / "b.cc").open("a") as source:
+        source.write('#include "baechi/base/a.h"\n')
+    assert check_layers.check(tmp_path) == ["src/baechi: a circle: base/a -> base/b -> base/a"]
+
+
 def test_layers_want_the_licence_line(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "a.cc").write_text("int x;\n")
@@ -131,7 +143,7 @@ def test_rooms_of_the_project_are_in_order(root: Path) -> None:
         ),
         ("run/graphs.py", "import baechi.torch.placing\n", "must not import"),
         ("misc/a.py", "", "not in a room"),
-        ("base/nested.py", "from baechi.torch.base import moving\n", "import each other"),
+        ("base/nested.py", "from baechi.torch.base import moving\n", "a circle"),
     ],
 )
 def test_rooms_object(tmp_path: Path, name: str, body: str, problem: str | None) -> None:

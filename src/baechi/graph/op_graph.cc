@@ -5,7 +5,7 @@
 
 namespace baechi {
 
-OpGraph::OpGraph() : names_(std::make_unique<Names>()) {}
+OpGraph::OpGraph() : names_(std::make_unique<OpGraphNames>()) {}
 OpGraph::OpGraph(OpGraph&&) noexcept = default;
 OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
 OpGraph::~OpGraph() = default;

@@ -46,6 +46,8 @@ struct Edge {
 // PyTorch modules in training keep them (Paper Table 2).
 enum class MemoryMode : std::uint8_t { kDataflow, kRetain };
 
+struct OpGraphNames;
+
 // Immutable. OpGraphBuilder::build() is the only way to get one, and it throws InputError unless
 // the edges form a DAG, so everything downstream may assume a DAG. Move-only: graphs are large.
 class OpGraph {
@@ -133,8 +135,7 @@ class OpGraph {
   struct ConsumerRow {  // of out_edges_
     std::uint32_t begin = 0, end = 0;
   };
-  struct Names;  // the arena behind every string_view, and the index by name
-  std::unique_ptr<Names> names_;
+  std::unique_ptr<OpGraphNames> names_;  // the arena behind every string_view, and the index
   std::string name_;
   MemoryMode memory_mode_ = MemoryMode::kDataflow;
   std::optional<std::int64_t> batch_size_;

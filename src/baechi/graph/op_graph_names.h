@@ -4,11 +4,10 @@
 
 #include "baechi/graph/name_arena.h"
 #include "baechi/graph/name_index.h"
-#include "baechi/graph/op_graph.h"
 
 namespace baechi {
 
-struct OpGraph::Names {
+struct OpGraphNames {
   NameArena arena;
   NameIndex op_by_name;
 };

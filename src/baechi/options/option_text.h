@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
 

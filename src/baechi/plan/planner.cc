@@ -10,56 +10,21 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/needed_devices.h"
+#include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/attempt/canonical_costs.h"
 #include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/fit/suggestions.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/robust.h"
-#include "baechi/plan/search/budget.h"
 #include "baechi/plan/seen_devices.h"
-#include "baechi/plan/steps/step_methods.h"
-#include "baechi/verify/check_schedule.h"
 
 namespace baechi {
 namespace {
-
-// This cluster with other capacities or more devices; nothing when its link rules do not reach
-// them.
-std::optional<Cluster> changed(const Cluster& cluster, std::optional<Bytes> capacity,
-                               std::size_t count) {
-  ClusterSpec spec = cluster.spec();
-  const Device largest =
-      *std::max_element(spec.devices.begin(), spec.devices.end(),
-                        [](const Device& a, const Device& b) { return a.capacity < b.capacity; });
-  for (std::size_t i = spec.devices.size(); i < count; ++i) {
-    Device device = largest;
-    device.name = largest.name + " copy " + std::to_string(i);
-    spec.devices.push_back(std::move(device));
-  }
-  if (capacity.has_value())
-    for (Device& device : spec.devices) device.capacity = *capacity;
-  try {
-    return Cluster(std::move(spec));
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-}
-
-bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_t count,
-               const SuggestOptions& options) {
-  const std::optional<Cluster> cluster = changed(costs.cluster(), capacity, count);
-  if (!cluster.has_value()) return false;
-  const CostModel whole(costs.graph(), *cluster);
-  const auto needed = NeededDevices::of(whole);
-  const CostModel& other = needed != nullptr ? needed->costs() : whole;
-  const Units units(other);
-  constexpr std::int64_t kMostWork = 2'000'000;
-  const std::int64_t work =
-      std::min(kMostWork, work_for_fit(costs.graph(), options.budget * Share::kProbe) / 4);
-  return find_any_fit(other, units, options.order, work, options.cancel).has_value();
-}
 
 // An attempt on the needed devices as one on all of them.
 void widen(const NeededDevices& needed, std::size_t num_devices, Attempt& attempt) {
@@ -115,141 +80,6 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
 
 }  // namespace
 
-std::string Unplaceable::in_words() const {
-  std::string text = reason;
-  if (smallest_capacity.has_value())
-    text += "; it fits when every device has " + baechi::in_words(*smallest_capacity);
-  if (more_devices.has_value())
-    text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
-  if (step_with_recomputation.has_value())
-    text += "; with recompute auto it fits: a step takes " + short_text(*step_with_recomputation);
-  return text;
-}
-
-std::optional<Bytes> smallest_equal_capacity(const CostModel& costs,
-                                             const SuggestOptions& options) {
-  const std::size_t count = costs.cluster().num_devices();
-  const Units units(costs);
-  Bytes permanent, low(1);
-  for (const UnitId unit : units.keys()) {
-    permanent += units[unit].permanent;
-    low = std::max(low, units[unit].need);
-  }
-  low = std::max(low, Bytes(permanent.count() / static_cast<std::int64_t>(count)));
-  // Everything at once on one device is certainly enough, where one may run everything.
-  Bytes high = permanent + Bytes(1);
-  for (const OpId op : costs.graph().ops())
-    high += costs.graph()[op].temporary +
-            costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
-  if (!fits_with(costs, high, count, options)) return std::nullopt;
-  // Not monotone for a heuristic, but close: halve down to a thousandth of the answer.
-  while (high - low > Bytes(high.count() / 1000)) {
-    throw_if_cancelled(options.cancel);
-    const Bytes middle = low + Bytes((high - low).count() / 2);
-    if (fits_with(costs, middle, count, options))
-      high = middle;
-    else
-      low = middle + Bytes(1);
-  }
-  return high;
-}
-
-std::optional<std::size_t> smallest_device_count(const CostModel& costs,
-                                                 const SuggestOptions& options) {
-  constexpr std::size_t kMostDevices = 64;
-  std::size_t low = costs.cluster().num_devices(), high = low + 1;
-  while (!fits_with(costs, std::nullopt, high, options)) {
-    throw_if_cancelled(options.cancel);
-    if (high >= kMostDevices) return std::nullopt;
-    low = high;
-    high = std::min(kMostDevices, high * 2);
-  }
-  while (high - low > 1) {
-    const std::size_t middle = low + (high - low) / 2;
-    (fits_with(costs, std::nullopt, middle, options) ? high : low) = middle;
-  }
-  return high;
-}
-
-IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace) {
-  IdVector<DeviceId, PlanDevice> devices;
-  for (const DeviceTrace& device : trace.devices)
-    devices.push_back(
-        {device.peak, device.peak_at, device.peak_op, device.busy, device.sent, device.received});
-  return devices;
-}
-
-Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
-             bool bounds, ExecutionOrder order) {
-  const OpGraph& graph = costs.graph();
-  const Cluster& cluster = costs.cluster();
-  Trace trace = simulate(costs, as_executed(placed, order, graph, cluster.num_devices()));
-  const std::vector<std::string> violations =
-      check_schedule(graph, cluster, trace.schedule, {.order = order});
-  BAECHI_ASSERT(violations.empty(), ("a plan broke a rule: " + violations.front()).c_str());
-
-  Plan plan;
-  plan.graph_name = graph.name();
-  plan.cluster = cluster.spec();
-  plan.memory_mode = graph.memory_mode();
-  plan.order = order;
-  plan.method = method;
-  plan.schedule = std::move(trace.schedule);
-  plan.devices = plan_devices(trace);
-  if (bounds) plan.bounds = lower_bounds(costs);
-  return plan;
-}
-
-Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrder order) {
-  Plan result = plan;
-  result.cluster = costs.cluster().spec();
-  result.order = order;
-  result.devices = plan_devices(trace);
-  result.schedule = std::move(trace.schedule);
-  result.bounds.clear();
-  result.methods.clear();
-  result.passes.clear();
-  result.improvements.clear();
-  return result;
-}
-
-Plan replayed(const Plan& plan, const CostModel& costs, ExecutionOrder order,
-              const CancelFlag* cancel) {
-  const OpGraph& graph = costs.graph();
-  BAECHI_ASSERT(costs.cluster().num_devices() == plan.cluster.devices.size(),
-                "a plan is replayed on as many devices");
-  const std::size_t num_devices = costs.cluster().num_devices();
-  const PlacedGraph placed =
-      as_executed({placement_of(plan.schedule), order_of(plan.schedule, graph, num_devices)}, order,
-                  graph, num_devices);
-  return retold(plan, costs, simulate(costs, placed, {.cancel = cancel}), order);
-}
-
-Plan plan_with_capacities(Plan plan, const CostModel& costs) {
-  const Cluster& cluster = costs.cluster();
-  ClusterSpec same = plan.cluster;
-  std::string less;
-  for (std::size_t i = 0; i < std::min(same.devices.size(), cluster.num_devices()); ++i) {
-    const Device& device = cluster[DeviceId(i)];
-    Bytes& planned = same.devices[i].capacity;
-    if (planned < device.capacity)
-      less += (less.empty() ? "" : ", ") + in_quotes(device.name) + " " + short_text(planned) +
-              " of " + short_text(device.capacity);
-    planned = device.capacity;
-  }
-  if (same != cluster.spec())
-    throw InputError("the plan is for a cluster that differs in more than capacities");
-  plan.cluster = std::move(same);
-  const bool had_bounds = !plan.bounds.empty();
-  const std::vector<std::string> violations =
-      check_schedule(costs.graph(), cluster, plan.schedule, {.order = plan.order});
-  if (!violations.empty()) throw InputError("the plan does not fit: " + violations.front());
-  plan.bounds.clear();
-  if (had_bounds && plan.recomputed.empty()) plan.bounds = lower_bounds(costs);
-  if (!less.empty()) plan.notes.push_back("planned with less memory than there is: " + less);
-  return plan;
-}
-
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
   check_ranges(request);
   if (places_in_stages(request.method))
@@ -273,10 +103,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
   PortfolioResult portfolio = run_on_needed_devices(costs, units, log.watched());
   const std::vector<Attempt>& attempts = portfolio.attempts;
   BAECHI_ASSERT(!attempts.empty(), "every method makes an attempt");
-  const Attempt* best = nullptr;
-  for (const Attempt& attempt : attempts)
-    if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
-      best = &attempt;
+  const Attempt* best = best_of(attempts);
   std::vector<MethodOutcome> methods;
   for (const Attempt& attempt : attempts) {
     methods.push_back(outcome_of(attempt));

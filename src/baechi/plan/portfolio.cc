@@ -11,38 +11,22 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/attempt/canonical_costs.h"
 #include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
+#include "baechi/plan/search/budget.h"
 #include "baechi/plan/search/refine.h"
 #include "baechi/plan/search/search_on.h"
 
 namespace baechi {
 namespace {
 
-constexpr PortfolioEntry kMethods[] = {
-    {.name = "auto", .summary = "every method that can win, then a search from the best of them"},
-    {.name = "refine",
-     .summary = "the paper's methods and chain, then a search from the best of them",
-     .proof = 0},
-    {.name = "all", .summary = "auto, and every baseline to compare with", .all_placers = true},
-};
-
 constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
 
 constexpr const char* kStopped =
     "the search ran out of processor time or was stopped by you: another run may find another plan";
-
-const PlacerEntry& prover() { return *std::ranges::find_if(all_placers(), &PlacerEntry::proves); }
-
-// What runs several placers for the method; nothing when it is one that runs alone.
-std::optional<PortfolioEntry> recipe_of(std::string_view method) {
-  for (const PortfolioEntry& entry : kMethods)
-    if (entry.name == method) return entry;
-  const PlacerEntry& placer = find_placer(method);
-  if (!placer.proves) return std::nullopt;
-  return PortfolioEntry{
-      .name = placer.name, .summary = placer.summary, .proof_after_search = Share::kRest};
-}
 
 // The problem as it was given. If the search is in its canonical numbering, that, and where the two
 // may differ, the given one without idle operators.
@@ -143,7 +127,7 @@ class Portfolio {
     refined.placer = nullptr;
     refined.fallbacks.clear();
     const Problem problem = this->problem();
-    searched_ = search_on(problem, request_, budget_, refined);
+    searched_ = search_on(problem, request_, budget_, refined, {.place_window = best_placement});
     if (request_.place.order == ExecutionOrder::kNone) prefer_robust(refined);
     refined.nanoseconds = nanoseconds_since(begin);
     keep(std::move(refined));
@@ -330,13 +314,7 @@ class Portfolio {
     });
   }
 
-  Attempt* best() {
-    Attempt* best = nullptr;
-    for (Attempt& attempt : result_.attempts)
-      if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
-        best = &attempt;
-    return best;
-  }
+  const Attempt* best() const { return best_of(result_.attempts); }
 
   Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_, request_.place.order}; }
 
@@ -389,19 +367,6 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 
 }  // namespace
 
-std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }
-
-bool runs_alone(std::string_view method) { return !recipe_of(method).has_value(); }
-
-std::vector<const PlacerEntry*> placers_of(std::string_view method) {
-  const std::optional<PortfolioEntry> recipe = recipe_of(method);
-  if (!recipe.has_value()) return {&find_placer(method)};
-  std::vector<const PlacerEntry*> placers;
-  for (const PlacerEntry& placer : all_placers())
-    if (!placer.proves && (placer.in_auto || recipe->all_placers)) placers.push_back(&placer);
-  return placers;
-}
-
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request) {
   const std::optional<PortfolioEntry> recipe = recipe_of(request.method);
@@ -446,6 +411,19 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
       result.notes.emplace_back(kStopped);
   }
   return result;
+}
+
+std::optional<Placement> best_placement(const CostModel& costs, const PlanRequest& request) {
+  const Units units(costs);
+  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
+  try {
+    const PortfolioResult found = run_portfolio(costs, units, request);
+    const Attempt* best = best_of(found.attempts);
+    if (best == nullptr) return std::nullopt;
+    return best->placed->device;
+  } catch (const Cancelled&) {  // anytime: the plan that there is outlives the search
+    return std::nullopt;
+  }
 }
 
 }  // namespace baechi

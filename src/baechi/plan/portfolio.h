@@ -11,27 +11,10 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/attempt/attempt.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/search/budget.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
-
-struct PortfolioEntry {
-  std::string_view name;
-  std::string_view summary;
-  bool all_placers = false;       // those that cannot win as well, to compare with
-  double proof = Share::kProof;   // of the budget: for a proof before the search, and
-  double proof_after_search = 0;  // behind it
-};
-std::span<const PortfolioEntry> portfolio_methods();
-
-// It makes one plan, and does not run others. Throws as placers_of.
-bool runs_alone(std::string_view method);
-
-// The placers whose plans the method compares, its own alone if it is one. Throws InputError that
-// lists the known names.
-std::vector<const PlacerEntry*> placers_of(std::string_view method);
 
 struct PortfolioResult {
   std::vector<Attempt> attempts;       // in the order they were made; at least one
@@ -44,5 +27,8 @@ struct PortfolioResult {
 // budget that is positive and finite.
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request);
+
+// The best placement that it finds; nothing where none fits or the search was stopped.
+std::optional<Placement> best_placement(const CostModel& costs, const PlanRequest& request);
 
 }  // namespace baechi

@@ -10,7 +10,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/perturb.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
 

@@ -8,7 +8,7 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/cost/needed_devices.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {

@@ -10,7 +10,7 @@
 #include "baechi/base/assert.h"
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
-#include "baechi/simulate/execution_simulator.h"
+#include "baechi/simulate/trace.h"
 
 namespace baechi::simulation {
 

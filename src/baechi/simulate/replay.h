@@ -13,11 +13,11 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/event_tree.h"
-#include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/held_tensors.h"
 #include "baechi/simulate/link_clocks.h"
 #include "baechi/simulate/replay_graph.h"
 #include "baechi/simulate/sorted_lane.h"
+#include "baechi/simulate/trace.h"
 
 namespace baechi::simulation {
 

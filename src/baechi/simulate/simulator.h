@@ -9,7 +9,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/schedule/schedule.h"
-#include "baechi/simulate/execution_simulator.h"
+#include "baechi/simulate/trace.h"
 
 namespace baechi {
 

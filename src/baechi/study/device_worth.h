@@ -12,8 +12,8 @@
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/sizes.h"
 
 namespace baechi {
 

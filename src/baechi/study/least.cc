@@ -9,6 +9,8 @@
 
 #include "baechi/base/error.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/cluster_edits.h"
 
 namespace baechi {

@@ -8,7 +8,7 @@
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/sizes.h"
 #include "baechi/schedule/plan.h"
 #include "baechi/study/what_if.h"
 

@@ -13,6 +13,7 @@
 #include "baechi/base/parallel.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/steps/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {

@@ -12,8 +12,9 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/perturb.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/sizes.h"
 
 namespace baechi {
 

@@ -9,7 +9,8 @@
 
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/sizes.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/what_if.h"
 

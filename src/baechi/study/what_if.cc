@@ -11,6 +11,8 @@
 #include "baechi/base/number_too_large.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/plan/attempt/simulated_plan.h"
+#include "baechi/plan/steps/step_plan.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/study/cluster_edits.h"

@@ -8,7 +8,7 @@
 #include "baechi/base/error.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/io/plan/plan_file.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "unit/graphs.h"
 
 namespace baechi {

@@ -12,6 +12,7 @@
 
 #include "baechi/base/random.h"
 #include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/robust.h"

@@ -10,6 +10,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
 #include "baechi/io/graph/write_graph.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/robust.h"
 #include "baechi/simulate/execution_simulator.h"

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/plan/planner.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "unit/graphs.h"
 
 namespace baechi {

@@ -11,7 +11,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/export/exports.h"
 #include "unit/graphs.h"
 

@@ -12,7 +12,7 @@
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/graph_def/write_graph_def.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/export/exports.h"
 #include "baechi/report/export/trace_events.h"
 #include "baechi/report/facts/time_columns.h"

@@ -10,7 +10,7 @@
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"

@@ -12,7 +12,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/pipeline/named.h"
 #include "baechi/place/pipeline/pipeline.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/export/exports.h"
 #include "unit/place/pipeline_graphs.h"
 

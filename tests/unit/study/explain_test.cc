@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/planner.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/study/near_names.h"

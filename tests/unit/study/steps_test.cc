@@ -11,6 +11,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"

@@ -179,6 +179,10 @@ std::span<const StepPlacer> step_placers() {
   return kPlacers;
 }
 
+bool places_in_stages(std::string_view method) {
+  return std::ranges::find(step_placers(), method, &StepPlacer::name) != step_placers().end();
+}
+
 PlaceResult place_step(const StepPlacer& placer, const MicroBatchedStep& step,
                        const PipelineOptions& options) {
   if (placer.schedule == nullptr) return place_pipeline(step, options);

@@ -46,6 +46,8 @@ struct StepPlacer {
   NamedStages stages = NamedStages::kDivided;
 };
 std::span<const StepPlacer> step_placers();  // `pipeline` first
+// Whether it is the name of one of them, which place no step of one micro-batch.
+bool places_in_stages(std::string_view method);
 PlaceResult place_step(const StepPlacer& placer, const MicroBatchedStep& step,
                        const PipelineOptions& options);
 

@@ -8,7 +8,6 @@
 
 #include "baechi/base/short_text.h"
 #include "baechi/optimize/list_schedule.h"
-#include "baechi/place/exact/exact.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/fit_walk.h"
 
@@ -17,9 +16,6 @@ namespace {
 
 // Shares of the devices for PlaceOptions::headroom, tried in this order.
 constexpr std::array kHeadrooms{0.1, 0.2, 0.3, 0.4};
-// Operators that the exact search looks at while the simulator replays one.
-constexpr std::int64_t kLooksPerReplay = 3;
-
 // A plan of the optimised graph in the orders worth trying on the original one: the expanded order,
 // the order of the longest path ahead, and whatever becomes ready first. Executors that have their
 // own leave no choice.
@@ -219,24 +215,6 @@ class PlacerAttempt {
   std::optional<PlacedGraph> start_;
 };
 
-// Searches all plans for one that fits. True if the question is settled.
-bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* cancel,
-               LastResort& resort) {
-  resort.fallbacks.emplace_back("enumeration");
-  ExactResult exact =
-      solve_exactly(costs, {.work = work * kLooksPerReplay, .cancel = cancel, .any = true});
-  if (exact.cancelled) throw_if_cancelled(cancel);
-  resort.work -= std::min(work, exact.work / kLooksPerReplay);
-  resort.proved = exact.complete && !exact.placed.has_value();
-  if (exact.placed.has_value()) {
-    PlacedGraph placed = as_executed(*std::move(exact.placed), resort.order, costs.graph(),
-                                     costs.cluster().num_devices());
-    if (!find_overflow(simulate(costs, placed), costs.cluster()).has_value())
-      resort.placed = std::move(placed);
-  }
-  return resort.proved || resort.placed.has_value();
-}
-
 }  // namespace
 
 Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
@@ -254,52 +232,16 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
   return attempt;
 }
 
-void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
-                    LastResort& resort) {
-  if (std::exchange(resort.searched, true)) return;
-  resort.fallbacks = {"packing"};
-  FitSearch search(costs, units,
-                   {.simulated_ops = resort.work / 8, .order = resort.order, .cancel = cancel});
-  resort.placed = search.pack();
-  resort.work -= search.work();
-  const bool searchable = is_searchable(costs);
-  if (resort.placed.has_value() ||
-      (searchable && enumerate(costs, resort.work / 8, cancel, resort)))
-    return;
-
-  resort.fallbacks.emplace_back("reordering");
-  FitWalked walked = walk_to_fit(costs, units,
-                                 {.simulated_ops = searchable ? resort.work / 2 : resort.work,
-                                  .seed = resort.seed,
-                                  .order = resort.order,
-                                  .cancel = cancel});
-  resort.placed = std::move(walked.placed);
-  resort.work -= walked.work;
-  if (!resort.placed.has_value() && searchable) enumerate(costs, resort.work, cancel, resort);
-}
-
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt) {
   return offer(problem, {placed}, attempt);
 }
 
-std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        ExecutionOrder order, std::int64_t simulated_ops,
-                                        const CancelFlag* cancel) {
-  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
-  PlaceOptions options;
-  options.cancel = cancel;
-  for (const MemoryPolicy memory : {MemoryPolicy::kLive, MemoryPolicy::kReserve}) {
-    options.memory = memory;
-    PlaceResult result = place_m_etf(costs, options);
-    auto* found = std::get_if<PlacedGraph>(&result);
-    if (found == nullptr) continue;
-    PlacedGraph placed =
-        as_executed(std::move(*found), order, costs.graph(), costs.cluster().num_devices());
-    if (!find_overflow(simulate(costs, placed, {.cancel = cancel}), costs.cluster())) return placed;
-  }
-  LastResort resort{.work = simulated_ops, .order = order};
-  search_any_fit(costs, units, cancel, resort);
-  return std::move(resort.placed);
+const Attempt* best_of(std::span<const Attempt> attempts) {
+  const Attempt* best = nullptr;
+  for (const Attempt& attempt : attempts)
+    if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
+      best = &attempt;
+  return best;
 }
 
 MethodOutcome outcome_of(const Attempt& attempt) {

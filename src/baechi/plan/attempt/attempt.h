@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
+#include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/schedule/plan.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -25,19 +27,6 @@ struct Shrunk {
 
   Optimized optimized;
   CostModel costs;
-};
-
-// What the attempts of one request share when their own choices run out of room: the work that is
-// left for fall-backs, and the answer of those that do not depend on the method.
-struct LastResort {
-  std::int64_t work = 5'000'000;  // in simulated operators
-  double of_repair = 1.0 / 8;     // a method's part of what is left, to mend its own plan
-  std::uint64_t seed = 1;
-  ExecutionOrder order = ExecutionOrder::kPlanned;
-  bool searched = false;
-  std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
-  std::optional<PlacedGraph> placed = {};
-  bool proved = false;  // nothing fits: every placement in every order was ruled out
 };
 
 // What an attempt works on. All refer to one graph on one cluster and must outlive it.
@@ -78,14 +67,8 @@ Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOp
 // Takes the placement if it fits and is faster than what `attempt` has. True if so.
 bool offer_placement(const Problem& problem, const PlacedGraph& placed, Attempt& attempt);
 
-// Searches for any placement that fits with what is left of the work, unless that was done before.
-void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
-                    LastResort& resort);
-
-// Any placement that fits, as cheaply as one can be found; nothing if none was.
-std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        ExecutionOrder order, std::int64_t simulated_ops,
-                                        const CancelFlag* cancel);
+// The first with the shortest step; nothing where none has a placement.
+const Attempt* best_of(std::span<const Attempt> attempts);
 
 MethodOutcome outcome_of(const Attempt& attempt);
 

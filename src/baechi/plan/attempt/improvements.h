@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {

@@ -12,6 +12,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/recompute/recompute_planning.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/request/recompute_request.h"

@@ -8,15 +8,11 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/recompute/recompute_plan.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
-
-struct Recomputed {
-  std::optional<OpGraph>
-      graph;  // that of the plan; absent: nothing runs twice, it is the given one
-  PlanResult result;
-};
 
 // A step of one micro-batch, as request.recompute asks. With kAuto it fits where make_plan() finds
 // something that does. Where memory makes the step longer, plans without second runs and those with
@@ -30,6 +26,4 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
 std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster& cluster,
                                             const PlanRequest& request);
 
-// The cluster with so many times the memory, or with room for everything on every device.
-Cluster roomier(const CostModel& costs, std::optional<double> times);
 }  // namespace baechi

@@ -9,7 +9,10 @@
 
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/plan/fit/memory_needs.h"
-#include "baechi/plan/portfolio.h"
+#include "baechi/plan/fit/suggestions.h"
+#include "baechi/plan/planner.h"
+#include "baechi/plan/recompute/ample_memory.h"
+#include "baechi/plan/request/methods.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/execution_simulator.h"
 
@@ -36,22 +39,6 @@ bool fits(const Plan& plan, const Cluster& cluster) {
 }
 
 }  // namespace
-
-Cluster roomier(const CostModel& costs, std::optional<double> times) {
-  ClusterSpec spec = costs.cluster().spec();
-  const auto count = static_cast<std::int64_t>(spec.devices.size());
-  Bytes room(1);
-  for (const OpId op : costs.graph().ops())
-    room += costs.graph()[op].permanent + costs.graph()[op].temporary +
-            costs.graph().output_bytes(op) * (count + 1);
-  for (Device& device : spec.devices) {
-    const auto more = static_cast<double>(device.capacity.count()) * times.value_or(1);
-    device.capacity = times.has_value() && more < static_cast<double>(room.count())
-                          ? Bytes(static_cast<std::int64_t>(more))
-                          : std::max(device.capacity, room);
-  }
-  return Cluster(std::move(spec));
-}
 
 RecomputePlanning::RecomputePlanning(const OpGraph& graph, const Cluster& cluster,
                                      const PlanRequest& request)

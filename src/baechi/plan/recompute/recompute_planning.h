@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/recompute/recompute.h"
+#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/search/budget.h"
 
 namespace baechi {

@@ -13,32 +13,14 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/keep_or_recompute.h"
+#include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/schedule.h"
 #include "baechi/simulate/simulator.h"
 
 namespace baechi {
-
-// A placement of the graph as given, and the order in which all of it runs.
-struct RecomputeStart {
-  Placement device;
-  std::vector<OpId> sequence;  // topological
-};
-
-// Second runs and their plan, simulated.
-struct RecomputePlan {
-  std::vector<Recomputation> again;
-  SecondRuns::Leads leads;  // empty: none
-  std::shared_ptr<const OpGraph> graph;
-  PlacedGraph placed;  // of `graph`
-  Time makespan;
-  IdVector<DeviceId, Bytes> peaks;
-  Bytes over;  // what devices hold more than they have, together
-
-  bool fits() const { return over == Bytes(0); }
-};
 
 class RecomputeSearch {
  public:

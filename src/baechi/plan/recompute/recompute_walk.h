@@ -11,7 +11,7 @@
 
 #include "baechi/base/id.h"
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/recompute/recompute_search.h"
+#include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/recompute/second_runs.h"
 
 namespace baechi {

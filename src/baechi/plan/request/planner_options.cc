@@ -12,8 +12,7 @@
 #include "baechi/base/number_text.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/pipeline/pipeline.h"
-#include "baechi/plan/portfolio.h"
-#include "baechi/plan/steps/step_methods.h"
+#include "baechi/plan/request/methods.h"
 
 namespace baechi {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/place/placer.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
 

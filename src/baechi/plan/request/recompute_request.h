@@ -5,7 +5,7 @@
 #include <string>
 
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
 

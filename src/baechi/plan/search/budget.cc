@@ -4,25 +4,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/fit/fit_search.h"
+#include "baechi/plan/request/shares.h"
 
 namespace baechi {
-namespace {
-
-// In a second of one core, about: operators that the simulator replays, moments that the exact
-// search looks at, and units of the local search's work.
-constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
-
-}  // namespace
-
-std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
-  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
-  return std::max(replays_in(seconds), std::min(kReplays * replay_cost(graph), kMost));
-}
-
-std::int64_t replays_in(double seconds) {
-  return static_cast<std::int64_t>(seconds * kReplaysPerSecond);
-}
 
 Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
     : request_(request),

@@ -9,28 +9,11 @@
 
 #include "baechi/base/processor_time.h"
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/attempt/attempt.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/search/refine.h"
 
 namespace baechi {
-
-// Parts of what fall-backs have left of a budget.
-struct Share {
-  static constexpr double kProof = 0.25;   // for a proof, before the search from the best plan
-  static constexpr double kPeriods = 0.4;  // the search: of what repeats (else the others get it)
-  static constexpr double kPartitions = 0.1;  // from further partitions,
-  static constexpr double kPartitionsOfLarge = 0.2;
-  static constexpr double kCuts = 0.05;        // from further cuts,
-  static constexpr double kCutsOfLarge = 0.7;  // on large graphs from more of them,
-  static constexpr double kElsewhere = 0.4;    // on small graphs from anywhere,
-  static constexpr double kClusters = 0.8;     // by moves of clusters of operators,
-  static constexpr double kClustersOfLarge = 0.05;
-  static constexpr double kOperators = 0.05;  // by moves of operators
-  static constexpr double kAsGiven = 0.3;     // and, behind it, in the order of the file
-  static constexpr double kRest = 1;          // all of it
-  static constexpr double kProbe = 1.0 / 16;  // of the whole: asking once whether something fits
-};
 
 class Budget {
  public:
@@ -67,11 +50,5 @@ class Budget {
   std::optional<ProcessorTimeLimit> brake_;
   std::atomic<bool> stopped_early_{false};
 };
-
-// What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
-// it, and what two thousand replays take however small it is (at most two seconds' work).
-std::int64_t work_for_fit(const OpGraph& graph, double seconds);
-// So many, however few that is.
-std::int64_t replays_in(double seconds);
 
 }  // namespace baechi

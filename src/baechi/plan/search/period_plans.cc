@@ -12,7 +12,6 @@
 #include "baechi/base/parallel.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/optimize/list_schedule.h"
-#include "baechi/plan/portfolio.h"
 #include "baechi/plan/search/restarts.h"
 #include "baechi/simulate/simulator.h"
 
@@ -192,27 +191,14 @@ class LayOut {
   const Units& units_;
 };
 
-// The best placement that the methods and the search find for a window.
-std::optional<Placement> plan_window(const CostModel& costs, const PlanRequest& request,
-                                     double budget) {
-  PlanRequest of_window = request;
-  of_window.method = "auto";
-  of_window.budget = budget;
-  of_window.place.expert = nullptr;
-  of_window.watch = nullptr;
-  const Units units(costs);
-  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
-  try {
-    const PortfolioResult found = run_portfolio(costs, units, of_window);
-    const Attempt* best = nullptr;
-    for (const Attempt& attempt : found.attempts)
-      if (attempt.placed.has_value() && (best == nullptr || attempt.makespan < best->makespan))
-        best = &attempt;
-    if (best == nullptr) return std::nullopt;
-    return best->placed->device;
-  } catch (const Cancelled&) {  // anytime: the plan that there is outlives the search
-    return std::nullopt;
-  }
+// The request for a window.
+PlanRequest for_window(const PeriodOptions& options, double budget) {
+  PlanRequest request = options.request;
+  request.method = "auto";
+  request.budget = budget;
+  request.place.expert = nullptr;
+  request.watch = nullptr;
+  return request;
 }
 
 struct Replayed {
@@ -294,9 +280,10 @@ std::vector<std::span<const Pattern>> rounds(const std::vector<Pattern>& pattern
 
 // What planning the window gives, over all periods.
 std::vector<Placement> laid_out(const LayOut& lay_out, const Window& window, const Placement& base,
-                                double budget, const PlanRequest& request) {
+                                double budget, const PeriodOptions& options) {
   std::vector<Placement> result;
-  const std::optional<Placement> planned = plan_window(window.costs(), request, budget);
+  const std::optional<Placement> planned =
+      options.place_window(window.costs(), for_window(options, budget));
   if (!planned.has_value()) return result;
   const std::vector<Pattern> patterns = window.patterns(*planned);
   for (const std::span<const Pattern> round : rounds(patterns))
@@ -336,7 +323,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
         planned[i].shortest =
             shortest_of(costs,
                         laid_out(lay_out, Window(costs, repetition, attempts[i].count), start,
-                                 share(attempts[i]), request),
+                                 share(attempts[i]), options),
                         request);
       });
       for (std::size_t i = 0; i < attempts.size(); ++i) {

@@ -5,12 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/repetition.h"
 #include "baechi/plan/fit/memory_needs.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -18,9 +19,15 @@ namespace baechi {
 // Fewer whole periods than this are as well planned at once.
 inline constexpr std::size_t kLeastPeriods = 6;
 
+// What all methods find for a few periods, and the search from the best of them: a placement, or
+// nothing where none fits or the search was stopped.
+using PlaceWindow = std::optional<Placement> (*)(const CostModel& costs,
+                                                 const PlanRequest& request);
+
 struct PeriodOptions {
   double budget = 0;           // for planning periods, in seconds as PlanRequest has them
   const PlanRequest& request;  // what is placed and how
+  PlaceWindow place_window;
   std::function<bool()> must_stop;
 };
 

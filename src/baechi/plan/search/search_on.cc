@@ -12,7 +12,7 @@
 #include "baechi/place/partition/partition.h"
 #include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/fit_walk.h"
-#include "baechi/plan/search/period_plans.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/plan/search/refine.h"
 #include "baechi/plan/search/restarts.h"
 
@@ -42,9 +42,10 @@ struct Searched {
 class SearchOn {
  public:
   SearchOn(const Problem& problem, const PlanRequest& request, const Searched& searched,
-           const Budget& budget, double seconds, const Attempt& start)
+           const Budget& budget, double seconds, const Attempt& start, PlaceWindow place_window)
       : problem_(problem),
         request_(request),
+        place_window_(place_window),
         repetitions_(searched.repetitions),
         levels_(searched.levels),
         images_(searched.images),
@@ -75,7 +76,9 @@ class SearchOn {
     const double budget = budget_.seconds(Share::kPeriods);
     const PeriodPlans found = plans_by_period(
         problem_.costs, problem_.units, repetitions_, *best_.placed,
-        {.budget = budget, .request = request_, .must_stop = [this] { return budget_.is_over(); }});
+        {.budget = budget, .request = request_, .place_window = place_window_, .must_stop = [this] {
+           return budget_.is_over();
+         }});
     others_ -= Share::kPeriods * found.spent / budget;
     for (const PlacedGraph& placed : found.plans) offer(placed, "refine: periods");
   }
@@ -161,6 +164,7 @@ class SearchOn {
 
   const Problem& problem_;
   const PlanRequest& request_;
+  const PlaceWindow place_window_;
   const std::vector<Repetition>& repetitions_;
   const std::vector<IdVector<OpId, std::uint32_t>>& levels_;
   const std::optional<Images>& images_;
@@ -188,16 +192,18 @@ std::vector<double> budgets_up_to(double budget, double first) {
 }  // namespace
 
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best, double first) {
+                                  Budget& budget, Attempt& best, const SearchOnOptions& options) {
   const Crew crew(request.threads);
   budget.start_clock();
   const Searched searched(problem, request);
-  const std::vector<double> budgets = budgets_up_to(request.budget, first);
+  const std::vector<double> budgets = budgets_up_to(request.budget, options.first);
   const Attempt start = best;
   std::vector<std::optional<SearchOn>> searches(budgets.size());
   parallel_for(budgets.size(), request.threads, [&](std::size_t i) {
     if (i > 0 && budget.is_over()) return;
-    searches[i].emplace(problem, request, searched, budget, budgets[i], start).run();
+    searches[i]
+        .emplace(problem, request, searched, budget, budgets[i], start, options.place_window)
+        .run();
   });
   std::vector<SearchPart> parts;
   for (std::size_t i = 0; i < budgets.size(); ++i) {

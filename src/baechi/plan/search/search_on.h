@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "baechi/plan/attempt/attempt.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/period_plans.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
@@ -19,10 +20,15 @@ struct SearchPart {
   PlacedGraph best = {};
 };
 
+struct SearchOnOptions {
+  PlaceWindow place_window;  // for graphs that repeat
+  double first = 0.1;        // the shortest search, in seconds
+};
+
 // Makes the placement that `best` has a better one if it can. The searches that `first`, 10 times and
 // 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
 // are up to two ninths more work: the plan is no longer than any of theirs. Starts the budget's clock.
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best, double first = 0.1);
+                                  Budget& budget, Attempt& best, const SearchOnOptions& options);
 
 }  // namespace baechi

@@ -12,10 +12,13 @@
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/recomputation.h"
+#include "baechi/plan/fit/suggestions.h"
+#include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/recompute_request.h"
+#include "baechi/plan/steps/sizes.h"
 #include "baechi/verify/check_recomputation.h"
 
 namespace baechi {

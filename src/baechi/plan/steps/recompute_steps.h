@@ -9,8 +9,9 @@
 #include "baechi/base/units.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/unroll.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/sizes.h"
 
 namespace baechi {
 

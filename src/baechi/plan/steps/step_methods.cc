@@ -11,6 +11,7 @@
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
@@ -206,10 +207,6 @@ StepAnswer place_unrolled(const StepProblem& problem) {
   answer.bounds = std::move(plan.bounds);
   answer.notes = std::move(plan.notes);
   return answer;
-}
-
-bool places_in_stages(std::string_view method) {
-  return std::ranges::find(step_placers(), method, &StepPlacer::name) != step_placers().end();
 }
 
 StepAnswer place_in_stages(const StepProblem& problem) {

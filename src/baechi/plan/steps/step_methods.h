@@ -10,7 +10,8 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/unroll.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
 
 namespace baechi {
 
@@ -50,9 +51,6 @@ StepAnswer place_unrolled(const StepProblem& problem);
 // Stages, and an order of all micro-batches through them: `pipeline`, and named schedules beside it
 // where they are asked for.
 StepAnswer place_in_stages(const StepProblem& problem);
-
-// Whether it is the name of one of step_placers(), which place no step of one micro-batch.
-bool places_in_stages(std::string_view method);
 
 // Placements of one micro-batch, each under a few orders of the step: micro-batches one after the
 // other, backward or forward first, and at most so many at a time.

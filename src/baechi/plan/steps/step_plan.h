@@ -12,33 +12,11 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/unroll.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/sizes.h"
 
 namespace baechi {
-
-// A graph, or the same one at several batch sizes: whose they are must outlive this.
-class GraphSizes {
- public:
-  GraphSizes(const OpGraph& graph) : graphs_(&graph, 1) {}  // NOLINT(google-explicit-constructor)
-  GraphSizes(const std::vector<OpGraph>& graphs)            // NOLINT(google-explicit-constructor)
-      : graphs_(graphs) {}
-
-  const OpGraph& first() const { return graphs_.front(); }
-  std::span<const OpGraph> all() const { return graphs_; }
-
- private:
-  std::span<const OpGraph> graphs_;  // at least one
-};
-
-struct StepPlan {
-  std::optional<OpGraph> micro_batch;  // the graph of one; absent: step.graph, of the only one
-  Unrolled step;  // whose graph the plan, or the reason why there is none, is about
-  PlanResult result;
-
-  const OpGraph& graph_of_one() const {
-    return micro_batch.has_value() ? *micro_batch : step.graph;
-  }
-};
 
 // `sizes` is the graph of a micro-batch, or, where the request has a mini-batch, the graph at one or
 // more batch sizes. A micro-batch is then the mini-batch divided by their number; its costs lie

@@ -7,14 +7,9 @@
 #include <string>
 
 #include "baechi/graph/unroll.h"
-#include "baechi/schedule/plan.h"
+#include "baechi/report/html/report_plan.h"
 
 namespace baechi {
-
-struct ReportPlan {
-  const Plan* plan = nullptr;  // borrowed
-  std::string label;           // what the page calls it: "A", a file's name
-};
 
 // Equal input gives equal text. Requires one or two plans of this step.
 std::string html_report(const StepGraph& step, std::span<const ReportPlan> plans);

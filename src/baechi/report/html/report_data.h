@@ -7,7 +7,7 @@
 #include <string>
 
 #include "baechi/graph/unroll.h"
-#include "baechi/report/html/html_report.h"
+#include "baechi/report/html/report_plan.h"
 
 namespace baechi {
 

@@ -6,6 +6,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/text/text_table.h"
 
 namespace baechi {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "baechi/graph/op_graph.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/request/answer.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {

@@ -10,7 +10,8 @@
 
 #include "baechi/generate/generate.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/plan/planner.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
@@ -37,7 +38,9 @@ struct Repeating {
   PeriodPlans planned(double budget, const PlanRequest& request = {}, bool stop = false) const {
     return plans_by_period(
         costs, units, layers, base,
-        {.budget = budget, .request = request, .must_stop = [stop] { return stop; }});
+        {.budget = budget, .request = request, .place_window = best_placement, .must_stop = [stop] {
+           return stop;
+         }});
   }
 
   const OpGraph graph;

@@ -7,7 +7,12 @@
 #include <vector>
 
 #include "baechi/generate/generate.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/search/budget.h"
 
 namespace baechi {
 namespace {
@@ -33,7 +38,8 @@ Searched search(const CostModel& costs, unsigned threads, const CancelFlag* canc
   const PlanRequest watched = log.watched();
   const LastResort no_fallbacks{.work = 0};
   Budget budget(watched, no_fallbacks);
-  result.parts = search_on(problem, watched, budget, result.best, kFirst);
+  result.parts = search_on(problem, watched, budget, result.best,
+                           {.place_window = best_placement, .first = kFirst});
   return result;
 }
 

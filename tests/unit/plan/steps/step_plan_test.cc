@@ -16,6 +16,8 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/in_runs.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/fit/any_fit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "baechi/place/exact/exact.h"
+#include "baechi/place/placer.h"
+#include "baechi/plan/fit/fit_search.h"
+#include "baechi/plan/fit/fit_walk.h"
+#include "baechi/plan/request/shares.h"
+#include "baechi/simulate/execution_simulator.h"
+
+namespace baechi {
+namespace {
+
+// Operators that the exact search looks at while the simulator replays one.
+constexpr std::int64_t kLooksPerReplay = 3;
+
+// Searches all plans for one that fits. True if the question is settled.
+bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* cancel,
+               LastResort& resort) {
+  resort.fallbacks.emplace_back("enumeration");
+  ExactResult exact =
+      solve_exactly(costs, {.work = work * kLooksPerReplay, .cancel = cancel, .any = true});
+  if (exact.cancelled) throw_if_cancelled(cancel);
+  resort.work -= std::min(work, exact.work / kLooksPerReplay);
+  resort.proved = exact.complete && !exact.placed.has_value();
+  if (exact.placed.has_value()) {
+    PlacedGraph placed = as_executed(*std::move(exact.placed), resort.order, costs.graph(),
+                                     costs.cluster().num_devices());
+    if (!find_overflow(simulate(costs, placed), costs.cluster()).has_value())
+      resort.placed = std::move(placed);
+  }
+  return resort.proved || resort.placed.has_value();
+}
+
+}  // namespace
+
+std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
+  constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
+  return std::max(replays_in(seconds), std::min(kReplays * replay_cost(graph), kMost));
+}
+
+std::int64_t replays_in(double seconds) {
+  return static_cast<std::int64_t>(seconds * kReplaysPerSecond);
+}
+
+void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
+                    LastResort& resort) {
+  if (std::exchange(resort.searched, true)) return;
+  resort.fallbacks = {"packing"};
+  FitSearch search(costs, units,
+                   {.simulated_ops = resort.work / 8, .order = resort.order, .cancel = cancel});
+  resort.placed = search.pack();
+  resort.work -= search.work();
+  const bool searchable = is_searchable(costs);
+  if (resort.placed.has_value() ||
+      (searchable && enumerate(costs, resort.work / 8, cancel, resort)))
+    return;
+
+  resort.fallbacks.emplace_back("reordering");
+  FitWalked walked = walk_to_fit(costs, units,
+                                 {.simulated_ops = searchable ? resort.work / 2 : resort.work,
+                                  .seed = resort.seed,
+                                  .order = resort.order,
+                                  .cancel = cancel});
+  resort.placed = std::move(walked.placed);
+  resort.work -= walked.work;
+  if (!resort.placed.has_value() && searchable) enumerate(costs, resort.work, cancel, resort);
+}
+
+std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
+                                        ExecutionOrder order, std::int64_t simulated_ops,
+                                        const CancelFlag* cancel) {
+  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
+  PlaceOptions options;
+  options.cancel = cancel;
+  for (const MemoryPolicy memory : {MemoryPolicy::kLive, MemoryPolicy::kReserve}) {
+    options.memory = memory;
+    PlaceResult result = place_m_etf(costs, options);
+    auto* found = std::get_if<PlacedGraph>(&result);
+    if (found == nullptr) continue;
+    PlacedGraph placed =
+        as_executed(std::move(*found), order, costs.graph(), costs.cluster().num_devices());
+    if (!find_overflow(simulate(costs, placed, {.cancel = cancel}), costs.cluster())) return placed;
+  }
+  LastResort resort{.work = simulated_ops, .order = order};
+  search_any_fit(costs, units, cancel, resort);
+  return std::move(resort.placed);
+}
+
+}  // namespace baechi

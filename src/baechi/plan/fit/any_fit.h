@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any placement that fits, when a method's own choices do not: packing, then a walk over placements
+// and orders, and on small graphs all of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/base/cancel.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/fit/memory_needs.h"
+#include "baechi/schedule/execution_order.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+// What the attempts of one request share when their own choices run out of room: the work that is
+// left for fall-backs, and the answer of those that do not depend on the method.
+struct LastResort {
+  std::int64_t work = 5'000'000;  // in simulated operators
+  double of_repair = 1.0 / 8;     // a method's part of what is left, to mend its own plan
+  std::uint64_t seed = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;
+  bool searched = false;
+  std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
+  std::optional<PlacedGraph> placed = {};
+  bool proved = false;  // nothing fits: every placement in every order was ruled out
+};
+
+// Searches for any placement that fits with what is left of the work, unless that was done before.
+void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
+                    LastResort& resort);
+
+// Any placement that fits, as cheaply as one can be found; nothing if none was.
+std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
+                                        ExecutionOrder order, std::int64_t simulated_ops,
+                                        const CancelFlag* cancel);
+
+// What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
+// it, and what two thousand replays take however small it is (at most two seconds' work).
+std::int64_t work_for_fit(const OpGraph& graph, double seconds);
+// So many, however few that is.
+std::int64_t replays_in(double seconds);
+
+}  // namespace baechi

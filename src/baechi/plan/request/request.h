@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked for: a method, its options, and how much it may spend.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/base/units.h"
+#include "baechi/optimize/optimize.h"
+#include "baechi/place/placer.h"
+
+namespace baechi {
+
+// PlanRequest's budget where many plans are made, for each of them.
+inline constexpr double kBudgetOfMany = 0.2;
+
+// Which forward operators run a second time, so that what they make need not be held
+// (graph/recomputation.h).
+enum class Recompute : std::uint8_t { kNone, kAuto, kAll };
+
+struct SearchNews {  // the best so far
+  std::optional<Time> step = {};
+  std::string method = {};         // who found it
+  std::optional<Time> bound = {};  // of every plan
+};
+
+// What may be asked is in plan/request/planner_options.h.
+struct PlanRequest {
+  std::string method = "auto";  // a placer's name, or one of portfolio_methods()
+  PlaceOptions place = {};
+  OptimizeOptions optimize = {};  // for the paper's methods
+  // How long `auto` and `refine` may search, and any method for a plan that fits when its own does
+  // not, in seconds of one core of a current machine. It sets an amount of work, not a clock, so
+  // that equal input gives an equal plan; after several times as much processor time it is stopped,
+  // and then a note in the plan says so.
+  double budget = 1.0;
+  std::optional<double> budget_to_fit = {};  // for a plan that fits, if not the same
+  unsigned threads = 1;                      // changes how long it takes, never the plan
+  // Of the plans that the methods make, take the one whose longest step is the shortest when costs
+  // are off by up to this part (0 to 1), instead of the one with the shortest step.
+  std::optional<double> robust = {};
+  // Numbers of micro-batches that a step may consist of; an empty list: whichever is best; absent:
+  // one. Looked at by make_step_plan() alone, as is the mini-batch: how many samples they are.
+  std::optional<std::vector<std::uint32_t>> micro_batches = {};
+  std::optional<std::int64_t> mini_batch = {};
+  // Looked at by make_step_plan() alone: make_plan() plans the graph that it is given.
+  Recompute recompute = Recompute::kNone;
+  bool improvements = false;  // keep in the plan when which step was found, and by whom
+  // Told of every better step, and bound, by one thread at a time.
+  std::function<void(const SearchNews&)> watch = {};
+  bool bounds = true;   // also compute the lower bounds
+  bool suggest = true;  // when nothing fits, search for what would
+};
+
+}  // namespace baechi

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a budget in seconds is shared out, and what a second of it buys. Beyond the paper.
+#pragma once
+
+namespace baechi {
+
+// In a second of one core, about: operators that the simulator replays, moments that the exact
+// search looks at, and units of the local search's work.
+inline constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
+
+// Parts of what fall-backs have left of a budget.
+struct Share {
+  static constexpr double kProof = 0.25;   // for a proof, before the search from the best plan
+  static constexpr double kPeriods = 0.4;  // the search: of what repeats (else the others get it)
+  static constexpr double kPartitions = 0.1;  // from further partitions,
+  static constexpr double kPartitionsOfLarge = 0.2;
+  static constexpr double kCuts = 0.05;        // from further cuts,
+  static constexpr double kCutsOfLarge = 0.7;  // on large graphs from more of them,
+  static constexpr double kElsewhere = 0.4;    // on small graphs from anywhere,
+  static constexpr double kClusters = 0.8;     // by moves of clusters of operators,
+  static constexpr double kClustersOfLarge = 0.05;
+  static constexpr double kOperators = 0.05;  // by moves of operators
+  static constexpr double kAsGiven = 0.3;     // and, behind it, in the order of the file
+  static constexpr double kRest = 1;          // all of it
+  static constexpr double kProbe = 1.0 / 16;  // of the whole: asking once whether something fits
+};
+
+}  // namespace baechi
