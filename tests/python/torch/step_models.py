@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -67,25 +68,31 @@ class Recurrent(nn.Module):
         return self.head(self.cells(x)[0])
 
 
-def _gpt2() -> tuple[nn.Module, dict[str, Any]]:
+def language_model(
+    name: str, layers: int = 8, width: int = 64, samples: int = 16
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Return GPT-2 or Llama in double precision; by default those of bench/torch_steps.py."""
     import transformers
 
-    config = transformers.GPT2Config(
-        vocab_size=32, n_positions=8, n_embd=16, n_layer=2, n_head=2, use_cache=False
-    )
-    tokens = torch.arange(16).reshape(2, 8)
-    return transformers.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
-
-
-def _llama() -> tuple[nn.Module, dict[str, Any]]:
-    import transformers
-
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    config = transformers.LlamaConfig(
-        vocab_size=32, num_attention_heads=4, num_key_value_heads=2, use_cache=False, **sizes
-    )
-    tokens = torch.arange(16).reshape(2, 8)
-    return transformers.LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+    tokens = torch.arange(samples * 16).reshape(samples, 16) % 63 + 1
+    if name == "gpt2":
+        sizes = {"n_positions": 16, "n_embd": width, "n_layer": layers, "n_head": 4}
+        off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        config: Any = transformers.GPT2Config(vocab_size=64, **sizes, **off, **ends)
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=64,
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+        )
+        model = transformers.LlamaForCausalLM(config)
+    model.config.use_cache = False
+    return model.double(), {"input_ids": tokens, "labels": tokens}
 
 
 _MADE: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
@@ -103,7 +110,8 @@ _MADE: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "lstm": lambda: (Recurrent(), {"x": torch.ones(3, 2, 4)}),
 }
 if importlib.util.find_spec("transformers") is not None:
-    _MADE |= {"gpt2": _gpt2, "llama": _llama}
+    for _name in ("gpt2", "llama"):
+        _MADE[_name] = functools.partial(language_model, _name, 2, 16, 2)
 
 ALL = tuple(_MADE)
 

@@ -27,8 +27,8 @@ def name_of(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _shown(node: fx.Node) -> fx.Node | None:
-    """Return the argument whose memory a view shows."""
+def shown_by(node: fx.Node) -> fx.Node | None:
+    """Return the argument whose memory a view or a part of a tuple shows; None: of none."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:
@@ -46,14 +46,14 @@ def _shown(node: fx.Node) -> fx.Node | None:
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node only shows memory that another one made: a view, or a part of a tuple."""
-    return _shown(node) is not None
+    return shown_by(node) is not None
 
 
 def base_of(node: fx.Node, memo: dict[fx.Node, fx.Node]) -> fx.Node:
     """Return the node that made the memory which a node shows; `memo` keeps what was found."""
     path = [node]
     while path[-1] not in memo:
-        shown = _shown(path[-1])
+        shown = shown_by(path[-1])
         if shown is None:
             memo[path[-1]] = path[-1]
         else:
@@ -102,7 +102,7 @@ def module_path(node: fx.Node, names_by_id: Mapping[int, str]) -> str | None:
     return None
 
 
-def _adds_gradients(node: fx.Node) -> bool:
+def adds_gradients(node: fx.Node) -> bool:
     """Whether a call of a backward adds two gradients of one tensor.
 
     Autograd's own additions are part of no module; what they carry is of another call.
@@ -135,7 +135,7 @@ def paths_of(
     calls = [node for node in graph.nodes if is_call(node)]
     for node in reversed(calls):
         found = module_of(node)
-        if not found and _adds_gradients(node):
+        if not found and adds_gradients(node):
             found = _of_readers(node, paths)
             if found is None:  # of the weight's gradients, which only the caller reads
                 maker = base_of(node.all_input_nodes[-1], {})

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs: nanoseconds and bytes of every distinct call, and of moving bytes, by kind of device."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from baechi._core import InputError, Profile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FORMAT = {"format": "baechi-profile", "version": 1}
+_MOVED = "moved {} bytes"  # what updates and additions take
+FEW, MANY = 1 << 10, 1 << 24
+
+
+@dataclass
+class Costs:
+    """The costs of a step's calls, by signature."""
+
+    source: str  # by what and how they were found
+    times: dict[str, dict[str, int]] = field(default_factory=dict)  # by signature and kind
+    temporary: dict[str, int] = field(default_factory=dict)  # what a call holds for itself
+    runs: int = 0  # calls that were timed for it
+
+    def time_of(self, signature: str, kind: str) -> int:
+        """Return the nanoseconds of a call on a device of a kind."""
+        found = self.times.get(signature, {})
+        if kind in found:
+            return found[kind]
+        if "*" in found:
+            return found["*"]
+        raise InputError(
+            f"costs: {self.source} has no time of {signature} on devices of kind {kind!r}: "
+            "measure it there, or estimate the costs"
+        )
+
+    def temporary_of(self, signature: str) -> int:
+        """Return the bytes that a call holds beside what it reads and returns."""
+        return self.temporary.get(signature, 0)
+
+    def moving(self, count: int, kind: str) -> int:
+        """Return the nanoseconds of reading or writing so many bytes, as an update does."""
+        few = self.time_of(_MOVED.format(FEW), kind)
+        many = self.time_of(_MOVED.format(MANY), kind)
+        return max(few, few + (many - few) * (count - FEW) // (MANY - FEW)) if count else 0
+
+    def set_moving(self, kind: str, few: int, many: int) -> None:
+        """Say what FEW and MANY bytes take."""
+        for count, time in ((FEW, few), (MANY, many)):
+            self.times.setdefault(_MOVED.format(count), {})[kind] = time
+
+    def add(self, other: Costs) -> None:
+        """Take over what another one knows and this one does not."""
+        for signature, times in other.times.items():
+            known = self.times.setdefault(signature, {})
+            self.times[signature] = times | known
+        self.temporary = other.temporary | self.temporary
+
+    def profile(self) -> Profile:
+        """Return them as the core's profile; its operators are signatures."""
+        operators = [
+            {
+                "name": signature,
+                "time": {kind: f"{time}ns" for kind, time in sorted(times.items())},
+                "memory": {"temporary": self.temporary.get(signature, 0)},
+            }
+            for signature, times in sorted(self.times.items())
+        ]
+        document = {**FORMAT, "source": self.source, "operators": operators}
+        return Profile.from_json(json.dumps(document))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write profile.json."""
+        self.profile().save(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote."""
+        known = Profile.load(path)
+        found = known.operators.values()
+        held = {one.name: one.temporary for one in found if one.temporary}
+        return cls(known.source, {one.name: dict(one.times) for one in found}, held)

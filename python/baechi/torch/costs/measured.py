@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured costs: each distinct call is run alone, once on each kind of device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.torch.capture.keys import is_call, shown_by
+from baechi.torch.costs.costs import FEW, MANY, Costs
+from baechi.torch.costs.signatures import signature_of, traffic_of
+
+_BUSY = 150e-6  # seconds; longer than the host takes to ask for a call
+REPEATS = 3  # the median of them counts, behind one that does not
+
+
+class Clock:
+    """Times calls on one device, by its own clock; a busy device hides what the host takes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._alone = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+        self._busy = None if device.type == "cpu" else _work_for(device, _BUSY)
+
+    def time(self, call: Callable[[], Any]) -> int:
+        """Return the nanoseconds of a call."""
+        if self._busy is None:
+            start = self._alone()
+            call()
+            return self._alone() - start
+        begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+        stream = torch.accelerator.current_stream(self._device)
+        self._busy()
+        stream.record_event(begin)
+        call()
+        stream.record_event(end)
+        torch.accelerator.synchronize(self._device)
+        return round(begin.elapsed_time(end) * 1e6)
+
+    def held(self, call: Callable[[], Any]) -> int:
+        """Return the bytes that a call held at most while it ran, less what it returned."""
+        if self._busy is None:
+            call()
+            return 0
+        memory = torch.accelerator
+        memory.synchronize(self._device)
+        memory.reset_peak_memory_stats(self._device)
+        before = memory.memory_allocated(self._device)
+        out = call()
+        memory.synchronize(self._device)
+        kept = memory.memory_allocated(self._device) - before
+        peak = int(memory.max_memory_allocated(self._device)) - before
+        del out
+        return max(0, peak - kept)
+
+
+def _work_for(device: torch.device, seconds: float) -> Callable[[], Any]:
+    """Return what keeps an accelerator busy for about so long."""
+    module = getattr(torch, device.type)
+    if hasattr(module, "work"):  # simulated devices
+        return lambda: module.work(seconds, device)
+    idle = torch.empty(round(1e12 * seconds), dtype=torch.uint8, device=device)  # at 1 TB/s
+    return idle.zero_
+
+
+def _filled(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor with memory like one that has only a shape; indices are all 0."""
+    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
+    return made.fill_(0.5 if value.is_floating_point() else 0)
+
+
+def _arguments(node: fx.Node, device: torch.device) -> tuple[Any, Any]:
+    """Return arguments for a call; a workspace comes from the call that makes it.
+
+    Its bytes have a meaning that only the kernel knows: some crash on others.
+    """
+
+    def of(read: fx.Node) -> Any:
+        value, maker = read.meta.get("val"), shown_by(read)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.dtype == torch.uint8 and maker is not None and is_call(maker):
+            target: Any = maker.target
+            args, kwargs = _arguments(maker, device)
+            return target(*args, **kwargs)[read.args[1]]
+        return _filled(value, device)
+
+    args, kwargs = fx.map_arg((node.args, node.kwargs), of)
+    named = {name: device if name == "device" else value for name, value in kwargs.items()}
+    named.pop("pin_memory", None)
+    return args, named
+
+
+def measured(
+    calls: Iterable[fx.Node], devices: Mapping[str, torch.device], known: Costs | None = None
+) -> Costs:
+    """Measure calls, each signature once on each device.
+
+    Args:
+        calls: Those of a step, `step.keys`.
+        devices: One device of each kind.
+        known: Measured before, and not again.
+
+    """
+    costs = Costs(f"measured with PyTorch {torch.__version__}")
+    if known is not None:
+        costs.add(known)
+    distinct: dict[str, fx.Node] = {}
+    for node in calls:
+        distinct.setdefault(signature_of(node), node)
+    everywhere = [device for device in devices.values() if device.type not in ("cpu", "meta")]
+    types = {device.type for device in everywhere}
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(
+            [d.index or 0 for d in everywhere], device_type=types.pop() if types else "cpu"
+        ),
+    ):
+        for kind, device in devices.items():
+            _measure_moving(costs, kind, device)
+            clock = Clock(device)
+            for signature, node in distinct.items():
+                if kind not in costs.times.get(signature, {}):
+                    _measure(costs, signature, node, kind, clock, device)
+    return costs
+
+
+def _measure(
+    costs: Costs, signature: str, node: fx.Node, kind: str, clock: Clock, device: torch.device
+) -> None:
+    costs.runs += 1
+    target: Any = node.target
+    try:
+        args, kwargs = _arguments(node, device)
+        held = clock.held(lambda: target(*args, **kwargs))
+        taken = [clock.time(lambda: target(*args, **kwargs)) for _ in range(REPEATS)]
+        found = round(statistics.median(taken))
+    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        # It wants values that are not made up (an index, a positive definite matrix).
+        held, found = 0, costs.moving(traffic_of(node), kind)
+    costs.times.setdefault(signature, {})[kind] = found
+    costs.temporary[signature] = max(held, costs.temporary.get(signature, 0))
+
+
+def _measure_moving(costs: Costs, kind: str, device: torch.device) -> None:
+    clock, taken = Clock(device), []
+    for count in (FEW, MANY):
+        half = torch.zeros(count // 2, dtype=torch.uint8, device=device)
+        half.clone()
+        taken.append(round(statistics.median(clock.time(half.clone) for _ in range(REPEATS))))
+    costs.set_moving(kind, taken[0], max(taken))

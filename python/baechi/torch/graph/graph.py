@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of steps: a call is an operator, a weight a variable, an update runs once per step.
+
+Views belong to the call that made their memory. The weights of a module are one group with the
+forward calls that read them, so these run where they are; whoever else reads them, as the backward
+does, may be on another device, and is sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi._core import Cluster, Graph, GraphBuilder, InputError
+from baechi.torch.capture.keys import adds_gradients, is_backward, is_move, is_view, shown_by
+from baechi.torch.capture.step import Step
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.signatures import signature_of
+from baechi.torch.graph.optimizers import Updates, updates_of
+
+VARIABLES = "variable" in (GraphBuilder.add.__doc__ or "")
+GRANULARITIES = ("call", "module")
+BATCH, UPDATE, TANGENT = "batch:", "update:", "tangent"
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of a step, and what its operators are."""
+
+    graph: Graph
+    operator_of: dict[str, str]  # the operator of every call, by its key
+    updates: dict[str, dict[str, int]] = field(default_factory=dict)  # nanoseconds by kind
+
+    def update_time(self, device_of: Mapping[str, str], kind_of: Mapping[str, str]) -> int:
+        """Return the nanoseconds that the updates take behind a step, on the busiest device."""
+        taken: dict[str, int] = {}
+        for name, times in self.updates.items():
+            device = device_of[name]
+            taken[device] = taken.get(device, 0) + times[kind_of[device]]
+        return max(taken.values(), default=0)
+
+
+def graph_of(
+    step: Step,
+    costs: Costs,
+    kinds: Collection[str] | Cluster,
+    optimizer: Any = "adam",
+    granularity: str = "call",
+    *,
+    held: bool = False,
+    micro_batches: int = 1,
+) -> StepGraph:
+    """Return the graph of a step of one micro-batch.
+
+    Args:
+        step: As it was captured.
+        costs: Of its calls, on devices of all kinds.
+        kinds: Of the devices, or the cluster.
+        optimizer: One of OPTIMIZERS, a class, or the optimizer itself.
+        granularity: "module": all calls of a module share a device.
+        held: The gradients of the step before are there from the beginning.
+        micro_batches: Of a step, each of which adds its gradients to those that are there.
+
+    """
+    if granularity not in GRANULARITIES:
+        raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
+    if isinstance(kinds, Cluster):
+        kinds = sorted({device.kind for device in kinds.devices})
+    updates = updates_of(optimizer if step.is_training else None)
+    return _Assembly(
+        step, costs, kinds, updates, granularity == "module", held, micro_batches
+    ).build()
+
+
+class _Assembly:
+    """The graph while it is put together."""
+
+    def __init__(
+        self,
+        step: Step,
+        costs: Costs,
+        kinds: Collection[str],
+        updates: Updates,
+        whole_modules: bool,
+        held: bool,
+        micro_batches: int,
+    ) -> None:
+        self._step, self._costs, self._kinds = step, costs, list(kinds)
+        self._updates, self._whole_modules = updates, whole_modules
+        self._held, self._parts = held, micro_batches
+        self._builder = GraphBuilder("step")
+        self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
+        self._name: dict[fx.Node, str] = {}  # of the operators that were added
+        self._port: dict[tuple[fx.Node, int], int] = {}
+        self._names_of: dict[str, list[str]] = {}
+        for other, first in step.tied.items():
+            self._names_of.setdefault(first, []).append(other)
+        self._gradients: dict[str, fx.Node] = {}
+        self._written: dict[fx.Node, list[str]] = {}  # the buffers that a call writes
+        for result, node in zip(step.outputs, step.results(), strict=True):
+            if result.kind == "gradient":
+                self._gradients[result.name] = node
+            elif result.kind == "buffer" and source_of(node)[0] in step.keys:
+                self._written.setdefault(source_of(node)[0], []).append(result.name)
+        self._makers = {source_of(node)[0] for node in self._gradients.values()}
+        self._behind = _behind(step, self._written)
+        self._forward: dict[int, str] = {}  # the first call of each number of autograd's
+        self._found: dict[str, dict[str, int]] = {}
+
+    def build(self) -> StepGraph:
+        for node, one in self._inputs.items():
+            if one.kind in ("weight", "buffer"):
+                self._add_variable(node, one.name)
+            elif one.kind == "batch" and node.users:
+                self._add_input(node, BATCH + one.name)
+        tangents = [node for node, one in self._inputs.items() if one.kind == "tangent"]
+        for node in self._step.keys:
+            if is_backward(node) and tangents:
+                self._add_tangents(tangents)
+                tangents = []
+            self._add_call(node)
+        for node, one in self._inputs.items():
+            if one.kind == "weight" and one.name in self._gradients:
+                self._add_update(node, one.name)
+        graph = self._builder.build()
+        return StepGraph(graph, {key: key for key in self._step.keys.values()}, self._found)
+
+    def _add_variable(self, node: fx.Node, name: str) -> None:
+        groups = self._groups_of(name)
+        size = _bytes(node.meta["val"])
+        how: dict[str, Any]
+        if VARIABLES:
+            how = {"times": {}, "variable": True}
+        else:
+            how = {"times": {"*": 0}, "permanent": size}
+        self._builder.add(name, outputs=[size], colocate=groups, per_step=True, **how)
+        self._name[node], self._port[node, 0] = name, 0
+
+    def _groups_of(self, weight: str) -> list[str]:
+        names = [weight, *self._names_of.get(weight, [])]
+        return list(dict.fromkeys(f"module:{name.rpartition('.')[0]}" for name in names))
+
+    def _add_input(self, node: fx.Node, name: str, after: Collection[str] = ()) -> None:
+        size = _bytes(node.meta["val"])
+        self._builder.add(name, {"*": 0}, kind="input", outputs=[size], after=list(after))
+        self._name[node], self._port[node, 0] = name, 0
+
+    def _add_tangents(self, tangents: list[fx.Node]) -> None:
+        """Add what a backward begins with; it begins when the loss is there."""
+        results = zip(self._step.outputs, self._step.results(), strict=True)
+        losses = [source_of(node)[0] for one, node in results if one.kind == "loss"]
+        after = [self._name[node] for node in losses if node in self._name]
+        for number, node in enumerate(tangents):
+            self._add_input(node, TANGENT + (f":{number}" if number else ""), after)
+
+    def _sources(self, node: fx.Node) -> list[tuple[str, int]]:
+        found: dict[tuple[str, int], None] = {}
+        for read in node.all_input_nodes:
+            source, part = source_of(read)
+            stale = (node, source) in self._behind  # the value that a buffer had before
+            if source in self._name and not stale:
+                found[self._name[source], self._port[source, part]] = None
+        return list(found)
+
+    def _add_call(self, node: fx.Node) -> None:
+        key, back = self._step.keys[node], is_backward(node)
+        read, lost = _parts(node)
+        sizes: list[int] = []
+        for part, size in read:
+            self._port[node, part] = len(sizes)
+            sizes.append(size)
+        signature = signature_of(node)
+        times = {kind: self._costs.time_of(signature, kind) for kind in self._kinds}
+        written = self._written.get(node, [])
+        is_random = _is_random(node)
+        how: dict[str, Any] = {"random": is_random, "writes": written} if VARIABLES else {}
+        number = node.meta.get("seq_nr", -1)
+        self._builder.add(
+            key,
+            self._with_additions(node, times),
+            kind=key.rsplit(":", 2)[1],
+            temporary=self._costs.temporary_of(signature) + lost,
+            outputs=sizes,
+            inputs=self._sources(node),
+            colocate=self._groups(node, back),
+            forward=self._forward.get(number) if back and not adds_gradients(node) else None,
+            backward=back,
+            recompute=not (is_random or written or back),
+            **how,
+        )
+        self._name[node] = key
+        if not back:
+            self._forward.setdefault(number, key)
+
+    def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
+        additions = self._parts - (0 if self._held else 1)
+        if not additions or node not in self._makers:
+            return times
+        added = [g for g in self._gradients.values() if source_of(g)[0] is node]
+        moved = sum(3 * _bytes(g.meta["val"]) for g in added) * additions // self._parts
+        return {kind: time + self._costs.moving(moved, kind) for kind, time in times.items()}
+
+    def _groups(self, node: fx.Node, back: bool) -> list[str]:
+        groups = [f"module:{self._step.path_of(node)}"] if self._whole_modules else []
+        for read in node.all_input_nodes:
+            one = self._inputs.get(source_of(read)[0])
+            if one is not None and one.kind in ("weight", "buffer") and not back:
+                groups += self._groups_of(one.name)
+        for buffer in self._written.get(node, []):
+            groups += self._groups_of(buffer)
+        return list(dict.fromkeys(groups))
+
+    def _add_update(self, node: fx.Node, weight: str) -> None:
+        value, (source, part) = node.meta["val"], source_of(self._gradients[weight])
+        gradient = [(self._name[source], self._port[source, part])] if source in self._name else []
+        held = _bytes(value) if self._held else 0
+        self._builder.add(
+            UPDATE + weight,
+            {"*": 0},
+            kind="update",
+            permanent=self._updates.state(value) + held,
+            temporary=self._updates.temporary(value),
+            inputs=[(weight, 0), *gradient],
+            colocate=self._groups_of(weight),
+            backward=True,
+            per_step=True,
+        )
+        moved = self._updates.traffic(value)
+        self._found[UPDATE + weight] = {k: self._costs.moving(moved, k) for k in self._kinds}
+
+
+def source_of(node: fx.Node) -> tuple[fx.Node, int]:
+    """Return the node that made the memory which a node shows, and which of its tensors it is."""
+    while True:
+        if is_move(node):
+            node = node.all_input_nodes[0]
+            continue
+        shown = shown_by(node)
+        if shown is None:
+            return node, 0
+        if shown_by(shown) is None and isinstance(shown.meta.get("val"), (list, tuple)):
+            return shown, int(node.args[1])
+        node = shown
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return int(value.numel()) * value.element_size()
+
+
+def _parts(node: fx.Node) -> tuple[list[tuple[int, int]], int]:
+    """Return the tensors of a call that are read, with their bytes, and the bytes of the others."""
+    value = node.meta.get("val")
+    if not isinstance(value, (list, tuple)):
+        return ([(0, _bytes(value))] if isinstance(value, torch.Tensor) else []), 0
+    used = {user.args[1] for user in node.users if is_view(user) and user.users}
+    sizes = [_bytes(one) if isinstance(one, torch.Tensor) else 0 for one in value]
+    read = [(part, size) for part, size in enumerate(sizes) if part in used]
+    return read, sum(sizes) - sum(size for _, size in read)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _behind(step: Step, written: Mapping[fx.Node, list[str]]) -> set[tuple[fx.Node, fx.Node]]:
+    """Return which calls read a buffer's old value although its new one was there before them.
+
+    A backward of batch norm names the averages and does not use them.
+    """
+    inputs = {one.name: node for node, one in zip(step.placeholders(), step.inputs, strict=True)}
+    found = set()
+    for writer, buffers in written.items():
+        later: set[fx.Node] = {writer}
+        for node in step.graph.graph.nodes:
+            if not later.isdisjoint(node.all_input_nodes):
+                later.add(node)
+        for buffer in buffers:
+            found |= {(node, inputs[buffer]) for node in later - {writer}}
+    return found

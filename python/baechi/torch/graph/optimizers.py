@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers: what they keep beside a weight, and what an update reads and writes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from baechi._core import InputError
+
+
+def _nothing(weight: torch.Tensor) -> int:  # noqa: ARG001
+    return 0
+
+
+def _like(count: int) -> Callable[[torch.Tensor], int]:
+    return lambda weight: count * int(weight.numel()) * weight.element_size()
+
+
+def _factored(weight: torch.Tensor) -> int:
+    """Return the bytes of a row's and a column's averages, which are kept in 32 bits."""
+    if weight.dim() < 2:
+        return 4 * int(weight.numel())
+    rows, columns = int(weight.shape[-2]), int(weight.shape[-1])
+    return 4 * int(weight.numel()) * (rows + columns) // max(rows * columns, 1)
+
+
+OPTIMIZERS: dict[str, Callable[[torch.Tensor], int]] = {
+    "none": _nothing,
+    "sgd": _nothing,
+    "momentum": _like(1),
+    "rmsprop": _like(1),
+    "adagrad": _like(1),
+    "adam": _like(2),
+    "adamw": _like(2),
+    "adafactor": _factored,
+}
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What one optimizer does with each weight."""
+
+    name: str
+    _state: Callable[[torch.Tensor], int]
+
+    def state(self, weight: torch.Tensor) -> int:
+        """Return the bytes that are kept beside a weight from step to step."""
+        return self._state(weight)
+
+    def traffic(self, weight: torch.Tensor) -> int:
+        """Return the bytes that an update reads and writes; none: nothing updates."""
+        if self.name == "none":
+            return 0
+        own = int(weight.numel()) * weight.element_size()
+        return 3 * own + 2 * self.state(weight)
+
+    def temporary(self, weight: torch.Tensor) -> int:
+        """Return the bytes that an update holds while it runs: the step that it takes."""
+        return int(weight.numel()) * weight.element_size() if self.state(weight) else 0
+
+
+def updates_of(optimizer: Any) -> Updates:
+    """Return what an optimizer does: given by name, as a class or as an instance."""
+    if optimizer is None:
+        return Updates("none", _nothing)
+    if isinstance(optimizer, str):
+        name = optimizer.lower()
+        if name not in OPTIMIZERS:
+            raise InputError(
+                f"optimizer: {optimizer!r} is unknown: one of {', '.join(OPTIMIZERS)}, a class, or "
+                "the optimizer itself"
+            )
+        return Updates(name, OPTIMIZERS[name])
+    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+    if cls.__name__ == "Adafactor":
+        return Updates("adafactor", _factored)
+    groups = [] if isinstance(optimizer, type) else optimizer.param_groups[:1]
+    kept = _kept(cls, {k: v for group in groups for k, v in group.items() if k != "params"})
+    return Updates(cls.__name__, lambda weight: round(kept * int(weight.numel())))
+
+
+def _kept(cls: type, settings: dict[str, Any]) -> float:
+    """Return the bytes of state per element: that of one step of a weight without memory."""
+    weight = torch.nn.Parameter(torch.empty(64, 64, device="meta"))
+    weight.grad = torch.empty_like(weight)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = cls([weight], lr=1e-3)
+            made.param_groups[0].update(settings)
+            made.step()
+    except Exception as error:
+        raise InputError(
+            f"optimizer: {cls.__name__} says of itself what it keeps only by a step, which fails "
+            f"without values ({error}): name the one of {', '.join(OPTIMIZERS)} that keeps as much "
+            "beside each weight"
+        ) from None
+    state = made.state[weight].values()
+    tensors = [value for value in state if isinstance(value, torch.Tensor) and value.dim()]
+    return sum(t.numel() * t.element_size() for t in tensors) / weight.numel()

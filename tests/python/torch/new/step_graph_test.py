@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of a step: operators, edges, groups, updates; and what plans of it reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import step_models as models
+import torch
+from baechi.torch.capture.step import LOSS, Step
+from baechi.torch.capture.trace import capture
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.roofline import estimated
+from baechi.torch.costs.signatures import signature_of, traffic_of
+from baechi.torch.graph.graph import VARIABLES, StepGraph, graph_of, source_of
+from baechi.torch.graph.optimizers import updates_of
+from torch import nn
+
+import baechi
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+FLOAT = 4
+
+
+def made(model: Any, example: Any, loss: Any = None, **options: Any) -> tuple[Step, StepGraph]:
+    step = capture(model, example, loss)
+    return step, graph_of(step, estimated(step.keys, {"gpu": "a100"}), ["gpu"], **options)
+
+
+def operators(graph: StepGraph) -> dict[str, Any]:
+    return {op.name: op for op in map(graph.graph.__getitem__, graph.graph.names)}
+
+
+def inputs(graph: StepGraph, name: str) -> set[str]:
+    return {producer for producer, _ in operators(graph)[name].inputs}
+
+
+def groups(graph: StepGraph, name: str) -> set[str]:
+    return set(operators(graph)[name].colocate)
+
+
+@pytest.mark.parametrize("name", models.ALL)
+def test_every_call_is_an_operator_and_every_tensor_is_made_by_one(name: str) -> None:
+    step, graph = made(*models.made(name), models.total)
+    ops = operators(graph)
+    assert set(step.keys.values()) <= set(ops)
+    assert {one.name for one in step.inputs if one.kind in ("weight", "buffer")} <= set(ops)
+    for node, key in step.keys.items():
+        sources = {source_of(read)[0] for read in node.all_input_nodes}
+        known = {step.keys[s] for s in sources if s in step.keys}
+        assert known <= inputs(graph, key)
+
+
+def test_views_are_no_operators_and_their_readers_read_what_they_show() -> None:
+    class Viewing(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            left, right = y.view(2, 2, 6).transpose(0, 1).split(3, dim=2)
+            return left.exp() * right
+
+    _, graph = made(Viewing(6, 6), torch.ones(4, 6))
+    assert inputs(graph, ":exp:0") == {":addmm:0"}
+    assert inputs(graph, ":mul:0") == {":exp:0", ":addmm:0"}
+    assert not any(word in name for name in operators(graph) for word in ("view", "split"))
+
+
+def test_tensors_of_one_call_are_told_apart_and_unread_ones_are_freed() -> None:
+    class Normed(nn.LayerNorm):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x)
+
+    step, graph = made(nn.Sequential(nn.Linear(4, 4), Normed(4)), torch.ones(2, 4))
+    ops = operators(graph)
+    assert ops["1:native_layer_norm:0"].outputs == [2 * 4 * FLOAT, 2 * FLOAT, 2 * FLOAT]
+    edges = ops["1:native_layer_norm_backward:0"].inputs
+    assert {port for producer, port in edges if producer == "1:native_layer_norm:0"} == {1, 2}
+    alone = capture(nn.LayerNorm(4).eval(), torch.ones(2, 4))
+    only = operators(graph_of(alone, estimated(alone.keys, {"gpu": "a100"}), ["gpu"]))
+    assert only[":native_layer_norm:0"].outputs == [2 * 4 * FLOAT]
+    assert only[":native_layer_norm:0"].temporary == 2 * 2 * FLOAT
+    assert step.is_training
+
+
+def test_weights_stand_with_the_forward_calls_that_read_them() -> None:
+    _, graph = made(*models.made("twice"), models.total)
+    assert groups(graph, "middle.weight") == {"module:middle"}
+    assert groups(graph, "middle:addmm:0") == {"module:middle"}
+    assert groups(graph, "update:middle.bias") == {"module:middle"}
+    assert groups(graph, "middle:mm:0") == set()  # its backward is sent the weight
+    assert "middle.weight" in inputs(graph, "middle:mm:0")
+
+
+def test_tied_weights_join_the_groups_of_both_modules() -> None:
+    _, graph = made(*models.made("tied"), models.total)
+    assert groups(graph, "embedding.weight") == {"module:embedding", "module:head"}
+    assert groups(graph, "head:mm:0") == {"module:embedding", "module:head"}
+
+
+def test_with_whole_modules_all_calls_of_one_share_a_device() -> None:
+    _, graph = made(*models.made("twice"), models.total, granularity="module")
+    plan = baechi.place_graph(graph.graph, "3x1GiB", method="random", seed=3)
+    for name in ("first.0", "first.1", "middle", "last"):
+        mine = [device for op, device in plan.device_of.items() if op.startswith(f"{name}:")]
+        assert len(mine) > 2
+        assert len({*mine, plan.device_of[f"{name}.weight"]}) == 1
+    with pytest.raises(baechi.InputError, match="granularity"):
+        made(*models.made("mlp"), granularity="layer")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [
+        ("sgd", 0),
+        ("momentum", 1),
+        ("adam", 2),
+        (torch.optim.AdamW, 2),
+        (torch.optim.SGD, 0),
+        (torch.optim.RMSprop, 1),
+        (None, 0),
+    ],
+)
+def test_updates_hold_the_state_of_the_optimizer(optimizer: Any, kept: int) -> None:
+    _, graph = made(nn.Linear(6, 4), torch.ones(2, 6), optimizer=optimizer)
+    update = operators(graph)["update:weight"]
+    assert update.permanent == kept * 24 * FLOAT
+    assert update.per_step
+    assert ":mm:0" in inputs(graph, "update:weight")
+    assert update.times == {"*": 0}  # the step ends with its last gradient
+    assert (graph.updates["update:weight"]["gpu"] > 0) == (optimizer is not None)
+
+
+def test_optimizers_say_what_they_keep_by_their_settings() -> None:
+    weight = nn.Parameter(torch.ones(6, 4))
+    momentum = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
+    amsgrad = torch.optim.Adam([weight], amsgrad=True)
+    assert updates_of(momentum).state(weight) == 24 * FLOAT
+    assert updates_of(amsgrad).state(weight) == 3 * 24 * FLOAT
+    assert updates_of(torch.optim.Adafactor([weight])).state(weight) == (6 + 4) * FLOAT
+    assert updates_of("adafactor").state(torch.ones(5)) == 5 * FLOAT
+    assert not momentum.state
+    with pytest.raises(baechi.InputError, match="optimizer: 'lion' is unknown"):
+        updates_of("lion")
+    with pytest.raises(baechi.InputError, match="optimizer: LBFGS says of itself"):
+        updates_of(torch.optim.LBFGS)
+
+
+def test_gradients_that_are_held_are_there_from_the_beginning() -> None:
+    _, freed = made(nn.Linear(6, 4), torch.ones(2, 6), optimizer="sgd")
+    _, held = made(nn.Linear(6, 4), torch.ones(2, 6), optimizer="sgd", held=True)
+    more = operators(held)["update:weight"].permanent
+    assert more - operators(freed)["update:weight"].permanent == 24 * FLOAT
+
+
+def test_micro_batches_add_their_gradients_to_what_is_there() -> None:
+    _, one = made(nn.Linear(64, 64), torch.ones(2, 64))
+    _, four = made(nn.Linear(64, 64), torch.ones(2, 64), micro_batches=4)
+    before, after = (operators(g)[":mm:0"].times["gpu"] for g in (one, four))
+    assert after > before
+    assert operators(one)[":addmm:0"].times == operators(four)[":addmm:0"].times
+
+
+def test_a_backward_begins_behind_the_loss() -> None:
+    step, graph = made(*models.made("mlp"))
+    loss = next(key for key in step.keys.values() if key.startswith(f"{LOSS}:mean"))
+    plan = baechi.place_graph(graph.graph, "1x1GiB", method="single")
+    starts = dict(zip(graph.graph.names, plan.starts, strict=True))
+    backward = [
+        op.name
+        for op in map(graph.graph.__getitem__, graph.graph.names)
+        if op.backward and not op.per_step
+    ]
+    assert all(starts[name] >= starts[loss] for name in backward)
+
+
+def test_random_calls_and_changes_of_buffers_are_not_run_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8))
+    step, graph = made(model, torch.ones(4, 8))
+    again = {op.name for op in map(graph.graph.__getitem__, graph.graph.names) if op.recompute}
+    random = next(key for key in step.keys.values() if key.startswith("1:"))
+    assert "0:addmm:0" in again
+    assert random not in again
+    assert "2:_native_batch_norm_legit_functional:0" not in again
+    if VARIABLES:
+        ops = operators(graph)
+        assert ops[random].random
+        assert set(ops["2:_native_batch_norm_legit_functional:0"].writes) == {
+            "2.running_mean",
+            "2.running_var",
+        }
+
+
+def clocked(step: Step) -> Costs:
+    """Return the costs on the virtual clock of bench/torch_steps.py: 2 us a call, 1 GB/s."""
+    costs = Costs("the virtual clock")
+    for node in step.keys:
+        costs.times[signature_of(node)] = {"gpu": 2000 + traffic_of(node)}
+    costs.set_moving("gpu", 2000 + (1 << 10), 2000 + (1 << 24))
+    return costs
+
+
+@pytest.mark.skipif("gpt2" not in models.ALL, reason="transformers is not installed")
+@pytest.mark.parametrize(("name", "gain"), [("gpt2", 1.28), ("llama", 1.45)])
+def test_plans_of_language_models_gain_by_a_second_device(name: str, gain: float) -> None:
+    model, example = models.language_model(name)
+    step = capture(model, example, models.total)
+    graph = graph_of(step, clocked(step), ["gpu"], "sgd").graph
+    one = baechi.place_graph(graph, "1x1GiB", method="single")
+    two = baechi.place_graph(graph, baechi.Cluster("2x1GiB", link="5us,10GB/s"), budget="4s")
+    assert one.makespan_ns / two.makespan_ns >= gain
