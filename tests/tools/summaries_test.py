@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages say in short about results is what the raw values behind them say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+Rows: TypeAlias = list[dict[str, Any]]
+INDEX, LIMITS = "docs/lab/results/README.md", "docs/reference/limits.md"
+METHODS = ("m-topo", "m-etf", "m-sct", "auto")
+
+
+def rows(root: Path, page: str, *titles: str) -> Rows:
+    """Return the rows of a page's tables, of those whose titles begin so."""
+    document = json.loads((root / f"docs/lab/results/{page}.json").read_text())
+    found = [t for t in document["tables"] if not titles or t["title"].startswith(titles)]
+    assert found, (page, titles)
+    return [row for table in found for row in table["rows"]]
+
+
+def whole(root: Path, page: str) -> str:
+    return (root / page).read_text()
+
+
+def gains(root: Path, method: str) -> list[float]:
+    """Percent that a method is faster than the expert, on the paper's models."""
+    return [100 * (r[f"{method}/expert"] - 1) for r in rows(root, "step_time", "The paper's")[:8]]
+
+
+def over_expert(root: Path) -> list[float]:
+    return [f(gains(root, m)) for m in ("m-sct", "auto") for f in (min, max)]
+
+
+def short_of_memory(root: Path) -> Rows:
+    return [r for r in rows(root, "insufficient_memory") if "workload" in r]
+
+
+def fitting(root: Path) -> list[float]:
+    found = short_of_memory(root)
+    fit = {name: sum(r[name] is not None for r in found) for name in ("expert", *METHODS)}
+    assert sum(r["single"] is not None for r in found) == 0
+    assert all(fit[m] == fit["auto"] for m in METHODS)
+    proved = sum(r["nothing fits"] == "proved" for r in found)
+    return [fit["expert"], len(found), fit["auto"], proved]
+
+
+def spread(root: Path) -> Rows:
+    """Of the protocol's rows those of what auto spreads over the devices."""
+    return [
+        r
+        for r in rows(root, "protocol", "Step time")
+        if r.get("streams+order") is not None and r["transfers"] > 0
+    ]
+
+
+def shorter(root: Path) -> list[float]:
+    gain = [
+        100 * (1 - r[mode] / r["plain"])
+        for mode in ("streams", "streams+order")
+        for r in spread(root)
+    ]
+    half = len(gain) // 2
+    return [min(gain[:half]), max(gain[:half]), min(gain[half:]), max(gain[half:])]
+
+
+def on_the_card(root: Path) -> list[float]:
+    found = rows(root, "accelerator", "Modes of the protocol")
+    change = [100 * (r["streams"] / r["plain"] - 1) for r in found]
+    return [sum(c > 0 for c in change), len(change), max(change)]
+
+
+def gnmt_50(root: Path) -> list[float]:
+    """Of GNMT, length 50, batch 128 with 3.2 GiB each: the steps, and over the ample ones."""
+    name = "GNMT, length 50, batch 128"
+    (tight,) = (
+        r for r in short_of_memory(root) if r["workload"] == name and r["memory"] == "40% of 8 GiB"
+    )
+    assert tight["m-etf"] == tight["m-sct"]
+    return [tight[m] / 1e6 for m in ("m-topo", "m-sct", "auto")]
+
+
+def learner(root: Path) -> list[float]:
+    found = [r for r in rows(root, "placement_time", "A learner") if r["groups"] == "scopes"]
+    ratios = [[r[key] for r in found] for key in ("time/m-sct", "step/m-sct")]
+    return [f(values) for values in ratios for f in (min, max)]
+
+
+# A page, what it says with its numbers in groups, and where they come from. Numbers are as exact as
+# they are written.
+CLAIMS: list[tuple[str, str, Callable[[Path], list[float]]]] = [
+    (INDEX, r"m-SCT (\d+) to (\d+)% faster, `auto` (\d+) to (\d+)%", over_expert),
+    (
+        INDEX,
+        r"the expert in (\d+) of (\d+) cases; `auto` in (\d+), and in the other (\d+)",
+        fitting,
+    ),
+    (
+        INDEX,
+        r"streams make steps (\d+) to (\d+)% shorter, streams in the planned order (\d+) to (\d+)%",
+        shorter,
+    ),
+    (
+        INDEX,
+        r"streams alone made steps longer in (\d+) of (\d+) rows, by up to (\d+)%",
+        on_the_card,
+    ),
+    (
+        INDEX,
+        r"m-SCT is (\d+) to (\d+) times faster than our learner, whose steps are ([\d.]+) to "
+        r"([\d.]+)",
+        learner,
+    ),
+    (
+        LIMITS,
+        r"m-TOPO makes a poor plan there \((\d+) ms at batch 128\),\s+and so do m-ETF and m-SCT "
+        r"\((\d+) ms, eight times their step with ample memory\). Only `auto` and `refine` "
+        r"repair cuts that\s+nearly fit, with (\d+) ms",
+        gnmt_50,
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "pattern", "of"), CLAIMS, ids=[of.__name__ for *_, of in CLAIMS])
+def test_a_summary_says_what_the_raw_values_say(
+    root: Path, page: str, pattern: str, of: Callable[[Path], list[float]]
+) -> None:
+    said = re.findall(pattern, whole(root, page))
+    assert len(said) == 1, f"{page} has no single {pattern!r}"
+    values = of(root)
+    assert len(said[0]) == len(values)
+    for text, value in zip(said[0], values, strict=True):
+        decimals = len(text.partition(".")[2])
+        assert text == f"{value:.{decimals}f}", (page, pattern, values)
