@@ -129,28 +129,24 @@ find_headers() {
 
 pip_install() { quietly "$python" -m pip install --disable-pip-version-check "$@"; }
 
-# The file that names what a need is: tools/requirements-NEED.txt, but with PyTorch's usual build
-# where there is an NVIDIA GPU, which the CPU build would not find.
+# The file that names what a need is: tools/requirements-NEED.txt, but with no build of PyTorch for
+# the CPU where there is an NVIDIA GPU, which that would not find.
 list_of() {
   local list=tools/requirements-$1.txt
   if [[ $1 == torch ]] && nvidia-smi -L >/dev/null 2>&1; then
-    sed 's/^torch==\(.*\)+cpu$/torch==\1,!=\1+cpu/' "$list" >"$venv/torch-for-gpu.txt"
+    sed 's/^torch==\(.*\)$/torch==\1,!=\1+cpu/' "$list" >"$venv/torch-for-gpu.txt"
     list=$venv/torch-for-gpu.txt
   fi
   echo "$list"
 }
 
-# Not to find it is no failure. Where no index has PyTorch's build for the CPU, the usual one does.
-# The peers ask for solvers and drawing libraries that nobody uses.
+# Not to find it is no failure. The peers ask for solvers and drawing libraries that nobody uses.
 install_need() {
   local need=$1 list=$2 log=$venv/$1.log options=()
   [[ $need == peers ]] && options=(--no-deps)
   echo "do: installing $need ($list), unless it is there" >&2
-  local install=("$python" -m pip install --disable-pip-version-check "${options[@]}" -r)
-  "${install[@]}" "$list" >"$log" 2>&1 && return
-  local usual=$venv/$need-usual.txt
-  sed 's/^\(torch==[0-9.]*\)+cpu$/\1/' "$list" >"$usual"
-  if cmp -s "$list" "$usual" || ! "${install[@]}" "$usual" >>"$log" 2>&1; then
+  if ! "$python" -m pip install --disable-pip-version-check "${options[@]}" -r "$list" \
+    >"$log" 2>&1; then
     echo "do: pip cannot install $list, so experiments that need it are skipped:" \
       "$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")" >&2
     exit 1 # of the subshell that `experiments` runs this in
@@ -199,7 +195,7 @@ setup_checks() {
   prepare
   once check-tools "$(hash_of tools/requirements-check.txt)" \
     pip_install -r tools/requirements-check.txt
-  if [[ " $* " =~ \ (--all|release|determinism|consumer|python|docs|torch|bank|tensorflow|mypy|stub)\  ||
+  if [[ " $* " =~ \ (--all|release|determinism|consumer|python|docs|torch|torch-oldest|bank|tensorflow|mypy|stub)\  ||
     ! " $*" =~ \ ([a-z]|-h|--help|--list) ]]; then
     setup
     once test-packages "$(hash_of pyproject.toml)" install_extra test

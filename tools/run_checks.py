@@ -35,6 +35,7 @@ TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "150"))
 TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
 ]
+PIP = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
 BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
@@ -374,27 +375,13 @@ def check_python(ctx: Context) -> None:
     run_pytest(ctx, "--ignore=tests/python/torch", "--ignore=tests/python/tensorflow")
 
 
-def usual_builds(requirements: str) -> str:
-    """Write the same list with PyPI's usual builds, for where no index has those for the CPU."""
-    usual = BUILD / Path(requirements).name
-    usual.parent.mkdir(exist_ok=True)
-    usual.write_text((ROOT / requirements).read_text().replace("+cpu", ""))
-    return str(usual)
-
-
 def install_framework(ctx: Context, module: str) -> None:
     """Install what tools/requirements-MODULE.txt names, or take what is there if pip finds none."""
-    requirements = f"tools/requirements-{module}.txt"
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    lists = [ROOT / requirements, Path(usual_builds(requirements))]
-    if lists[0].read_text() == lists[1].read_text():
-        del lists[1]
+    requirements = ROOT / f"tools/requirements-{module}.txt"
     installed = False
-    for each in lists:
-        with contextlib.suppress(Failed):
-            ctx.run(*pip, "-r", each)
-            installed = True
-            break
+    with contextlib.suppress(Failed):
+        ctx.run(*PIP, "-r", requirements)
+        installed = True
     found = subprocess.run(
         [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
         capture_output=True,
@@ -403,17 +390,41 @@ def install_framework(ctx: Context, module: str) -> None:
     if found.returncode != 0 and installed:
         raise Failed(f"{module} is installed and cannot be imported:\n{found.stderr}")
     if found.returncode != 0:
-        wanted = lists[0].read_text().split()[-1]
+        wanted = requirements.read_text().split()[-1]
         raise Skipped(f"{module} is not installed, and pip finds no {wanted} in its indexes")
     ctx.notes.append(f"{module} {found.stdout.strip()}")
 
 
-def check_torch(ctx: Context) -> None:
-    """The tests on PyTorch's CPU build; of those for many models alike a third, in turn."""
-    install_framework(ctx, "torch")
-    environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1"}
+def run_torch_tests(ctx: Context, *options: str, env: dict[str, str] | None = None) -> None:
+    """Run the tests of the PyTorch side; of those for many models alike a third, in turn."""
+    environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1", **(env or {})}
     sample = f"--sample={head_of()}"
-    run_pytest(ctx, "tests/python/torch", "--durations=60", sample, env=environment)
+    run_pytest(ctx, "tests/python/torch", "--durations=60", sample, *options, env=environment)
+
+
+def check_torch(ctx: Context) -> None:
+    """The tests on the newest PyTorch; of those for many models alike a third, in turn."""
+    install_framework(ctx, "torch")
+    run_torch_tests(ctx)
+
+
+def check_torch_oldest(ctx: Context) -> None:
+    """A quarter of them, in turn, on the oldest PyTorch that is supported."""
+    install_framework(ctx, "torch")
+    folder, requirements = BUILD / "torch-oldest", ROOT / "tools/requirements-torch-oldest.txt"
+    stamp = folder / requirements.name
+    if not stamp.exists() or stamp.read_text() != requirements.read_text():
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            ctx.run(*PIP, "--target", folder, "-r", requirements)
+        except Failed:
+            wanted = requirements.read_text().split()[-1]
+            raise Skipped(f"pip finds no {wanted} in its indexes") from None
+        shutil.copy(requirements, stamp)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    show = [sys.executable, "-c", "import torch; print(torch.__version__)"]
+    ctx.notes[:] = ["torch " + ctx.run(*show, env={"PYTHONPATH": path}).strip()]
+    run_torch_tests(ctx, "--quarter", env={"PYTHONPATH": path})
 
 
 def check_bank(ctx: Context) -> None:
@@ -430,9 +441,8 @@ def check_bank(ctx: Context) -> None:
 
 def check_docs(ctx: Context) -> None:
     """The documentation as a site, without warnings, and the gallery's pages in it."""
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     try:
-        ctx.run(*pip, "-r", "tools/requirements-docs.txt")
+        ctx.run(*PIP, "-r", "tools/requirements-docs.txt")
     except Failed:
         raise Skipped("pip finds no mkdocs-material in its indexes") from None
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
@@ -463,6 +473,7 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "python": check_python,
     "docs": check_docs,
     "torch": check_torch,
+    "torch-oldest": check_torch_oldest,
     "bank": check_bank,
     "tensorflow": check_tensorflow,
 }

@@ -8,6 +8,9 @@
 The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(..., plan=...)`.
 """
 
+from baechi.torch import versions  # noqa: F401, warns before others may fail
+
+# isort: split
 import baechi.torch.capture  # noqa: F401 the room; below its name becomes that of a function
 from baechi.torch.cost.profiler import Costs, measure
 from baechi.torch.interop.device_map import device_map

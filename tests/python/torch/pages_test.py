@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,8 @@ def test_a_page_prints_what_it_says(root: Path, sim: ModuleType, page: str, tmp_
         pytest.importorskip("transformers")
     more = {"HF_HUB_OFFLINE": "1"}
     if "diffusers" in (root / page).read_text():
-        more["PYTHONPATH"] = str(diffusers_at(tmp_path / "packages"))
+        path = [str(diffusers_at(tmp_path / "packages")), os.environ.get("PYTHONPATH")]
+        more["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     pairs = pages.run(root / page, tmp_path, **more)
     for shown, printed in pairs:
         assert pages.says(shown, printed), printed

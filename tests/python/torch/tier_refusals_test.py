@@ -101,6 +101,37 @@ def test_what_a_graph_would_forget_runs_in_tier_1(what: str) -> None:
     assert reason in placed.tier_note
 
 
+@pytest.mark.skipif(
+    hasattr(torch.autograd.Function.apply, "__code__"), reason="seen up to PyTorch 2.13"
+)
+def test_a_function_by_another_name_is_refused_where_pytorch_hides_the_call() -> None:
+    model, inputs = Doing(REFUSED["one that has a name"][0]), torch.randn(3, 4)
+    for tier in (1, 2):
+        with pytest.raises(baechi.InputError, match=r"^the model calls Clamp.apply by another name"):
+            placed_at_random(model, inputs, 2, tier=tier)
+    train(model, [inputs])  # as it was
+
+
+class Inside(nn.Module):
+    """Calls an autograd function by another name where nobody looks: in a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return clamp(x * self.weight)
+
+
+def test_a_function_by_another_name_inside_a_unit_is_no_concern_of_the_placement() -> None:
+    torch.manual_seed(7)
+    plain, inputs = nn.Sequential(nn.Linear(4, 4), Inside(), nn.Linear(4, 4)), torch.randn(3, 4)
+    model = copy.deepcopy(plain)
+    placed = placed_at_random(model, inputs, 2)
+    close(train(plain, [inputs] * 2), train(model, [inputs] * 2))
+    assert placed.tier == 1
+
+
 class Listed(nn.Module):
     """Has parameters that its code finds in a list, which makes them its own or not."""
 

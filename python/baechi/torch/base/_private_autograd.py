@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._functorch import apis as transforms
 from torch._functorch import eager_transforms
+from torch.autograd.function import FunctionMeta
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint as checkpointing
@@ -133,6 +134,64 @@ def is_hooked(node: Any) -> bool:
     return _HOOKED in node.metadata
 
 
+class _Apply:
+    """`torch.autograd.Function.apply`: what it is, replaced, and put back.
+
+    Up to 2.13 it is a function of Python. Its code is replaced, so that also who holds `Kind.apply`
+    since before calls what takes its place. Since 2.14 it is one of C, and replaced by name.
+    `passed_by` is told of a class whose `apply` was held since before and is called now.
+    """
+
+    _called = threading.local()
+
+    def __init__(self) -> None:
+        self._held = torch.autograd.Function.__dict__["apply"]
+        self._function = getattr(self._held, "__func__", None)
+        if self._function is not None:
+            self._code, self._real = self._function.__code__, _twin(self._function)
+
+    def of(self, cls: type) -> Callable[..., Any]:
+        """Return what `cls.apply` was before."""
+        if self._function is not None:
+            return types.MethodType(self._real, cls)
+        apply, called = self._held.__get__(None, cls), self._called
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = getattr(called, "cls", None)
+            called.cls = cls
+            try:
+                return apply(*args, **kwargs)
+            finally:
+                called.cls = before
+
+        return call
+
+    def replace(self, by: Callable[..., Any], passed_by: Callable[[type], None]) -> None:
+        """Have `by` called with the class and the arguments."""
+        if self._function is not None:
+            self._function.__code__ = _calling(by)
+            return
+        called = self._called
+
+        def found(cls: Any, name: str) -> Any:
+            if name == "forward":  # the first call that C makes
+                if getattr(called, "cls", None) is not cls:
+                    passed_by(cls)
+                called.cls = None
+            return type.__getattribute__(cls, name)
+
+        torch.autograd.Function.apply = classmethod(by)
+        FunctionMeta.__getattribute__ = found
+
+    def put_back(self) -> None:
+        """Have it as it was."""
+        if self._function is not None:
+            self._function.__code__ = self._code
+            return
+        torch.autograd.Function.apply = self._held
+        del FunctionMeta.__getattribute__
+
+
 def _twin(function: types.FunctionType) -> types.FunctionType:
     """Return a function that does what another one does now, whatever that will do."""
     known = function.__code__, function.__globals__, function.__name__
@@ -185,12 +244,11 @@ class AutogradCalls:
     def _replace(self) -> None:
         module, function = checkpointing, checkpointing.CheckpointFunction
         generator, forward = getattr(module, _CHECKPOINT), function.forward
-        apply = torch.autograd.Function.__dict__["apply"].__func__
-        real, code = _twin(apply), apply.__code__
+        apply = _Apply()
         register = torch.Tensor.register_hook
         impls = {name: getattr(of, name) for name, of in _TRANSFORMS.items()}
         scripts = [kind.__dict__["__call__"] for kind in _SCRIPTED]
-        self._before = generator, forward, code, register, impls, scripts
+        self._before = generator, forward, apply, register, impls, scripts
 
         def with_generator(kept: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
             resumed = self._resumed(kept, runs_now=False)
@@ -208,11 +266,20 @@ class AutogradCalls:
         def with_forward(ctx: Any, kept: Any, *args: Any) -> Any:
             return forward(ctx, self._resumed(kept, runs_now=True), *args)
 
+        def tell(cls: type) -> None:
+            told = self._told.get(threading.get_ident())
+            if told is not None:
+                told(cls)
+
+        def passed_by(cls: type) -> None:
+            tell(cls)
+            who = None if cls.__module__.startswith("torch.") else self._seeing()
+            if who is not None:
+                who.passed_by(cls)
+
         def with_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            tell = self._told.get(threading.get_ident())
-            if tell is not None:
-                tell(cls)
-            call = types.MethodType(real, cls)
+            tell(cls)
+            call = apply.of(cls)
             who = None if cls.__module__.startswith("torch.") else self._seeing()
             return call(*args, **kwargs) if who is None else who.applied(cls, call, args, kwargs)
 
@@ -227,7 +294,7 @@ class AutogradCalls:
         function.forward = staticmethod(with_forward)
         for name, run in impls.items():
             setattr(_TRANSFORMS[name], name, functools.partial(self._transform, run))
-        apply.__code__ = _calling(with_apply)  # seen also by who holds `Kind.apply` since before
+        apply.replace(with_apply, passed_by)
         for kind, run in zip(_SCRIPTED, scripts, strict=True):
             kind.__call__ = self._with_script(run)
 
@@ -288,7 +355,7 @@ class AutogradCalls:
         self,
         generator: Any,
         forward: Any,
-        code: Any,
+        apply: _Apply,
         register: Any,
         impls: dict[str, Any],
         scripts: list[Any],
@@ -298,7 +365,7 @@ class AutogradCalls:
             setattr(_TRANSFORMS[name], name, run)
         setattr(checkpointing, _CHECKPOINT, generator)
         checkpointing.CheckpointFunction.forward = staticmethod(forward)
-        torch.autograd.Function.__dict__["apply"].__func__.__code__ = code
+        apply.put_back()
         for kind, run in zip(_SCRIPTED, scripts, strict=True):
             kind.__call__ = run
 

@@ -13,12 +13,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint as checkpointing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi._core import InputError
 from baechi.progress import warn
 from baechi.torch.base import _private, _private_autograd, _private_compile, _private_export
 
-FIRST_TESTED = (2, 9)
-LAST_TESTED = (2, 15)
+FIRST_TESTED = (2, 13)
+LAST_TESTED = (2, 14)
 
 
 def _adds_in_place(function: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
@@ -251,18 +250,10 @@ def self_test() -> list[str]:
 
 @functools.cache
 def check_version() -> None:
-    """Warn once where a PyTorch newer than the last tested does not do what we need.
-
-    Raises:
-        InputError: PyTorch is older than the first tested.
-
-    """
-    version = _private.version()
-    if FIRST_TESTED <= version <= LAST_TESTED:
+    """Warn once where a PyTorch newer than the last tested does not do what we need."""
+    if FIRST_TESTED <= _private.version() <= LAST_TESTED:
         return
     first, last = (".".join(map(str, v)) for v in (FIRST_TESTED, LAST_TESTED))
-    if version < FIRST_TESTED:
-        raise InputError(f"PyTorch {torch.__version__} is older than {first}: install a newer one")
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
             wrong = self_test()

@@ -397,6 +397,22 @@ class Interceptor(TorchFunctionMode):
         """Hand the call of an autograd function to run_function: its inside is not looked at."""
         return self._as_function(cls.__name__, call, args, kwargs)
 
+    def passed_by(self, cls: type) -> None:
+        """Refuse the call of an autograd function that is not seen, where it would have to be.
+
+        Raises:
+            InputError: It is called by what was `cls.apply` before; so it is since PyTorch 2.14.
+
+        """
+        state = self._state
+        if state.scope is None or state.paused or state.inside:
+            return
+        name, where = cls.__name__, state.scope.path or "the model"
+        raise InputError(
+            f"{where} calls {name}.apply by another name (`f = {name}.apply`), which PyTorch "
+            f"{torch.__version__} hides: call {name}.apply itself"
+        )
+
     def scripted(self, script: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Hand the call of a function of TorchScript to run_function."""
         # By its bare name it could be taken for a function of PyTorch's.
