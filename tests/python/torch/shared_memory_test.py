@@ -174,7 +174,13 @@ class Returned(nn.Module):
 
 @pytest.mark.parametrize("outputs", [False, True])
 @pytest.mark.parametrize(
-    "by", [Reversal.apply, Scaled.apply, reversed_by_hook, reversed_before_a_view]
+    "by",
+    [
+        lambda x: Reversal.apply(x),
+        lambda x: Scaled.apply(x),
+        reversed_by_hook,
+        reversed_before_a_view,
+    ],
 )
 def test_what_changes_a_gradient_is_not_passed_by(by: Any, outputs: bool) -> None:
     torch.manual_seed(3)

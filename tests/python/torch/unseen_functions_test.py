@@ -107,7 +107,9 @@ class Norm(nn.Module):
         return self.call(x * self.weight)
 
 
-@pytest.mark.parametrize(("tier", "call"), [(1, kernel), (1, Called.apply), (2, kernel)])
+@pytest.mark.parametrize(
+    ("tier", "call"), [(1, kernel), (1, lambda x: Called.apply(x)), (2, kernel)]
+)
 def test_kernels_of_no_library_find_their_device_the_current_one(
     tier: int, call: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
