@@ -4,21 +4,28 @@
 from baechi.torch.program.calls import Calls, calls_of
 from baechi.torch.program.instructions import HERE, Free, Run, Send, Slot, Wait
 from baechi.torch.program.lowering import lower
+from baechi.torch.program.parts import Parts, Roles, in_parts
 from baechi.torch.program.peaks import Peak, peaks
 from baechi.torch.program.programs import Program, parse
+from baechi.torch.program.second_runs import AGAIN, run_again
 
 __all__ = [
+    "AGAIN",
     "HERE",
     "Calls",
     "Free",
+    "Parts",
     "Peak",
     "Program",
+    "Roles",
     "Run",
     "Send",
     "Slot",
     "Wait",
     "calls_of",
+    "in_parts",
     "lower",
     "parse",
     "peaks",
+    "run_again",
 ]

@@ -32,7 +32,8 @@ class Call:
 
     ``node`` names it in an order. A view makes no memory and runs wherever it is read. What reads
     ``anywhere`` takes tensors from the devices that they are on. ``after`` are nodes that come
-    before it although it reads nothing of theirs; ``changes`` are storages that it changes.
+    before it although it reads nothing of theirs; ``changes`` are storages that it changes. If an
+    order leaves it out, it comes right ``behind`` a node.
     """
 
     node: Hashable
@@ -41,6 +42,14 @@ class Call:
     anywhere: bool = False
     after: tuple[Hashable, ...] = ()
     changes: tuple[str, ...] = ()
+    behind: Hashable = None
+
+    @property
+    def lazy(self) -> bool:
+        """Tell whether it costs nothing, and runs when its result is asked for."""
+        outs = self.run.outs
+        numbers = bool(outs) and all(slot.device is None for slot in outs)
+        return self.view or (numbers and not is_random(self.run.target))
 
 
 @dataclass
@@ -94,7 +103,7 @@ class _Reader:
         self.device_of, self.names = device_of, names
         self.values: dict[fx.Node, Any] = {}
         self.storages: dict[int, Slot] = {}  # by address: who brought it
-        self.order = _Order()
+        self.order = Order()
         self.result = Calls()
 
     def read(self, promised: Sequence[int | None] | None) -> Calls:
@@ -171,13 +180,14 @@ class _Reader:
         out = self.out(node.name, value, device, reads, changed)
         run = Run(node.target, args, kwargs, out, device, self.names.get(node, node.name))
         numbers = device == HOST and all(slot.device is None for slot in run.outs)
+        changes = tuple(slot.storage for slot in changed)
         call = Call(
             node,
             run,
             view,
             anywhere=is_move(node) or (numbers and value is not None),
-            after=() if view else tuple(self.order.after(node, run, changed)),
-            changes=tuple(slot.storage for slot in changed),
+            after=() if view else tuple(self.order.after(node, run, changes)),
+            changes=changes,
         )
         self.result.calls.append(call)
         return out
@@ -261,34 +271,42 @@ class _Reader:
         return slot
 
 
-class _Order:
-    """What comes before what, although nothing is read: changes in place and random numbers."""
+class Order:
+    """What comes before what, although nothing is read: changes in place and random numbers.
+
+    Random calls of a device keep their order within a part of the batch, and so do the copies of
+    one call from part to part.
+    """
 
     def __init__(self) -> None:
         self.readers: dict[str, list[Hashable]] = {}
         self.changer: dict[str, Hashable] = {}
-        self.random: dict[int, Hashable] = {}
+        self.random: dict[tuple[int, Hashable], Hashable] = {}
 
-    def after(self, node: fx.Node, run: Run, changed: list[Slot]) -> Iterator[Hashable]:
+    def after(
+        self, node: Hashable, run: Run, changes: Sequence[str], part: int = 0
+    ) -> Iterator[Hashable]:
+        """Yield the nodes that a call comes behind, in the order in which calls are shown."""
         storages = dict.fromkeys(slot.storage for slot in slots_in((run.args, run.kwargs)))
         for storage in storages:
             if storage in self.changer:
                 yield self.changer[storage]
-        for storage in dict.fromkeys(slot.storage for slot in changed):
+        for storage in dict.fromkeys(changes):
             yield from self.readers.pop(storage, ())
             self.changer[storage] = node
         for storage in storages:
             self.readers.setdefault(storage, []).append(node)
         if is_random(run.target):
-            if run.device in self.random:
-                yield self.random[run.device]
-            self.random[run.device] = node
+            for line in ((run.device, part), (run.device, run.name)):
+                if line in self.random:
+                    yield self.random[line]
+                self.random[line] = node
 
 
 def is_random(target: Any) -> bool:
     """Tell whether a call may draw random numbers."""
     if not isinstance(target, torch._ops.OpOverload):
-        return isinstance(target, torch._ops.HigherOrderOperator)
+        return isinstance(target, torch._ops.HigherOrderOperator) or getattr(target, "draws", False)
     return torch.Tag.nondeterministic_seeded in target.tags
 
 

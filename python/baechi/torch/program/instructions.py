@@ -63,15 +63,14 @@ class Run:
     target: Any  # what is called
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    out: Slot | tuple[Slot | None, ...] | None
+    out: Any  # a slot, None, or a tuple of such
     device: int
     name: str
 
     @property
     def outs(self) -> tuple[Slot, ...]:
         """The slots that it fills."""
-        out = self.out if isinstance(self.out, tuple) else (self.out,)
-        return tuple(slot for slot in out if slot is not None)
+        return tuple(slots_in(self.out))
 
 
 @dataclass(frozen=True)

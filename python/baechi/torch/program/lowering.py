@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.program.calls import Call, Calls, calls_of, is_random
+from baechi.torch.program.calls import Call, Calls, calls_of
 from baechi.torch.program.instructions import (
     HOST,
     Free,
@@ -73,7 +73,7 @@ class _Lowering:
         self.constants = dict(calls.constants)
         self.behind: dict[str, frozenset[Hashable]] = {}
         for call in calls.calls:
-            if _lazy(call):
+            if call.lazy:
                 behind = frozenset().union(*(self.roots(s) for s in reads_of(call.run)))
                 self.behind.update((slot.name, behind) for slot in call.run.outs)
         self.sequence = self.sorted(order)
@@ -96,9 +96,18 @@ class _Lowering:
 
     def sorted(self, order: Sequence[Hashable] | None) -> list[Call]:
         """Return the calls but the lazy ones, each behind what it needs."""
-        real = {call.node: call for call in self.calls.calls if not _lazy(call)}
+        real = {call.node: call for call in self.calls.calls if not call.lazy}
         place = {node: i for i, node in enumerate(real)}
-        wanted = [*(node for node in order or () if node in real), *real]
+        follow = defaultdict[Hashable, list[Hashable]](list)
+        for node, call in real.items():
+            follow[call.behind].append(node)
+        known = {*(order or ())} | {node for node, call in real.items() if call.behind is None}
+        wanted = list[Hashable]()
+        stack = [*reversed([*(order or ()), *(node for node in real if node in known)])]
+        while stack:
+            wanted.append(stack.pop())
+            stack += reversed([node for node in follow[wanted[-1]] if node not in known])
+        wanted = [node for node in (*wanted, *real) if node in real]
         done: set[Hashable] = set()
         result = []
         for first in wanted:
@@ -124,15 +133,13 @@ class _Lowering:
     def travels(self) -> dict[int, list[_Travel]]:
         """Return what is sent, by the place in the sequence behind which it can be."""
         wants: dict[tuple[str, int], dict[Slot, int]] = defaultdict(dict)
-        changed: set[str] = set()
         rank = 0
-        for slot, device, storages in self.readings():
+        for slot, device, stale in self.readings():
             if device != slot.device and slot.storage not in self.constant_names:
-                if slot.storage in changed:
+                if stale:
                     raise ValueError(f"{slot.name}: read on another device behind its change")
                 wants[slot.storage, device].setdefault(slot, rank)
                 rank += 1
-            changed.update(storages)
         position = {call.node: i for i, call in enumerate(self.sequence)}
         result: dict[int, list[_Travel]] = defaultdict(list)
         for (storage, device), slots in wants.items():
@@ -142,19 +149,24 @@ class _Lowering:
                 result[behind].append(_Travel(slots.get(slot, first), slot, device))
         return result
 
-    def readings(self) -> Iterator[tuple[Slot, int, tuple[str, ...]]]:
-        """Yield tensors with the device that they are read on, and storages changed by then."""
-        changes: tuple[str, ...] = ()
+    def readings(self) -> Iterator[tuple[Slot, int, bool]]:
+        """Yield tensors with the device that they are read on, and whether they were changed."""
+        changed: dict[str, set[str]] = {}  # storages, with what shows them as they are now
+
+        def stale(slot: Slot) -> bool:
+            return slot.storage in changed and slot.name not in changed[slot.storage]
+
         for call in self.sequence:
             for slot in reads_of(call.run):
                 device = self.read_on(call, slot)
                 if device is not None:
-                    yield slot, device, changes
-            changes = (*changes, *call.changes)
+                    yield slot, device, stale(slot)
+            shown = {slot.name for slot in call.run.outs}
+            changed.update(dict.fromkeys(call.changes, shown))
         for out, device in zip(self.calls.outputs, self.calls.promised, strict=True):
             for slot in slots_in(out):
                 if slot.device is not None:
-                    yield slot, slot.device if device is None else device, changes
+                    yield slot, slot.device if device is None else device, stale(slot)
 
     def read_on(self, call: Call, slot: Slot) -> int | None:
         """Return the device on which a call reads a slot; scalars of the host are read there."""
@@ -236,7 +248,7 @@ class _Lowering:
         """Return a slot as it is on a device; there it is waited for, or made of what is there."""
         maker = self.maker.get(slot.name)
         if slot.device is None or (device == slot.device and slot not in self.constants):
-            if maker is not None and _lazy(maker) and slot.name not in self.asked:
+            if maker is not None and maker.lazy and slot.name not in self.asked:
                 self.asked.update(out.name for out in maker.run.outs)
                 self.run(maker)
             return slot
@@ -296,14 +308,6 @@ class _Lowering:
 
 
 _BY_STORAGE = (torch.ops.aten.as_strided.default,)  # views of a storage, whatever shows it
-
-
-def _lazy(call: Call) -> bool:
-    """Tell whether a call costs nothing and runs when its result is asked for."""
-    if call.view:
-        return True
-    outs = call.run.outs
-    return bool(outs) and all(s.device is None for s in outs) and not is_random(call.run.target)
 
 
 def _host_scalar(slot: Slot) -> bool:

@@ -3,35 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import baechi.torch.sim as sim
 import pytest
 import torch
-from baechi.torch.program import Program, Run, parse, peaks
-from baechi.torch.run import executor, interpreter
-from new.random_graphs import random_case
+from baechi.torch.program import parse, peaks
+from baechi.torch.run import executor
+from new.random_graphs import own_memory, random_case
 from torch import Tensor
-
-
-def own_memory(program: Program, devices: list[torch.device], inputs: list[Any]) -> dict[str, int]:
-    """Measure what each call holds for itself while it runs: composite kernels allocate."""
-    found: dict[str, int] = {}
-
-    class Measured(interpreter._Running):
-        def run(self, call: Run) -> None:
-            if call.device < 0:
-                return super().run(call)
-            sim.reset_peak_memory_stats(call.device)
-            super().run(call)
-            more = sim.max_memory_allocated(call.device) - sim.memory_allocated(call.device)
-            found[call.name] = more
-            return None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_Running", Measured)
-        interpreter.Interpreter(program, devices)(inputs)
-    return found
 
 
 @pytest.mark.parametrize("seed", range(24))

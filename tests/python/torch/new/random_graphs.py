@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from baechi.torch.program import Program, lower
+from baechi.torch import sim
+from baechi.torch.program import Program, Run, lower
+from baechi.torch.run import interpreter
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -164,3 +166,23 @@ def failing(compiled: Callable[..., Any], devices: list[torch.device]) -> str:
     with pytest.raises(IndexError) as error:
         compiled(program, devices)(inputs)
     return str(error.value)
+
+
+def own_memory(program: Program, devices: list[torch.device], inputs: list[Any]) -> dict[str, int]:
+    """Measure what each call holds for itself while it runs: composite kernels allocate."""
+    found: dict[str, int] = {}
+
+    class Measured(interpreter._Running):
+        def run(self, call: Run) -> None:
+            if call.device < 0:
+                return super().run(call)
+            sim.reset_peak_memory_stats(call.device)
+            super().run(call)
+            more = sim.max_memory_allocated(call.device) - sim.memory_allocated(call.device)
+            found[call.name] = more
+            return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_Running", Measured)
+        interpreter.Interpreter(program, devices)(inputs)
+    return found
