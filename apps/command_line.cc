@@ -138,10 +138,24 @@ std::string examples_footer(std::string_view examples) {
   return text;
 }
 
+// What an earlier version had, and what does it now.
+constexpr std::pair<std::string_view, std::string_view> kGone[] = {
+    {"score", "`baechi simulate` says what a placement takes"},
+    {"--objective", "`baechi place` makes the step of our simulator short"},
+};
+
+void refuse_gone(std::string_view place, std::string_view name) {
+  for (const auto& [gone, instead] : kGone)
+    if (name == gone)
+      throw InputError(std::string(place),
+                       std::string(gone) + " is no longer there: " + std::string(instead));
+}
+
 // CLI11 would only say that it did not expect the argument.
 void refuse_unknown_option(const CLI::App& app) {
   for (const std::string& text : app.remaining()) {
     if (!text.starts_with("--")) continue;
+    refuse_gone(app.get_name(), text.substr(0, text.find('=')));
     std::vector<std::string> known;
     for (const CLI::Option* option : app.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
@@ -157,6 +171,7 @@ void check_command_name(std::string_view name) {
     if (command.name == name) return;
     known.emplace_back(command.name);
   }
+  refuse_gone("command line", name);
   const std::string shown = printable(name, 40);
   throw InputError("command line",
                    "there is no subcommand '" + shown + "'" + meant_by(shown, known));
@@ -169,7 +184,6 @@ constexpr std::pair<std::string_view, std::string_view> kNeeded[] = {
     {"--cluster", "the devices, such as --cluster 2x24GiB, or a cluster.json"},
     {"--output", "the file to write, such as -o plan.json"},
     {"output", "the file to write, such as graph.dot, or - for standard output"},
-    {"--objective", "dnnp-latency or dnnp-maxload"},
     {"--to", "the format, such as --to device-map"},
 };
 

@@ -10,7 +10,6 @@ extern const Command kGenerateCommand;     // generate.cc
 extern const Command kOptimizeCommand;     // optimize.cc
 extern const Command kPlaceCommand;        // place.cc
 extern const Command kSimulateCommand;     // simulate.cc
-extern const Command kScoreCommand;        // score.cc
 extern const Command kVerifyCommand;       // verify.cc
 extern const Command kExplainCommand;      // explain.cc
 extern const Command kWhatIfCommand;       // what_if.cc
@@ -35,7 +34,6 @@ std::span<const Command> all_commands() {
       kOptimizeCommand,
       kPlaceCommand,
       kSimulateCommand,
-      kScoreCommand,
       kVerifyCommand,
       kExplainCommand,
       kWhatIfCommand,

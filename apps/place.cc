@@ -11,7 +11,6 @@
 #include "apps/command_line.h"
 #include "apps/console.h"
 #include "apps/model_output.h"
-#include "apps/objective.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
@@ -33,7 +32,7 @@ namespace {
 
 struct PlaceArguments {
   SizesArgument sizes;
-  std::string output, report, expert, objective, micro_batch_graph;
+  std::string output, report, expert, micro_batch_graph;
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -129,15 +128,10 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   // A model that cannot be filled is refused before any planning.
   const std::optional<ModelFormat> format = model_format(options.output);
   std::optional<SourceText> model;
-  if (format.has_value() && !options.objective.empty())
-    throw InputError(options.output, "--objective writes a placement file, not a model");
   if (format.has_value()) refuse_for_models(options);
   if (format.has_value()) model = read_model(options.sizes.graph.path, *format);
   std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
-  if (!options.objective.empty())
-    return place_for_objective(options.objective, CostModel(sizes.front(), cluster),
-                               options.request, options.sizes.graph.path, options.output, context);
 
   Placement expert;
   const PlanRequest request =
@@ -166,20 +160,15 @@ Run declare_place(OptionSet& set) {
   add_graph_argument(set, options->sizes.graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   add_planning_options(set, options->request, kPlaceTakes);
-  add_objective_option(set, options->objective,
-                       "Place for an objective of the dnn-partitioning research instead of our "
-                       "simulator's step time; the result is a placement file:");
   const PlannerOption& expert = find_planner_option("expert");
   set.add(command_line_names(expert), options->expert, help_text(expert, Entrance::kCommandLine))
       .check(check_path)
-      .excludes("--objective")
       .type_name("FILE");
-  add_sizes_option(set, options->sizes).excludes("--objective");
-  add_micro_batch_graph_option(set, options->micro_batch_graph).excludes("--objective");
+  add_sizes_option(set, options->sizes);
+  add_micro_batch_graph_option(set, options->micro_batch_graph);
   add_output_option(set, options->output);
   set.add("--report", options->report, "Also show the plan as an HTML page in this file")
       .check(check_path)
-      .excludes("--objective")
       .type_name("FILE");
   return [options](const RunContext& context) { return place(*options, context); };
 }

@@ -85,11 +85,6 @@ OF_OTHERS = {
         "orders",
         ("paper", "pipedream", "dnn-partitioning"),
     ),
-    "dnn_partitioning": OnGraphsOfOthers(
-        "another research's instances and objectives",
-        "dnn_partitioning",
-        ("dnn-partitioning/latency", "dnn-partitioning/throughput"),
-    ),
     "prototype_placements": OnGraphsOfOthers(
         "the published prototype; prints a table",
         "prototype_placements",

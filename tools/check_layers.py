@@ -38,7 +38,6 @@ ALLOWED = {
     "place/partition": "base cost simulate optimize place",
     "place/pipeline": "base graph cluster cost schedule simulate place",
     "place/exact": "base cluster cost schedule simulate bounds place",
-    "dnn_partitioning": "base cost schedule place",
     "plan/request": "base graph optimize schedule place place/pipeline",
     "plan/fit": "base graph cluster cost schedule simulate place place/exact plan/request",
     "plan/attempt": "base graph cost schedule simulate optimize verify bounds place plan/request "

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 '''
 OF = {
-    "ObjectiveOptions": "Options of ``place_for``.",
     "StudyOptions": "Options of ``what_if``, ``device_worth``, ``sweep``, ``least`` and the like.",
     "PlaceOptions": "Options of ``place_graph``.",
 }

@@ -12,6 +12,8 @@ no framework and no NumPy. The framework adapters are the subpackages ``baechi.t
 ``baechi.tensorflow``, imported on their own; ``baechi.networkx`` converts from and to NetworkX.
 """
 
+from typing import TYPE_CHECKING
+
 from baechi import arguments  # noqa: F401 before all else: it explains what the core refuses
 from baechi._core import (
     Cluster,
@@ -21,8 +23,6 @@ from baechi._core import (
     InputError,
     InternalError,
     MethodOutcome,
-    ObjectivePlacement,
-    ObjectiveScore,
     Operator,
     OperatorProfile,
     Optimized,
@@ -39,19 +39,16 @@ from baechi._core import (
     graph_to_arrays,
     methods,
     models,
-    objectives,
     roofline_time,
     verify,
 )
 from baechi._core import version as _version
-from baechi.options import ObjectiveOptions, PlaceOptions, StudyOptions
+from baechi.options import PlaceOptions, StudyOptions
 from baechi.pipeline import (
     DoesNotFit,
     lower_bounds,
     optimize_graph,
-    place_for,
     place_graph,
-    score,
     simulate,
 )
 from baechi.reports import export_onnx, export_plan, report, trace
@@ -67,9 +64,6 @@ __all__ = [
     "InputError",
     "InternalError",
     "MethodOutcome",
-    "ObjectiveOptions",
-    "ObjectivePlacement",
-    "ObjectiveScore",
     "Operator",
     "OperatorProfile",
     "Optimized",
@@ -95,13 +89,10 @@ __all__ = [
     "lower_bounds",
     "methods",
     "models",
-    "objectives",
     "optimize_graph",
-    "place_for",
     "place_graph",
     "report",
     "roofline_time",
-    "score",
     "sensitivity",
     "simulate",
     "sweep",
@@ -111,3 +102,17 @@ __all__ = [
 ]
 
 __version__ = _version()
+
+_GONE = {
+    "objectives": "place_graph makes the step of our simulator short",
+    "place_for": "place_graph makes the step of our simulator short",
+    "score": "simulate says what a placement takes",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Say what does now what a name of an earlier version did."""
+        if name in _GONE:
+            raise AttributeError(f"baechi.{name} is no longer there: {_GONE[name]}")
+        raise AttributeError(f"module 'baechi' has no attribute {name!r}")

@@ -629,58 +629,6 @@ class Simulator:
         The step time in nanoseconds and the bytes that each device holds at its peak, for an int64 array of the device index of every operator. Each device runs what becomes ready first; capacities are not looked at.
         """
 
-class ObjectiveScore:
-    """What a placement is worth under an objective."""
-
-    @property
-    def value_ns(self) -> int | None:
-        """None when calls of accelerators wait for each other."""
-
-    @property
-    def fits(self) -> bool:
-        """No accelerator has less memory than what is placed on it."""
-
-    @property
-    def loads_ns(self) -> dict[str, int]:
-        """
-        dnnp-maxload: by device; the CPUs are one, and the first of them carries it.
-        """
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Bytes of permanent memory by device."""
-
-    @property
-    def calls(self) -> list[tuple[str, int, int]]:
-        """dnnp-latency: (device, operators, end in nanoseconds) of every call."""
-
-class ObjectivePlacement:
-    """A placement made for an objective."""
-
-    @property
-    def value_ns(self) -> int: ...
-
-    @property
-    def segments_ns(self) -> int:
-        """What the dynamic program alone had reached."""
-
-    @property
-    def bound_ns(self) -> int | None:
-        """
-        dnnp-maxload: no placement's value is below it; None for other objectives.
-        """
-
-    @property
-    def device_of(self) -> dict[str, str]:
-        """The device of every operator, by name."""
-
-def score(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], objective: str) -> ObjectiveScore: ...
-
-def place_for(graph: Graph, cluster: Cluster, objective: str, options: dict) -> ObjectivePlacement | None: ...
-
-def objectives() -> dict[str, str]:
-    """The names of all objectives of score and place_for, and what they are."""
-
 def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None, micro_batches: int | None = None) -> Graph:
     """
     A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other. With `micro_batches` the graph is of one of so many equal parts of the batch.

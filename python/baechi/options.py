@@ -13,21 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class ObjectiveOptions(TypedDict, total=False):
-    """Options of ``place_for``.
-
-    Args:
-        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
-            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
-        seed: For every random choice. By default 1.
-
-    """
-
-    budget: str | float
-    seed: int
-
-
-class StudyOptions(ObjectiveOptions, total=False):
+class StudyOptions(TypedDict, total=False):
     """Options of ``what_if``, ``device_worth``, ``sweep``, ``least`` and the like.
 
     Args:
@@ -55,7 +41,9 @@ class StudyOptions(ObjectiveOptions, total=False):
 
     optimize: str
     order: str
+    budget: str | float
     threads: int
+    seed: int
     micro_batches: str | int | Sequence[int]
     mini_batch: int | None
 

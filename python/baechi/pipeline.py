@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from baechi.options import ObjectiveOptions, PlaceOptions
+    from baechi.options import PlaceOptions
 
     # A cluster, one line such as "4x8GiB", a preset's name, or the path of a file.
     ClusterLike: TypeAlias = _core.Cluster | str | os.PathLike[str]
@@ -148,38 +148,3 @@ def simulate(
 def lower_bounds(graph: _core.Graph, cluster: ClusterLike) -> dict[str, int]:
     """Nanoseconds that no placement's step time can be below, by the name of the bound."""
     return _core.lower_bounds(graph_given(graph), cluster_of(cluster))
-
-
-def score(
-    graph: _core.Graph, cluster: ClusterLike, device_of: Mapping[str, str], objective: str
-) -> _core.ObjectiveScore:
-    """Say what a placement is worth under another objective than the step time.
-
-    Args:
-        graph: What is placed.
-        cluster: The devices; those of kind "cpu" are the host, all others are accelerators.
-        device_of: The device of every operator, by name.
-        objective: One of ``objectives()``.
-
-    """
-    return _core.score(
-        graph_given(graph), cluster_of(cluster), _placement_given(device_of), objective
-    )
-
-
-def place_for(
-    graph: _core.Graph,
-    cluster: ClusterLike,
-    objective: str,
-    **options: Unpack[ObjectiveOptions],
-) -> _core.ObjectivePlacement | None:
-    """Place for another objective than the step time; None when no placement was found.
-
-    Args:
-        graph: What to place.
-        cluster: The devices; those of kind "cpu" are the host, all others are accelerators.
-        objective: One of ``objectives()``.
-        options: Those of ``baechi.options.ObjectiveOptions``: budget and seed.
-
-    """
-    return _core.place_for(graph_given(graph), cluster_of(cluster), objective, dict(options))

@@ -128,7 +128,6 @@ void bind_options(nb::module_& m) {
       "planner_keywords",
       [] {
         std::vector<std::tuple<std::string, std::vector<Keyword>>> all;
-        all.emplace_back("ObjectiveOptions", keywords_of(kObjectivesTake));
         all.emplace_back("StudyOptions", keywords_of(kStudiesTake));
         all.emplace_back("PlaceOptions", keywords_of(kPlaceTakes));
         return all;

@@ -136,7 +136,6 @@ void bind_plan(nanobind::module_& m);
 void bind_options(nanobind::module_& m);
 void bind_place(nanobind::module_& m);
 void bind_simulator(nanobind::module_& m);
-void bind_objectives(nanobind::module_& m);
 void bind_generate(nanobind::module_& m);
 void bind_study(nanobind::module_& m);
 void bind_report(nanobind::module_& m);

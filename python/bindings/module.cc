@@ -22,7 +22,6 @@ NB_MODULE(_core, m) {
   baechi::python::bind_options(m);
   baechi::python::bind_place(m);
   baechi::python::bind_simulator(m);
-  baechi::python::bind_objectives(m);
   baechi::python::bind_generate(m);
   baechi::python::bind_study(m);
   baechi::python::bind_report(m);

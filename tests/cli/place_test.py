@@ -160,13 +160,6 @@ def test_a_plus_has_devices_on_both_sides(run: Run, graph: Path, line: str) -> N
     assert_refused(done, f"cluster '{line}': a '+' has devices on both sides")
 
 
-def test_an_objective_refuses_options_that_it_does_not_take(run: Run, graph: Path) -> None:
-    objective = ["--objective", "dnnp-latency"]
-    for option, value in (("--threads", "2"), ("--method", "m-etf"), ("--lp", "exact")):
-        result = run("place", graph, "-c", CLUSTER, *objective, option, value)
-        assert_refused(result, f"{option}: '{value}' has no effect here: only --budget and --seed")
-
-
 def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
     largest = ["--seed", str(2**64 - 1), "--lp-threshold", "0.5", "--threads", "2"]
     result = run("place", graph, "-c", CLUSTER, "-m", "random", *largest)

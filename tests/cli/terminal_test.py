@@ -74,7 +74,6 @@ SUBCOMMANDS = [
     ["min", "graph", "-c", "cluster", "-m", "m-etf"],
     ["min", "graph", "-c", "tight", "-m", "m-etf"],
     ["sensitivity", "graph", "-c", "cluster", "-m", "m-etf", "--samples", "2"],
-    ["score", "graph", "plan", "--objective", "dnnp-maxload"],
 ]
 
 

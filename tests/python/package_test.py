@@ -175,8 +175,6 @@ def test_studies_take_the_planners_options_and_no_others() -> None:
             study(diamond(), "2x8GiB", robust=0.2)  # type: ignore[call-arg]
         with pytest.raises(baechi.InputError, match="threads: expected a whole number"):
             study(diamond(), "2x8GiB", threads=0)
-    with pytest.raises(baechi.InputError, match="place_for has no option 'threads'; there are bu"):
-        baechi.place_for(diamond(), "2x8GiB", "dnnp-latency", threads=2)  # type: ignore[call-arg]
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -474,31 +472,13 @@ def test_methods_and_models_have_summaries() -> None:
     assert facts["critical_path_ns"] == 30
 
 
-def test_objectives_score_and_place() -> None:
-    graph = diamond()
-    cluster = baechi.Cluster("2x8GiB", link="1us,1GB/s")
-    assert set(baechi.objectives()) == {"dnnp-latency", "dnnp-maxload"}
-    everything = dict.fromkeys(graph.names, "gpu:0")
-    total = baechi.score(graph, cluster, everything, "dnnp-maxload")
-    assert total.fits
-    assert total.value_ns == total.loads_ns["gpu:0"] > 0
-    assert total.memory["gpu:1"] == 0
-    latency = baechi.score(graph, cluster, everything, "dnnp-latency")
-    assert latency.calls == [("gpu:0", 4, latency.value_ns)]
-    for objective, bar in (("dnnp-maxload", total), ("dnnp-latency", latency)):
-        found = baechi.place_for(graph, cluster, objective, budget=0.001)
-        assert found is not None
-        assert bar.value_ns is not None
-        assert found.value_ns <= bar.value_ns
-        if objective == "dnnp-maxload":
-            assert found.bound_ns is not None
-            assert 0 < found.bound_ns <= found.value_ns
-        else:
-            assert found.bound_ns is None
-        again = baechi.score(graph, cluster, found.device_of, objective)
-        assert again.value_ns == found.value_ns
-    with pytest.raises(baechi.InputError, match="dnnp-latency"):
-        baechi.place_for(graph, cluster, "latency")
+def test_what_is_gone_names_what_does_it_now() -> None:
+    for name, said in (
+        ("score", "baechi.score is no longer there: simulate says"),
+        ("scores", "module 'baechi' has no attribute 'scores'"),
+    ):
+        with pytest.raises(AttributeError, match=said):
+            getattr(baechi, name)
 
 
 WRONG: dict[str, tuple[Callable[[baechi.Graph], object], str]] = {

@@ -83,7 +83,7 @@ constexpr std::array kOptions{
     PlannerOption{.name = "budget",
                   .help = "How long auto and refine may search; it sets an amount of work, so "
                           "equal input gives an equal plan",
-                  .takers = kAllPlan | kObjectivesTake,
+                  .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
                   .least = 1e-9,
                   .most = 1e6},
@@ -95,7 +95,7 @@ constexpr std::array kOptions{
                   .most = 1024},
     PlannerOption{.name = "seed",
                   .help = "For every random choice",
-                  .takers = kAllPlan | kObjectivesTake,
+                  .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.place.seed; }},
     PlannerOption{.name = "lp",
                   .help = "How m-sct finds favorite children",

@@ -24,8 +24,7 @@ namespace baechi {
 enum Taker : unsigned {
   kPlaceTakes = 1,      // place, baechi.place_graph
   kStudiesTake = 2,     // what-if, sweep, min, sensitivity
-  kObjectivesTake = 4,  // place --objective, baechi.place_for
-  kOptimizerTakes = 8,  // optimize, baechi.optimize_graph
+  kOptimizerTakes = 4,  // optimize, baechi.optimize_graph
 };
 
 // One of a few names.
