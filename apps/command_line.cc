@@ -38,6 +38,9 @@ Option& Option::check(const Check& check) {
 Option& Option::one_of(const std::vector<std::string>& values) {
   const auto check = [values](const std::string& text) {
     if (std::ranges::find(values, text) != values.end()) return std::string();
+    const bool draws = std::ranges::find(values, "svg") != values.end();
+    if (draws && text == "dot")
+      return std::string("'dot' is no longer there: --to svg draws a plan");
     std::string words = "expected one of ";
     for (std::size_t i = 0; i < values.size(); ++i)
       words += (i == 0 ? "" : i + 1 < values.size() ? ", " : " or ") + values[i];
@@ -183,7 +186,7 @@ constexpr std::pair<std::string_view, std::string_view> kNeeded[] = {
     {"plan", "a file, which `baechi place GRAPH --cluster 2x24GiB -o plan.json` writes"},
     {"--cluster", "the devices, such as --cluster 2x24GiB, or a cluster.json"},
     {"--output", "the file to write, such as -o plan.json"},
-    {"output", "the file to write, such as graph.dot, or - for standard output"},
+    {"output", "the file to write, such as graph.json, or - for standard output"},
     {"--to", "the format, such as --to device-map"},
 };
 

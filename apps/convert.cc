@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi convert: any graph or cluster that we read, as one of our files or as DOT.
+// baechi convert: any graph or cluster that we read, as one of our files.
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,7 +10,6 @@
 #include "baechi/base/error.h"
 #include "baechi/io/cluster/write_cluster.h"
 #include "baechi/io/graph/read_graph.h"
-#include "baechi/io/graph/write_dot.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 
@@ -26,10 +25,11 @@ struct ConvertArguments {
 std::string target_format(const ConvertArguments& options) {
   if (!options.to.empty()) return options.to;
   const std::string extension = std::filesystem::path(options.output).extension().string();
-  if (extension == ".dot" || extension == ".gv") return "dot";
   if (extension == ".json" || options.output == "-") return "graph";
   throw InputError(options.output,
-                   "cannot tell the format from the extension: use .json, .dot or --to");
+                   extension == ".dot"
+                       ? "DOT is no longer written: `baechi export --to svg` draws a plan"
+                       : "cannot tell the format from the extension: use .json or --to");
 }
 
 struct Converted {
@@ -45,7 +45,7 @@ Converted convert(const ConvertArguments& options, const std::string& format,
     return {cluster_to_json(cluster.spec()), cluster.num_devices()};
   }
   const OpGraph graph = load_graph(options.input, context);
-  return {format == "dot" ? graph_to_dot(graph) : graph_to_json(graph), graph.num_ops()};
+  return {graph_to_json(graph), graph.num_ops()};
 }
 
 void report(const ConvertArguments& options, const std::string& format,
@@ -74,8 +74,8 @@ Run declare_convert(OptionSet& set) {
       .check(check_path)
       .type_name("OUT");
   add_model_cost_options(set, options->input);
-  set.add("--to", options->to, "graph, dot or cluster; default: by the extension of OUT")
-      .one_of({"graph", "dot", "cluster"});
+  set.add("--to", options->to, "graph or cluster; default: by the extension of OUT")
+      .one_of({"graph", "cluster"});
   return [options](const RunContext& context) {
     const std::string format = target_format(*options);
     const bool to_stdout = options->output == "-";
@@ -93,11 +93,10 @@ Run declare_convert(OptionSet& set) {
 
 extern const Command kConvertCommand{
     .name = "convert",
-    .summary = "Convert a graph or a cluster to graph.json, DOT or cluster.json",
+    .summary = "Convert a graph or a cluster to graph.json or cluster.json",
     .examples =
-        "baechi convert graph.txt graph.json\n"
+        "baechi convert instance.json graph.json\n"
         "baechi convert step.pb graph.json --costs gpu=rtx3090\n"
-        "baechi convert graph.json graph.dot && dot -Tsvg graph.dot > graph.svg\n"
         "baechi convert --to cluster 2x24GiB+2x8GiB@0.6 cluster.json",
     .declare = declare_convert,
 };

@@ -3,7 +3,7 @@
 
 ``./do experiments auto --graphs FOLDER`` writes docs/lab/results/auto.md. FOLDER holds graphs of
 others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
-``pipedream/NAME.txt`` and ``dnn-partitioning/{latency,throughput}/NAME.json``. The generated
+``pipedream/NAME.json`` and ``dnn-partitioning/{latency,throughput}/NAME.json``. The generated
 models need no files.
 """
 
@@ -106,7 +106,7 @@ def instances(folder: Path) -> Iterator[tuple[str, baechi.Graph, str, baechi.Clu
     ]
     graphs += [
         (f"PipeDream {path.stem}", baechi.Graph.load(path))
-        for path in sorted((folder / "pipedream").glob("*.txt"))
+        for path in sorted((folder / "pipedream").glob("*.json"))
         if path.stem != "LICENSE"
     ]
     for name, graph in graphs:

@@ -56,11 +56,9 @@ ALLOWED = {
     "io/protobuf": "base",
     "io/json": "base graph cluster io/text",
     "io/profile": "base cost generate io/text io/json",
-    "io/chakra": "base graph io/text io/protobuf",
     "io/graph_def": "base graph cluster schedule io/text io/protobuf io/profile",
     "io/onnx": "base graph cluster cost schedule io/text io/protobuf io/profile io/graph_def",
-    "io/graph": "base graph cluster schedule io/text io/json io/profile io/chakra io/graph_def "
-    "io/onnx",
+    "io/graph": "base graph cluster schedule io/text io/json io/profile io/graph_def io/onnx",
     "io/cluster": "base cluster cost io/text io/json io/graph",
     "io/plan": "base graph cluster schedule io/text io/json io/cluster",
     "io/step": "base graph cluster cost schedule simulate io/text io/plan",

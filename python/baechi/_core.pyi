@@ -158,7 +158,7 @@ class Graph:
     def load(path: str | os.PathLike[str], *, costs: str | os.PathLike[str] | Profile | Sequence[str | os.PathLike[str] | Profile] = '', batch: int | None = None, dimensions: Mapping[str, int] = {}) -> Graph:
         """
         Reads a graph file:
-        graph.json, dnn-partitioning JSON, TensorFlow GraphDef, ONNX model, Chakra trace or PipeDream graph.txt.
+        graph.json, dnn-partitioning JSON, TensorFlow GraphDef or ONNX model.
         `costs` is a Profile, the path of one, or presets by device kind, such as
         "gpu=rtx3090,cpu=cpu", or several of these. GraphDefs and ONNX models need them, and
         `batch` where they leave dimensions open; those of an ONNX model can also be given by
@@ -185,9 +185,6 @@ class Graph:
         """
 
     def to_json(self) -> str: ...
-
-    def to_dot(self) -> str:
-        """Graphviz source."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes graph.json, atomically."""

@@ -14,7 +14,6 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/graph/read_graph.h"
-#include "baechi/io/graph/write_dot.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/text/text_file.h"
 #include "bindings.h"
@@ -242,8 +241,6 @@ void bind_graph(nb::module_& m) {
           "for\n"
           "the profile of another graph, and warns of operators that only one of the two has.")
       .def("to_json", [](const GraphHandle& h) { return graph_to_json(*h.graph); })
-      .def(
-          "to_dot", [](const GraphHandle& h) { return graph_to_dot(*h.graph); }, "Graphviz source.")
       .def(
           "save",
           [](const GraphHandle& h, const std::filesystem::path& path) {

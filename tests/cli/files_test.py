@@ -17,7 +17,6 @@ GRAPHS = [
     "graph_small.json",
     "graph_forward_references.json",
     "dnn_partitioning.json",
-    "pipedream.txt",
 ]
 
 
@@ -33,9 +32,11 @@ def test_convert_writes_what_it_reads_back_unchanged(
 
 def test_convert_by_extension_and_by_option(run: Run, data: Path, tmp_path: Path) -> None:
     graph = data / "good" / "graph_small.json"
-    assert run("convert", graph, tmp_path / "g.dot").returncode == 0
-    assert (tmp_path / "g.dot").read_text().startswith("digraph ")
-    assert run("convert", graph, "-", "--to", "dot").stdout == (tmp_path / "g.dot").read_text()
+    assert run("convert", graph, tmp_path / "g.json").returncode == 0
+    assert run("convert", graph, "-", "--to", "graph").stdout == (tmp_path / "g.json").read_text()
+    gone = run("convert", graph, tmp_path / "g.dot")
+    assert gone.returncode == 2
+    assert "DOT is no longer written: `baechi export --to svg` draws a plan" in gone.stderr
     result = run("convert", graph, tmp_path / "g.png")
     assert (result.returncode, result.stdout) == (2, "")
     assert "cannot tell the format" in result.stderr
@@ -50,11 +51,11 @@ def test_convert_reads_standard_input(run: Run, data: Path) -> None:
 
 def test_convert_says_in_json_what_it_wrote(run: Run, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "g.json"
-    result = run("convert", data / "good" / "pipedream.txt", output, "--json")
+    result = run("convert", data / "good" / "graph_small.json", output, "--json")
     assert json.loads(result.stdout) == {
         "output": str(output),
         "format": "graph",
-        "operators": 6,
+        "operators": 7,
         "bytes": output.stat().st_size,
     }
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX models, Chakra traces and ONNX Runtime's profiles through the command; nothing is needed."""
+"""ONNX models and ONNX Runtime's profiles through the command; nothing is needed."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.conftest import Run
 
 CNN = Path(__file__).parent.parent / "data/onnx/cnn.onnx"
 PROFILE = CNN.with_name("cnn_profile.json")
-TRACE = Path(__file__).parent.parent / "data/chakra/step.et"
+SMALL = CNN.parents[1] / "good/graph_small.json"
 STEP = str(CNN.parents[1] / "tensorflow/cnn_step.pb")
 COSTS = ("--costs", "gpu=rtx2080", "--batch", "5")
 
@@ -97,7 +96,7 @@ def test_what_is_missing_is_asked_for(run: Run, arguments: list[str], words: str
 
 
 def test_other_graphs_are_not_written_as_onnx(run: Run, tmp_path: Path) -> None:
-    done = run("place", TRACE, "-c", "2x1GiB", "-o", tmp_path / "placed.onnx")
+    done = run("place", SMALL, "-c", "2x1GiB", "-o", tmp_path / "placed.onnx")
     assert done.returncode == 2
     assert "only an ONNX model can be written as one" in done.stderr
 
@@ -109,19 +108,3 @@ def test_onnx_runtime_s_profile_is_costs(run: Run) -> None:
     (work,) = json.loads(done.stdout)["graph"]["work_by_kind"]
     measured = baechi.Profile.load(PROFILE)
     assert work["work_ns"] == sum(o.times["cpu"] for o in measured.operators.values())
-
-
-def test_a_chakra_trace_is_placed(run: Run, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    done = run("place", TRACE, "-c", "2x1GiB", "--link", "1us,100GB/s", "-o", plan)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(plan.read_text())["operators"]) == 9
-    done = run("export", TRACE, plan, "--to", "svg")
-    assert done.returncode == 0
-    picture = ElementTree.fromstring(done.stdout)
-    assert len(picture.findall("{*}g")) == 9
-    cut = tmp_path / "cut.et"
-    cut.write_bytes(TRACE.read_bytes()[:-5])
-    done = run("info", cut)
-    assert done.returncode == 2
-    assert "cut off" in done.stderr

@@ -368,7 +368,7 @@ def test_empty_paths_are_named(run: Run, graph: Path) -> None:
     for arguments in (
         ["info", ""],
         ["check", ""],
-        ["convert", graph, "", "--to", "dot"],
+        ["convert", graph, "", "--to", "graph"],
         ["verify", graph, ""],
         ["place", graph, "-c", CLUSTER, "-o", ""],
         ["generate", "chain", "-o", ""],
@@ -393,8 +393,8 @@ def test_a_graph_much_too_large_is_refused_at_once(run: Run, arguments: list[str
 def test_a_graph_without_a_name_may_change_its_file_name(
     run: Run, data: Path, tmp_path: Path
 ) -> None:
-    before, after, plan = (tmp_path / name for name in ("profile.txt", "other.txt", "plan.json"))
-    before.write_bytes((data / "good" / "pipedream.txt").read_bytes())
+    before, after, plan = (tmp_path / name for name in ("one.json", "other.json", "plan.json"))
+    before.write_bytes((data / "good" / "dnn_partitioning.json").read_bytes())
     assert run("place", before, "-c", CLUSTER, "-m", "single", "-o", plan).returncode == 0
     before.rename(after)
     assert run("verify", after, plan).returncode == 0

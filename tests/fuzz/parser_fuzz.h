@@ -12,12 +12,10 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/io/chakra/chakra.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/cluster/write_cluster.h"
 #include "baechi/io/graph/dnn_partitioning.h"
 #include "baechi/io/graph/read_graph.h"
-#include "baechi/io/graph/write_dot.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/onnx/onnx.h"
 #include "baechi/io/onnx/write_onnx.h"
@@ -48,7 +46,6 @@ void refuse_in_one_line(const Parse& parse) {
 inline void graph_round_trip(const OpGraph& graph) {
   const std::string text = graph_to_json(graph);
   require(graph_to_json(parse_graph(text, "again")) == text, "a graph survives its file");
-  require(!graph_to_dot(graph).empty(), "a graph can be drawn");
 }
 
 // graph.json, or whatever the bytes look like.
@@ -62,16 +59,6 @@ inline void dnn_partitioning(std::string_view input) {
     cluster_of(instance, "input");
     graph_round_trip(graph_of(instance, "input"));
   });
-}
-
-inline void pipedream(std::string_view input) {
-  // Two node lines in front let short inputs reach the edges.
-  std::string text =
-      "a -- X -- forward_compute_time=1, backward_compute_time=2, activation_size=3, "
-      "parameter_size=4\nb -- Y(1) -- forward_compute_time=1.5, backward_compute_time=2, "
-      "activation_size=[3; 4], parameter_size=0\n";
-  text += input;
-  refuse_in_one_line([&] { graph_round_trip(parse_graph(text, "input")); });
 }
 
 inline void cluster_round_trip(const ClusterSpec& spec) {
@@ -201,10 +188,6 @@ inline void onnx(std::string_view input) {
   });
 }
 
-inline void chakra(std::string_view input) {
-  refuse_in_one_line([&] { graph_round_trip(parse_chakra(input, "input")); });
-}
-
 inline void onnx_runtime_profile(std::string_view input) {
   refuse_in_one_line([&] {
     const Profile profile = parse_onnx_runtime_profile(input, "input");
@@ -217,9 +200,8 @@ struct Body {
   std::string_view name;  // of the libFuzzer target and of the corpus folder
   void (*run)(std::string_view input);
 };
-inline constexpr std::array<Body, 13> kParserBodies{{{"graph_json", graph_json},
+inline constexpr std::array<Body, 11> kParserBodies{{{"graph_json", graph_json},
                                                      {"dnn_partitioning", dnn_partitioning},
-                                                     {"pipedream", pipedream},
                                                      {"cluster_json", cluster_json},
                                                      {"cluster_line", cluster_line},
                                                      {"plan_json", plan_json},
@@ -228,7 +210,6 @@ inline constexpr std::array<Body, 13> kParserBodies{{{"graph_json", graph_json},
                                                      {"graph_def", graph_def},
                                                      {"onnx", onnx},
                                                      {"onnx_runtime_profile", onnx_runtime_profile},
-                                                     {"chakra", chakra},
                                                      {"quantity", quantity}}};
 
 }  // namespace baechi::fuzz

@@ -52,7 +52,7 @@ def test_a_generated_step_of_training_is_more_than_a_forward_pass() -> None:
 
 def test_every_export_format_says_something(plan: baechi.Plan) -> None:
     formats = baechi.export_formats()
-    assert {"csv", "device-map", "dot", "tensorflow", "vllm", "llama-cpp"} <= set(formats)
+    assert {"csv", "device-map", "svg", "tensorflow", "vllm", "llama-cpp"} <= set(formats)
     step = baechi.place_graph(
         baechi.generate("llama", layers=4, training=True), "2x80GiB", "single"
     )

@@ -113,7 +113,7 @@ def test_good_files_keep_the_schema(run: Run, data: Path, is_valid: Validate, na
 
 @pytest.mark.parametrize(
     "name",
-    ["graph_small.json", "graph_forward_references.json", "dnn_partitioning.json", "pipedream.txt"],
+    ["graph_small.json", "graph_forward_references.json", "dnn_partitioning.json"],
 )
 def test_written_graphs_keep_the_schema(
     run: Run, data: Path, is_valid: Validate, name: str

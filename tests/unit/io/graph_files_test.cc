@@ -7,7 +7,6 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/graph/dnn_partitioning.h"
 #include "baechi/io/graph/read_graph.h"
-#include "baechi/io/graph/write_dot.h"
 #include "baechi/io/graph/write_graph.h"
 #include "unit/graphs.h"
 #include "unit/io/same_graph.h"
@@ -188,68 +187,13 @@ TEST_CASE("dnn-partitioning: an edge to nowhere and unequal costs are refused") 
                     "net.json: node 'a': the costs of its outgoing edges differ");
 }
 
-const char* const kProfile =
-    "node1 -- Input -- forward_compute_time=0.000, backward_compute_time=0.000, "
-    "activation_size=64.0, parameter_size=0.000\n"
-    "node2 -- LSTM(4, 4) -- forward_compute_time=1.500, backward_compute_time=2.250, "
-    "activation_size=[10.0; 20.0], parameter_size=8.000\r\n"
-    "\tnode1 -- node2\n";
-
-TEST_CASE("pipedream: each node becomes a forward operator and its backward, edges turn round") {
-  const OpGraph graph = parse_graph(kProfile, "profile/graph.txt");
-  CHECK(graph.name().empty());
-  CHECK(graph.memory_mode() == MemoryMode::kRetain);
-  REQUIRE(graph.num_ops() == 4);
-  const OpId input = *graph.find("node1"), lstm = *graph.find("node2");
-  const OpId input_grad = *graph.find("node1.backward"), lstm_grad = *graph.find("node2.backward");
-  CHECK(graph[lstm].kind == "LSTM");
-  CHECK(graph[lstm_grad].forward == lstm);
-  CHECK(graph[lstm_grad].group == graph[lstm].group);
-  CHECK(graph[lstm].permanent == Bytes(8));
-  CHECK(graph.output_bytes(lstm) == Bytes(30));
-  CHECK(graph.times(*graph.find_kind("gpu"))[lstm] == microseconds(1500));
-  CHECK(graph.times(*graph.find_kind("gpu"))[lstm_grad] == microseconds(2250));
-  // The gradient of node1's activation goes from node2's backward to node1's.
-  REQUIRE(graph.outputs(lstm_grad).size() == 1);
-  const TensorId gradient = *graph.outputs(lstm_grad).begin();
-  CHECK(graph.size(gradient) == Bytes(64));
-  REQUIRE(graph.consumers(gradient).size() == 1);
-  CHECK(graph.consumers(gradient)[0].to == input_grad);
-  CHECK(graph.in_edges(lstm)[0].from == input);
-}
-
-TEST_CASE("pipedream: an error names the line and the column") {
-  const auto error_of = [](const std::string& text) -> std::string {
-    try {
-      parse_graph(text, "graph.txt");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return {};
-  };
-  const std::string profile = kProfile;
-  CHECK(error_of(profile + "\tnode1 -- node9\n") ==
-        "graph.txt:4:11: there is no node 'node9' above this line");
-  CHECK(error_of(profile + "\tnode1 -- node1\n") ==
-        "graph.txt:4:1: operator 'node1' reads its own output");
-  CHECK(error_of(profile + "\tnode1\n") == "graph.txt:4:2: expected an edge 'node -- node'");
-  CHECK(error_of(profile + profile) == "graph.txt:4:1: duplicate operator name 'node1'");
-  CHECK(error_of("node1 -- x -- forward_compute_time=1x") ==
-        "graph.txt:1:36: expected a number, found '1x'");
-  CHECK(error_of("node1 -- x -- forward_compute_time=-1") ==
-        "graph.txt:1:36: a cost cannot be negative");
-}
-
-TEST_CASE("dot: operators, tensors, control edges and groups are drawn") {
-  const std::string dot = graph_to_dot(parse(document(
-      R"({"name": "a\"b", "time": 1500, "outputs": [2048], "colocate": ["g"]},
-         {"name": "c", "kind": "Add", "time": {"gpu": 2}, "inputs": [0], "after": [0], "colocate": ["g"]})")));
-  for (const char* part : {"n0 [label=\"a\\\"b\\n1.50 us\"]", "n1 [label=\"c\\nAdd\\ngpu 2 ns\"]",
-                           "n0 -> n1 [label=\"2.00 KiB\"]", "n0 -> n1 [style=dotted]",
-                           "subgraph cluster_0", "label=\"g\""}) {
-    CAPTURE(part);
-    CHECK(dot.find(part) != std::string::npos);
-  }
+TEST_CASE("graphs: what an earlier version read is named with the way out") {
+  CHECK_THROWS_WITH(parse_graph("node1 -- Input -- forward_compute_time=0\n", "graph.txt"),
+                    "graph.txt: PipeDream's profiles are no longer read: write a graph.json "
+                    "(docs/reference/file_formats.md)");
+  CHECK_THROWS_WITH(parse_graph("\n\n", "step.et"),
+                    "step.et: Chakra traces are no longer read: write a graph.json "
+                    "(docs/reference/file_formats.md)");
 }
 
 TEST_CASE("graph.json: every output of an operator with many comes back to its reader") {

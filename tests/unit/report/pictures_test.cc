@@ -17,7 +17,6 @@
 #include "baechi/report/export/trace_events.h"
 #include "baechi/report/facts/time_columns.h"
 #include "baechi/report/picture/picture_layout.h"
-#include "baechi/report/picture/plan_dot.h"
 #include "baechi/report/picture/plan_picture.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/terminal_view.h"
@@ -304,20 +303,29 @@ TEST_CASE("plan svg: operators one by one or in parts, transfers with their size
   CHECK(escaped.find("<y") == std::string::npos);
 }
 
-TEST_CASE("plan dot: few operators are drawn one by one, many as the parts their names tell") {
+TEST_CASE("plan picture: few operators are drawn one by one, many as the parts their names tell") {
   const OpGraph graph = layered_model(4);
   const std::vector<int> devices{0, 0, 0, 1, 1, 1, 2, 2};
-  CHECK(exported("dot", graph, devices).find("layers/1/a") != std::string::npos);
   const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
   Placement placement;
   for (const int device : devices) placement.push_back(DeviceId(device));
   const Plan plan = placed(graph, cluster, placement);
-  const std::string parts = plan_dot(graph, plan, 7);
-  CHECK(parts.find("layers/1/a") == std::string::npos);
-  CHECK(parts.find("layers/0\\n2 operators, 20 ns") != std::string::npos);
-  CHECK(parts.find("n1 -> n2") != std::string::npos);  // layer 1 is on two devices
-  CHECK(plan_dot(graph, plan, 4).find("layers\\n3 operators") != std::string::npos);
-  CHECK(plan_dot(graph, plan, 1).find("all\\n") != std::string::npos);
+  const auto node = [&](std::size_t most, std::string_view name) -> std::optional<PictureNode> {
+    for (const PictureNode& each : plan_picture(graph, plan, most).nodes)
+      if (each.name == name) return each;
+    return std::nullopt;
+  };
+  CHECK(node(300, "layers/1/a").has_value());
+  CHECK_FALSE(node(7, "layers/1/a").has_value());
+  REQUIRE(node(7, "layers/0").has_value());
+  CHECK(node(7, "layers/0")->operators == 2);
+  CHECK(node(7, "layers/0")->time == Time(20));
+  CHECK(std::ranges::any_of(plan_picture(graph, plan, 7).edges, [](const PictureEdge& edge) {
+    return edge.from == 1 && edge.to == 2;  // layer 1 is on two devices
+  }));
+  REQUIRE(node(4, "layers").has_value());
+  CHECK(node(4, "layers")->operators == 3);
+  CHECK(node(1, "all").has_value());
 }
 
 TEST_CASE("exports: names with commas, quotes and line ends keep their cell") {

@@ -5,10 +5,8 @@
 #include <array>
 
 #include "baechi/base/error.h"
-#include "baechi/io/chakra/chakra.h"
 #include "baechi/io/graph/dnn_partitioning.h"
 #include "baechi/io/graph/graph_json.h"
-#include "baechi/io/graph/pipedream.h"
 #include "baechi/io/graph_def/graph_def.h"
 #include "baechi/io/json/json_values.h"
 #include "baechi/io/onnx/onnx.h"
@@ -25,10 +23,6 @@ OpGraph read_dnn_partitioning(std::string_view text, const std::string& place, c
   return graph_of(parse_dnn_partitioning(text, place), place);
 }
 
-OpGraph read_pipedream(std::string_view text, const std::string& place, const ReadOptions&) {
-  return parse_pipedream(text, place);
-}
-
 OpGraph read_onnx(std::string_view text, const std::string& place, const ReadOptions& options) {
   return parse_onnx(text, place, {}, options.costs);
 }
@@ -36,10 +30,6 @@ OpGraph read_onnx(std::string_view text, const std::string& place, const ReadOpt
 OpGraph read_graph_def(std::string_view text, const std::string& place,
                        const ReadOptions& options) {
   return parse_graph_def(text, place, {}, options.costs);
-}
-
-OpGraph read_chakra(std::string_view text, const std::string& place, const ReadOptions&) {
-  return parse_chakra(text, place);
 }
 
 // A format of another version, too: its reader says what it knows.
@@ -54,7 +44,7 @@ bool is_dnn_partitioning(const DocumentKind& document) {
 }
 
 // In the order of help and errors; of several that may recognise a file, the first one reads it.
-constexpr std::array<GraphFormat, 6> kFormats{{
+constexpr std::array<GraphFormat, 4> kFormats{{
     {.name = "graph.json",
      .known = "a JSON object with \"format\": \"baechi-graph\"",
      .by_document = is_baechi,
@@ -74,17 +64,9 @@ constexpr std::array<GraphFormat, 6> kFormats{{
      .estimated = true,
      .named_dimensions = true,
      .read = read_onnx},
-    {.name = "Chakra trace",
-     .known = ".et, messages with their lengths in front",
-     .by_bytes = looks_like_chakra,
-     .read = read_chakra},
-    {.name = "PipeDream graph.txt",
-     .known = "lines with \" -- \"",
-     .by_bytes = looks_like_pipedream,
-     .read = read_pipedream},
 }};
 
-// "graph.json, ... or PipeDream graph.txt", with what each is recognised by or without.
+// "graph.json, ... or ONNX model", with what each is recognised by or without.
 std::string listed(bool known) {
   std::string text;
   for (const GraphFormat& format : kFormats) {
@@ -116,6 +98,15 @@ void refuse_model_file(std::string_view text, const std::string& place) {
     throw InputError(place, "this is a Python pickle" + in_python);
   if (text.starts_with("\x89HDF"))
     throw InputError(place, "this is an HDF5 file, as Keras writes" + in_python);
+}
+
+// What an earlier version read.
+void refuse_gone(std::string_view text, const std::string& place) {
+  const std::string instead =
+      " no longer read: write a graph.json (docs/reference/file_formats.md)";
+  if (place.ends_with(".et")) throw InputError(place, "Chakra traces are" + instead);
+  if (text.substr(0, text.find('\n')).find(" -- ") != text.npos)
+    throw InputError(place, "PipeDream's profiles are" + instead);
 }
 
 // Costs that would have no effect.
@@ -154,6 +145,7 @@ const GraphFormat& detect_graph_format(std::string_view text, const std::string&
   for (const GraphFormat& format : kFormats)
     if (format.by_bytes != nullptr && format.by_bytes(text)) return format;
   refuse_model_file(text, place);
+  refuse_gone(text, place);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == text.npos) throw InputError(place, "the file is empty");
   if (!may_be_json(text, begin)) throw InputError(place, "not a graph: expected " + listed(true));

@@ -37,7 +37,7 @@ struct GraphFormat {
   OpGraph (*read)(std::string_view text, const std::string& place, const ReadOptions& options);
 };
 std::span<const GraphFormat> graph_formats();
-std::string graph_format_names();  // "graph.json, ... or PipeDream graph.txt"
+std::string graph_format_names();  // "graph.json, ... or ONNX model"
 
 // Tells the format by the content, not by the file's name. Throws InputError when it is none.
 const GraphFormat& detect_graph_format(std::string_view text, const std::string& place);

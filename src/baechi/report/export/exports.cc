@@ -18,7 +18,6 @@
 #include "baechi/report/export/layers.h"
 #include "baechi/report/export/torch_pipelining.h"
 #include "baechi/report/picture/pipeline_svg.h"
-#include "baechi/report/picture/plan_dot.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/csv_field.h"
 
@@ -174,7 +173,6 @@ std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
   return text + "\n";
 }
 
-std::string to_dot(const OpGraph& graph, const Plan& plan) { return plan_dot(graph, plan); }
 std::string to_svg(const OpGraph& graph, const Plan& plan) { return plan_svg(graph, plan); }
 
 std::string to_pipeline_svg(const Unrolled& step, const Plan& plan) {
@@ -186,9 +184,8 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   return "session.layer_assignment_settings=" + onnx_runtime_layer_assignment(plan) + "\n";
 }
 
-constexpr std::array<ExportFormat, 14> kFormats{{
+constexpr std::array<ExportFormat, 13> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
-    {"dot", "Graphviz: coloured by device, at most 300 nodes", to_dot},
     {"svg",
      "a picture: a lane per device, data flowing down, at most 300 nodes; of several micro-batches "
      "time flowing to the right",
@@ -232,6 +229,7 @@ const ExportFormat& find_export_format(std::string_view name) {
     if (format.name == name) return format;
     known += (known.empty() ? "" : ", ") + std::string(format.name);
   }
+  if (name == "dot") throw InputError("to", "'dot' is no longer there: 'svg' draws a plan");
   throw InputError("to", "there is no format '" + std::string(name) + "', only " + known);
 }
 

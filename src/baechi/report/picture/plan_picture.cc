@@ -2,15 +2,19 @@
 #include "baechi/report/picture/plan_picture.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 
 namespace baechi {
 namespace {
 
 constexpr std::size_t kMostParts = 16;  // of a name
+
+// Eight light fills that stay apart in print and for most colour-blind readers.
+constexpr std::array<std::string_view, 8> kFills{"#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99",
+                                                 "#cab2d6", "#ffff99", "#c7e9e4", "#e0e0e0"};
 
 // The first `parts` parts of a name; all of it when it has no more.
 std::string_view beginning(std::string_view name, std::size_t parts) {
@@ -91,8 +95,7 @@ PlanPicture parts_picture(const OpGraph& graph, const Plan& plan, std::size_t pa
   return picture;
 }
 
-}  // namespace
-
+// The parts alone, however few the operators are.
 PlanPicture plan_parts(const OpGraph& graph, const Plan& plan, std::size_t max_nodes) {
   for (std::size_t parts = kMostParts; parts > 0; --parts) {
     std::set<std::pair<DeviceId, std::string_view>> names;
@@ -104,6 +107,10 @@ PlanPicture plan_parts(const OpGraph& graph, const Plan& plan, std::size_t max_n
   }
   return parts_picture(graph, plan, 0);
 }
+
+}  // namespace
+
+std::string_view device_fill(DeviceId device) { return kFills[device.index() % kFills.size()]; }
 
 PlanPicture plan_picture(const OpGraph& graph, const Plan& plan, std::size_t max_nodes) {
   return graph.num_ops() <= max_nodes ? operators_picture(graph, plan)

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -40,7 +41,7 @@ struct PlanPicture {
 // names begin alike, with as many parts of the names as `max_nodes` has room for.
 PlanPicture plan_picture(const OpGraph& graph, const Plan& plan, std::size_t max_nodes);
 
-// The parts alone, however few the operators are.
-PlanPicture plan_parts(const OpGraph& graph, const Plan& plan, std::size_t max_nodes);
+// The light fill of a device.
+std::string_view device_fill(DeviceId device);
 
 }  // namespace baechi

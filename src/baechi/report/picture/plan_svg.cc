@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "baechi/base/short_text.h"
-#include "baechi/io/graph/write_dot.h"
 #include "baechi/report/picture/picture_layout.h"
 #include "baechi/report/picture/plan_picture.h"
 #include "baechi/report/picture/svg_text.h"
@@ -103,8 +102,8 @@ class SvgWriter {
     const Device& spec = plan_.cluster.devices[device.index()];
     out_ += "<rect" + attribute("x", lane_left_[device]) + attribute("y", kMargin) +
             attribute("width", lane_width(device)) + attribute("height", height_ - 2 * kMargin) +
-            " rx=\"8\" fill=\"" + std::string(dot_fill(device)) +
-            "\" fill-opacity=\".18\" stroke=\"" + std::string(dot_fill(device)) + "\"/>\n";
+            " rx=\"8\" fill=\"" + std::string(device_fill(device)) +
+            "\" fill-opacity=\".18\" stroke=\"" + std::string(device_fill(device)) + "\"/>\n";
     const std::string used = device.index() < plan_.devices.size()
                                  ? short_text(plan_.devices[device].peak) + " of "
                                  : std::string();
@@ -135,7 +134,7 @@ class SvgWriter {
     out_ +=
         "<title>" + xml_text(told) + "</title><rect" + attribute("x", left(n)) +
         attribute("y", top(n)) + attribute("width", kNodeWidth) + attribute("height", kNodeHeight) +
-        " rx=\"5\" stroke=\"#6b7280\" fill=\"" + std::string(dot_fill(node.device)) + "\"/>" +
+        " rx=\"5\" stroke=\"#6b7280\" fill=\"" + std::string(device_fill(node.device)) + "\"/>" +
         stripe + "<text" + attribute("x", left(n) + 10) + attribute("y", top(n) + 15) + ">" +
         xml_text(shortened(node.name)) + "</text><text class=\"s\"" + attribute("x", left(n) + 10) +
         attribute("y", top(n) + 28) + ">" + xml_text(shortened(second)) + "</text></g>\n";
