@@ -80,11 +80,6 @@ OF_OTHERS = {
         "planner_results",
         ("paper", "pipedream", "dnn-partitioning"),
     ),
-    "orders": OnGraphsOfOthers(
-        "auto made for the order of the executor against auto made for another",
-        "orders",
-        ("paper", "pipedream", "dnn-partitioning"),
-    ),
     "prototype_placements": OnGraphsOfOthers(
         "the published prototype; prints a table",
         "prototype_placements",

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of results: the same tables as Markdown to read and JSON to compute with, and figures."""
+"""Pages of results: tables as Markdown to read, their raw values as CSV, and figures."""
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 import json
 import os
 import platform
@@ -18,6 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/lab/results"
 Row: TypeAlias = Mapping[str, Any]
 Show: TypeAlias = Callable[[Any], str]
+
+# Tables of more rows are in the raw values only.
+LONGEST = 36
+# Experiments that go on from what an earlier run found: they keep a document, not a table.
+READ_BACK = ("accelerator", "bank", "bank_accelerator", "truth")
 
 COSTS = {
     "a": "(a) estimated, not measured: a roofline of the named devices "
@@ -112,18 +119,21 @@ class Table:
     below: str = ""  # what is to be said about single rows
     made: dict[str, str] | None = None  # when and where, if not as the page says of itself
 
-    def markdown(self) -> str:
-        """The table and what is to be said about it."""
+    def markdown(self, raw: str = "") -> str:
+        """The table and what is to be said about it; a long one is in the file of raw values."""
         lines = [f"## {self.title}", ""] if self.title else []
         if self.made:
             lines += [f"*The figures of this table are older: {in_words(self.made)}.*", ""]
         if self.notes:
             lines += [self.notes, ""]
-        lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
-        rules = ("---" if column.show is str else "---:" for column in self.columns)
-        lines.append("| " + " | ".join(rules) + " |")
-        for row in self.rows:
-            lines.append("| " + " | ".join(column.cell(row) for column in self.columns) + " |")
+        if raw and len(self.rows) > LONGEST:
+            lines.append(f"The {len(self.rows)} rows are in [{raw}]({raw}).")
+        else:
+            lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
+            rules = ("---" if column.show is str else "---:" for column in self.columns)
+            lines.append("| " + " | ".join(rules) + " |")
+            for row in self.rows:
+                lines.append("| " + " | ".join(column.cell(row) for column in self.columns) + " |")
         if self.below:
             lines += ["", self.below]
         return "\n".join(lines)
@@ -136,7 +146,7 @@ class Table:
 
 @dataclass
 class Page:
-    """What one experiment writes: NAME.md, NAME.json and the figures NAME_*.svg."""
+    """What one experiment writes: NAME.md, NAME.csv and the figures NAME_*.svg."""
 
     name: str
     title: str
@@ -149,13 +159,18 @@ class Page:
     sizes: str = ""  # what the sizes of models are measured by; "": the rows have none
     lacks: str = ""  # what was asked for and is not on it, in one line: the command then fails
 
+    @property
+    def raw(self) -> str:
+        """The file of raw values."""
+        return f"{self.name}.json" if self.name in READ_BACK else f"{self.name}.csv"
+
     def markdown(self, command: str) -> str:
         """The whole page."""
         parts = [
             f"# {self.title}",
             f"{self.simulated}\n\nCosts: {'; '.join(COSTS[letter] for letter in self.costs)}.  \n"
             f"{in_words(self.made)}; `{command}`. "
-            f"Raw values: [{self.name}.json]({self.name}.json).",
+            f"Raw values: [{self.raw}]({self.raw}).",
         ]
         if self.summary:
             parts.append(self.summary)
@@ -163,7 +178,8 @@ class Page:
             f"![{caption}]({self.name}_{key}.svg)\n\n*{caption}*"
             for key, (caption, _) in self.figures.items()
         ]
-        parts += [table.markdown() for table in self.tables]
+        long = "" if self.name in READ_BACK else self.raw
+        parts += [table.markdown(long) for table in self.tables]
         if self.sizes:
             parts.append(self._sizes().markdown())
         return "\n\n".join(parts) + "\n"
@@ -176,7 +192,7 @@ class Page:
         return Table("Sizes", columns, [{"workload": w, "sizes": s} for w, s in known], self.sizes)
 
     def document(self, command: str) -> dict[str, Any]:
-        """What NAME.json holds."""
+        """What NAME.json holds, of READ_BACK."""
         return {
             "name": self.name,
             "title": self.title,
@@ -190,15 +206,53 @@ class Page:
     def write(self, folder: Path, command: str) -> list[Path]:
         """Write the page's files and return their paths."""
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {
-            f"{self.name}.md": self.markdown(command),
-            f"{self.name}.json": json.dumps(self.document(command), indent=1) + "\n",
-        }
+        raw = (
+            json.dumps(self.document(command), indent=1) + "\n"
+            if self.name in READ_BACK
+            else as_csv({table.title: table.rows for table in self.tables})
+        )
+        texts = {f"{self.name}.md": self.markdown(command), self.raw: raw}
         for key, (_, svg) in self.figures.items():
             texts[f"{self.name}_{key}.svg"] = svg
         for name, content in texts.items():
             write_whole(folder / name, content)
         return [folder / name for name in texts]
+
+
+def as_csv(tables: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Write rows of several tables as one: each has its table's title, and cells are JSON."""
+    keys = dict.fromkeys(key for rows in tables.values() for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["table", *keys])
+    for title, rows in tables.items():
+        for row in rows:
+            writer.writerow([title, *(as_cell(row.get(key)) for key in keys)])
+    return text.getvalue()
+
+
+def as_cell(value: Any) -> str:
+    """Text as it is, nothing for nothing, and all else as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def from_csv(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Read what as_csv() wrote: rows by their table's title, without what is nothing."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        title = row.pop("table")
+        tables.setdefault(title, []).append({k: from_cell(v) for k, v in row.items() if v})
+    return tables
+
+
+def from_cell(text: str) -> Any:
+    """Return a cell's value."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def changes(sizes: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import baechi
 from experiments import stacks
-from experiments.chains import chains
 from experiments.outcome import Outcome, planned
 from experiments.page import Column, Page, Table, count, gibibytes, milliseconds, percent, times
 from experiments.progress import each
@@ -79,7 +78,6 @@ CLUSTERS = (
     Devices("2 + 2 at half speed, PCIe", "2x1TiB+2x1TiB@0.5", PCIE, equal=False),
 )
 AMPLE = CLUSTERS[0]
-BRANCHED = ("Inception-V3", "two-tower", "text, image and sound")
 
 
 def best(outcomes: list[Outcome]) -> Outcome | None:
@@ -161,30 +159,6 @@ def planning(model: Model, devices: Devices, micro_batches: int, goal: float) ->
         "seconds": found.seconds,
         "goal": goal,
     }
-
-
-def branches(graph: baechi.Graph, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compare stages that form a graph with the best chain of them."""
-    in_order = chains(graph)
-    found = []
-    for row in each(rows, lambda row: f"{row['workload']}, {row['micro_batches']}", of="chains"):
-        devices = next(d for d in CLUSTERS if d.name == row["devices"])
-        steps = [
-            planned(chain, devices.cluster(), "pipeline", micro_batches=row["micro_batches"])
-            for chain in in_order
-        ]
-        chain = best(steps)
-        if chain is None or chain.step_ns is None or row["own_ns"] is None:
-            continue
-        names = ("workload", "devices", "micro_batches", "own_ns")
-        found.append(
-            {
-                **{name: row[name] for name in names},
-                "chain_ns": chain.step_ns,
-                "ratio": chain.step_ns / row["own_ns"],
-            }
-        )
-    return found
 
 
 def geometric(values: list[float]) -> str:
@@ -319,27 +293,6 @@ def gaps(rows: list[dict[str, Any]]) -> Table:
     return Table("Gap to the bound, median of the models", columns, found)
 
 
-def stages(rows: list[dict[str, Any]]) -> Table:
-    """What stages that form a graph bring."""
-    columns = [
-        Column("workload", "model"),
-        Column("devices", "devices"),
-        Column("micro_batches", "M", count),
-        Column("own_ns", "stages that form a graph, ms", milliseconds),
-        Column("chain_ns", "best chain, ms", milliseconds),
-        Column("ratio", "chain / graph", times),
-    ]
-    ratios = [row["ratio"] for row in rows]
-    notes = (
-        "`pipeline` on the model, and on the model with its branches in a row, so that every stage "
-        "waits for the one before it (`experiments/chains.py`: branch after branch and side by "
-        "side, the shorter one; tensors that skip stages still go straight to their reader). "
-        f"Chains take {geometric(ratios)} as long in the geometric mean, {times(max(ratios))} at "
-        "most. Below 1.00x the chain is the better plan, which a search among all stages missed."
-    )
-    return Table("Branches: stages that form a graph, and a chain", columns, rows, notes)
-
-
 def memory(rows: list[dict[str, Any]]) -> Table:
     """What little memory costs."""
     columns = [
@@ -383,12 +336,6 @@ def run() -> Page:
         measured(*point)
         for point in each(points, lambda p: f"{p[0].name}, {p[2].name}, {p[3]} micro-batches")
     ]
-    beside = []
-    for model in MODELS:
-        if model.name in BRANCHED:
-            own = [row for row in rows if row["workload"] == model.name]
-            compared = [row for row in own if row["micro_batches"] in (4, 8, 16)]
-            beside += branches(graphs[model.name], compared)
     tight = [
         squeezed(model, graphs[model.name])
         for model in each(MODELS, lambda model: model.name, of="little memory")
@@ -409,7 +356,6 @@ def run() -> Page:
         "a",
         [
             goals(rows, tight, plans),
-            stages(beside),
             gaps(rows),
             memory(tight),
             planning_times(plans),

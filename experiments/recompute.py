@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps over memory with operators that run a second time, and how near that is to the best.
-
-`python -m experiments.recompute small` makes the tables of small graphs on one device again,
-`two-devices` that of two, and `python -m experiments.recompute MODEL...` the rows of models (their
-names as in the table, or how these begin). What the page in docs/lab/results has beside these
-stays.
-"""
+"""Steps over memory with operators that run a second time, and how near that is to the best."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -23,7 +15,6 @@ import baechi
 from experiments import pytorch_models, stacks
 from experiments.insufficient_memory import need, with_capacity
 from experiments.page import (
-    RESULTS,
     Column,
     Page,
     Table,
@@ -40,7 +31,6 @@ from experiments.second_runs import SecondRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from experiments.workloads import Workload
 
@@ -251,8 +241,7 @@ def page(
         "Recomputation: step over memory",
         "Step times and peaks are simulated, and every plan is verified. Nothing was run: the "
         "models' graphs were recorded from PyTorch (pytorch_models.md) or made by "
-        "`experiments/stacks.py`. What PyTorch itself can do is beside it in "
-        "[checkpoints](checkpoints.md).",
+        "`experiments/stacks.py`.",
         "a",
         [goals(rows, small, solved, solved_on_two), *tables],
     )
@@ -261,30 +250,3 @@ def page(
 def run() -> Page:
     """The page."""
     return page(curves(list(models())), optima(), larger(), larger_on_two())
-
-
-def again(folder: Path, parts: Sequence[str]) -> Page:
-    """The page in `folder` with these parts made again."""
-    document = json.loads((folder / "recompute.json").read_text())
-    known = document["tables"]
-    names = [n for n in models() if any(n.lower().startswith(p.lower()) for p in parts)]
-    if not names and not {"small", "two-devices"}.intersection(parts):
-        there_are = ", ".join(["small", "two-devices", *models()])
-        raise SystemExit(f"no such part: {', '.join(parts)}; there are: {there_are}")
-    rows = [row for row in known[1]["rows"] if row["model"] not in names] + curves(names)
-    order = list(models())
-    rows.sort(key=lambda row: (order.index(row["model"]), row["devices"], -row["part"]))
-    small, solved = (
-        (optima(), larger()) if "small" in parts else (known[2]["rows"], known[3]["rows"])
-    )
-    two = larger_on_two() if "two-devices" in parts else known[4]["rows"]
-    made = page(rows, small, solved, two)
-    renewed = [True, bool(names), "small" in parts, "small" in parts, "two-devices" in parts]
-    for table, old, is_new in zip(made.tables, known, renewed, strict=False):
-        if not is_new:
-            table.made = old.get("made") or {key: document[key] for key in made.made}
-    return made
-
-
-if __name__ == "__main__":
-    again(RESULTS, sys.argv[1:]).write(RESULTS, "./do experiments recompute")

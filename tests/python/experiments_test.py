@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,9 @@ import pytest
 import baechi
 from experiments import __main__ as command
 from experiments import (
-    benchmark_pages,
     catalogue,
-    chains,
     insufficient_memory,
     optimizations,
-    orders,
     peer_placers,
     peers,
     pipelines,
@@ -40,8 +36,16 @@ from experiments import (
     step_time,
     svg,
 )
-from experiments.outcome import planned
-from experiments.page import Column, Page, Table, milliseconds, write_whole
+from experiments.page import (
+    LONGEST,
+    READ_BACK,
+    Column,
+    Page,
+    Table,
+    from_csv,
+    milliseconds,
+    write_whole,
+)
 from experiments.second_runs import AGAIN
 from experiments.second_runs_of_two import optimum_of_two
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
@@ -316,16 +320,6 @@ def test_peers_in_short_count_what_fits_and_compare_steps() -> None:
     assert (short["x"]["least"], short["x"]["largest"]) == (2, 8)
 
 
-def test_the_figure_of_growth_has_a_line_per_method_and_one_beside_it() -> None:
-    rows = ["| 10 | 1 ms | 5 ms |", "| 100 | 20 ms | 60 ms |"]
-    drawn = benchmark_pages.growth_figure("\n".join(["| operators | a | b |", "| --- |", *rows]))
-    dashed = re.findall(r'points="(\S+) (\S+)" fill="none" stroke="#999"', drawn)
-    solid = re.findall(r'points="(\S+) (\S+)" fill="none" stroke="#\w+" stroke-width="2"', drawn)
-    assert len(dashed) == len(solid) == 2
-    assert len(set(dashed) & set(solid)) == 1  # from 10 to 100, n log n grows 20 times, as a does
-    assert {first for first, _ in dashed} == {first for first, _ in solid}
-
-
 def test_axes_put_values_where_they_belong() -> None:
     axis = svg.covering([3, 250], log=True)
     assert (axis.low, axis.high) == (1, 1000)
@@ -337,19 +331,29 @@ def test_axes_put_values_where_they_belong() -> None:
     assert svg.Axis(2, 8, log=True, ticks=(2, 4, 8)).marks() == [2, 4, 8]
 
 
-def test_a_page_has_the_same_values_as_text_and_as_json(tmp_path: Path) -> None:
+def test_a_page_has_the_same_values_as_text_and_as_csv(tmp_path: Path) -> None:
     table = Table("t", [Column("a", "A"), Column("b", "B", milliseconds, "OOM")])
     table.rows = [{"a": "x", "b": 12_340_000}, {"a": "y", "b": None}]
     page = Page("p", "Title", "Simulated.", "ab", [table], figures={"f": ("Words", "<svg/>")})
     paths = page.write(tmp_path, "a command")
-    assert [path.name for path in paths] == ["p.md", "p.json", "p_f.svg"]
+    assert [path.name for path in paths] == ["p.md", "p.csv", "p_f.svg"]
     text = paths[0].read_text()
     assert "| x | 12.3 |\n| y | OOM |\n" in text
     assert "`a command`" in text
     assert "![Words](p_f.svg)" in text
-    document = json.loads(paths[1].read_text())
-    assert document["tables"][0]["rows"] == table.rows
-    assert len(document["costs"]) == 2
+    assert from_csv(paths[1].read_text()) == {"t": [table.rows[0], {"a": "y"}]}
+
+
+def test_a_long_table_is_in_the_raw_values_alone(tmp_path: Path) -> None:
+    rows = [{"a": f"x{i}", "peaks": {"gpu:0": i}} for i in range(LONGEST + 1)]
+    page = Page("p", "Title", "Simulated.", "a", [Table("t", [Column("a", "A")], rows, "Notes.")])
+    text, raw = (path.read_text() for path in page.write(tmp_path, "a command"))
+    assert f"Notes.\n\nThe {LONGEST + 1} rows are in [p.csv](p.csv).\n" in text
+    assert "x1" not in text
+    assert from_csv(raw)["t"] == rows
+    kept = dataclasses.replace(page, name="truth")
+    assert [path.name for path in kept.write(tmp_path, "a command")] == ["truth.md", "truth.json"]
+    assert "| x1 |" in (tmp_path / "truth.md").read_text()
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,10 +404,10 @@ def test_the_command_writes_the_page_of_an_experiment(
     monkeypatch.setattr(step_time, "CURRENT", [])
     assert command.main(["step_time", "--output", str(tmp_path)]) == 0
     assert "step_time" in capsys.readouterr().out
-    document = json.loads((tmp_path / "step_time.json").read_text())
-    assert [row["workload"] for row in document["tables"][0]["rows"]] == [TINY.name]
+    (row, *others) = from_csv((tmp_path / "step_time.csv").read_text()).popitem()[1]
+    assert (row["workload"], others) == (TINY.name, [])
     means = re.findall(r"m-etf: ([\d.]+)x", (tmp_path / "step_time.md").read_text())
-    assert means == [f"{document['tables'][0]['rows'][0]['m-etf/single']:.2f}"]
+    assert means == [f"{row['m-etf/single']:.2f}"]
 
 
 def test_several_experiments_outlive_one_that_fails(
@@ -489,31 +493,6 @@ def test_without_its_framework_an_experiment_is_skipped(
     assert "skipped: a_module_that_nobody_has is not installed" in capsys.readouterr().out
 
 
-def test_plans_for_orders_are_those_of_direct_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "BUDGET", 0.01)
-    graph, cluster = baechi.generate("layered", operators=40, seed=3), baechi.Cluster("2x8GiB")
-    row = orders.Row("layered", "two")
-    orders.measure(graph, cluster, row)
-    plan = baechi.place_graph(graph, cluster, budget=0.01, order="none", bounds=False)
-    assert row.own("none") == plan.makespan_ns
-    assert row.steps["none", "program"] == plan.with_order("program").makespan_ns
-    assert row.steps.keys() == {(a, b) for a in orders.ORDERS for b in orders.ORDERS}
-
-
-def test_a_plan_that_loses_to_one_for_another_order_is_named() -> None:
-    steps = dict.fromkeys(((a, b) for a in orders.ORDERS for b in orders.ORDERS), 100)
-    row = orders.Row("g", "two", {**steps, ("planned", "none"): 80, ("none", "program"): 99})
-    del row.steps["program", "none"]  # does not fit
-    assert row.ratios("none") == [100 / 80]
-    assert orders.exceptions([row]) == (
-        "Longer by more than 1%: g (two), program: 1.0%; g (two), none: 25.0%.\n"
-    )
-    told = orders.summary([row])
-    assert "| none | planned | 1 | 1 | 1.250 | 1.250 | 1.250 | 1 |" in told
-    assert "| none | program | 0 | 0 | - | - | - | 0 |" in told
-    assert "| oom | **0.0001** | 25.0% |" in orders.table([row])
-
-
 def test_progress_counts_and_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress.each(["a", "b"], str.upper, of="letters")) == ["a", "b"]
     assert re.search(r"1/2 letters: A \(.*\n +2/2 letters: B \(", capsys.readouterr().err)
@@ -527,13 +506,13 @@ def test_bars_beyond_a_limit_are_red_where_that_is_a_fault() -> None:
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_every_experiment_has_a_page(name: str, root: Path) -> None:
-    if name == catalogue.ON_HARDWARE and not (root / f"docs/lab/results/{name}.json").exists():
+    folder = root / "docs/lab/results"
+    if name == catalogue.ON_HARDWARE and not (folder / f"{name}.json").exists():
         pytest.skip("no accelerator has written it yet")
-    document = json.loads((root / "docs/lab/results" / f"{name}.json").read_text())
-    assert document["command"] == f"./do experiments {name}"
-    assert (
-        (root / "docs/lab/results" / f"{name}.md").read_text().startswith(f"# {document['title']}")
-    )
+    raw = f"{name}.json" if name in READ_BACK else f"{name}.csv"
+    text = (folder / f"{name}.md").read_text()
+    assert f"`./do experiments {name}`. Raw values: [{raw}]({raw})." in text
+    assert (folder / raw).exists()
 
 
 def test_the_index_names_every_page(root: Path) -> None:
@@ -572,40 +551,6 @@ def test_a_row_of_pipelines_compares_with_every_named_schedule() -> None:
     alone = pipelines.measured(model, model.graph(), devices, 1)
     assert "equal" not in alone
     assert alone["one"] >= 1
-
-
-def test_branches_in_a_row_leave_what_is_a_chain_as_it_is() -> None:
-    graph = stacks.gpt2_medium(1, pipelines.PRESET)
-    own = planned(graph, pipelines.AMPLE.cluster(), "pipeline", micro_batches=4).step_ns
-    row = {
-        "workload": "chain",
-        "devices": pipelines.AMPLE.name,
-        "micro_batches": 4,
-        "own_ns": own,
-    }
-    (compared,) = pipelines.branches(graph, [row])
-    assert compared["ratio"] == pytest.approx(1.0, abs=0.02)
-
-
-def test_branches_in_a_row_wait_for_each_other() -> None:
-    """Two branches, and what joins them: a to b, c to d, joined by e."""
-    builder = baechi.GraphBuilder("branches")
-    inputs: dict[str, list[str]] = {"a": [], "b": ["a"], "c": [], "d": ["c"], "e": ["b", "d"]}
-    for name, read in inputs.items():
-        builder.add(name, {"*": 10_000_000}, outputs=[1], inputs=[(other, 0) for other in read])
-    for name in reversed(inputs):
-        readers = [(f"{other}/back", 0) for other, its in inputs.items() if name in its]
-        reads = [(name, 0), *readers]
-        builder.add(f"{name}/back", {"*": 10_000_000}, outputs=[1], inputs=reads, forward=name)
-        builder.add(f"{name}/weight", {"*": 10_000_000}, inputs=[(f"{name}/back", 0)], forward=name)
-    graph = builder.build()
-    by_branch, by_level = chains.chains(graph)
-    assert [len(graph), len(by_branch), len(by_level)] == [15, 15, 15]
-    assert baechi.graph_facts(graph)["critical_path_ns"] == 70_000_000
-    for chain in (by_branch, by_level):
-        assert baechi.graph_facts(chain)["critical_path_ns"] == 100_000_000
-    waits = json.loads(by_level.to_json())["operators"]
-    assert {o["name"]: o.get("after") for o in waits if o.get("after")}["b"] == ["c"]
 
 
 def test_ranks_are_compared_with_the_best_of_the_others() -> None:

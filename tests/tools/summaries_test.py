@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -18,10 +19,24 @@ METHODS = ("m-topo", "m-etf", "m-sct", "auto")
 
 def rows(root: Path, page: str, *titles: str) -> Rows:
     """Return the rows of a page's tables, of those whose titles begin so."""
-    document = json.loads((root / f"docs/lab/results/{page}.json").read_text())
-    found = [t for t in document["tables"] if not titles or t["title"].startswith(titles)]
+    folder = root / "docs/lab/results"
+    if (folder / f"{page}.csv").exists():
+        with (folder / f"{page}.csv").open() as file:
+            every = [{k: value(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    else:
+        tables = json.loads((folder / f"{page}.json").read_text())["tables"]
+        every = [{"table": t["title"], **row} for t in tables for row in t["rows"]]
+    found = [row for row in every if not titles or row["table"].startswith(titles)]
     assert found, (page, titles)
-    return [row for table in found for row in table["rows"]]
+    return found
+
+
+def value(cell: str) -> Any:
+    """Return what a cell of raw values says: JSON, text as it is, or nothing."""
+    try:
+        return json.loads(cell) if cell else None
+    except ValueError:
+        return cell
 
 
 def whole(root: Path, page: str) -> str:
@@ -38,7 +53,7 @@ def over_expert(root: Path) -> list[float]:
 
 
 def short_of_memory(root: Path) -> Rows:
-    return [r for r in rows(root, "insufficient_memory") if "workload" in r]
+    return [r for r in rows(root, "insufficient_memory") if r["workload"] is not None]
 
 
 def fitting(root: Path) -> list[float]:
