@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 _UNMARKED_VIEWS = ("aten::_unsafe_view",)  # views whose schema does not say so
+NOTE = "baechi.module"  # what nodes that no dynamo saw are annotated with
 _MOVES = ("aten::_to_copy", "prims::device_put")
 
 
@@ -77,8 +78,12 @@ def is_move(node: fx.Node) -> bool:
 
 
 def is_call(node: fx.Node) -> bool:
-    """Whether a node makes memory by computing: neither a view nor a move."""
-    return node.op == "call_function" and not is_view(node) and not is_move(node)
+    """Whether a node makes memory by computing: neither a view, nor a move, nor a number."""
+    if node.op != "call_function" or is_view(node) or is_move(node):
+        return False
+    value = node.meta.get("val", ())
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return "val" not in node.meta or any(isinstance(v, torch.Tensor) for v in values)
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -94,6 +99,9 @@ def module_path(node: fx.Node, names_by_id: Mapping[int, str]) -> str | None:
         names_by_id: The path of every module of the model, by its id.
 
     """
+    noted = node.meta.get("custom", {}).get(NOTE)
+    if noted is not None:
+        return str(noted)
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     for key in reversed(stack):
         number = str(key).partition("@")[0]  # a second call of a module is "id@1"

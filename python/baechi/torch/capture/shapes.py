@@ -17,11 +17,17 @@ from baechi.torch.private import FakeTensorMode
 
 
 class Shapes:
-    """Makes tensors that have the shape, type and strides of others, all on one device."""
+    """Makes tensors that have the shape, type and strides of others, all on one device.
 
-    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
-        self._mode = mode
+    With values they stand for the tensors themselves, where these are, and know what they hold.
+    """
+
+    def __init__(
+        self, mode: FakeTensorMode, device: torch.device, *, with_values: bool = False
+    ) -> None:
+        self.mode = mode
         self._device = device
+        self._with_values = with_values
         self._made: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # so that no id is used twice
 
@@ -36,6 +42,10 @@ class Shapes:
         """Return nested containers with a stand-in for every tensor."""
         return pytree.tree_map_only(torch.Tensor, self.of, value)
 
+    def memo(self) -> dict[int, Any]:
+        """Return what keeps `copy.deepcopy` from copying stand-ins."""
+        return {id(made): made for made in self._made.values()}
+
     def has(self, value: Any) -> bool:
         """Whether a value is a tensor that has a stand-in."""
         return isinstance(value, torch.Tensor) and id(value) in self._made
@@ -43,9 +53,11 @@ class Shapes:
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise InputError("model: it has lazy weights: call it once, so that they get shapes")
+        if self._with_values:
+            return self.mode.from_tensor(tensor, static_shapes=True)
         if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
-            return self._mode.from_tensor(tensor)
-        with self._mode, torch.no_grad():
+            return self.mode.from_tensor(tensor, static_shapes=True)
+        with self.mode, torch.no_grad():
             size, stride = tensor.size(), tensor.stride()
             made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self._device)
             if isinstance(tensor, nn.Parameter):

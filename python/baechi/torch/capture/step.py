@@ -15,7 +15,7 @@ LOSS = "(loss)"  # the path of what runs outside of the model; no module is call
 class Input:
     """What a placeholder of the graph stands for."""
 
-    kind: str  # "weight", "buffer", "batch" or "tangent"
+    kind: str  # "weight", "buffer", "batch", "tangent" or "token", which is no tensor of anybody's
     name: str  # the path of the weight or buffer, the place of a tensor in the batch
 
 
@@ -23,7 +23,7 @@ class Input:
 class Output:
     """What a value that the graph returns is."""
 
-    kind: str  # "loss", "output", "gradient" or "buffer", which is the buffer's new value
+    kind: str  # "loss", "output", "gradient", "token", or "buffer", which is its new value
     name: str  # the path of the weight or buffer
 
 
@@ -37,6 +37,7 @@ class Step:
     keys: dict[fx.Node, str]  # of every call
     tied: dict[str, str] = field(default_factory=dict)  # a weight's other names, and its first
     is_training: bool = True
+    made_by: str = "dynamo"  # or "a run on shapes", "a run on values": it is no single graph
 
     def placeholders(self) -> list[fx.Node]:
         """Return the nodes of the inputs, in their order."""

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 
 import step_models as models
 import torch
+from baechi.torch.capture.joint import flags
 from baechi.torch.capture.keys import base_of, is_call, is_move, is_view, keys_of, module_path
 from baechi.torch.capture.step import LOSS, Step
-from baechi.torch.capture.trace import capture, flags
+from baechi.torch.capture.trace import capture
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
@@ -106,23 +107,20 @@ def _all_of(model: nn.Module) -> Any:
     return modules, {name: id(t) for name, t in model.state_dict(keep_vars=True).items()}
 
 
-class ReadsItsValues(nn.Module):
+class Broken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(4, 4)
 
     def forward(self, x: Any) -> Any:
-        out = self.lstm(x)[0]
-        if out.sum() > 0:
-            raise ValueError("positive")
-        return out
+        raise ValueError(f"not with {x.shape}")
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_is_as_before_when_it_was_captured_or_could_not_be(fails: bool) -> None:
     model, example = models.made("lstm")
     if fails:
-        model, example = ReadsItsValues(), {"x": torch.zeros(2, 3, 4)}
+        model, example = Broken(), {"x": torch.zeros(2, 3, 4)}
     before, weights = _all_of(model), [p.clone() for p in model.parameters()]
     state = torch.get_rng_state()
     if fails:
@@ -240,6 +238,97 @@ def test_a_step_is_written_a_call_a_line() -> None:
         "tangent loss: float32[]",
         ":addmm:0: float32[4, 2]",
     ]
+
+
+class Breaking(nn.Module):
+    """Calls what dynamo does not follow, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.seen: list[Any] = []
+        self.calls = 0
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    def noted(self, x: Any) -> Any:
+        self.seen.append(x)
+        self.calls += 1
+        return x.relu()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.noted(self.first(x)))
+
+
+def test_a_model_that_is_no_single_graph_is_captured_by_a_run_on_shapes() -> None:
+    model = Breaking()
+    before = _all_of(model)
+    step = capture(model, torch.ones(2, 4))
+    assert step.made_by == "a run on shapes"
+    assert {"first:addmm:0", ":relu:0", ":threshold_backward:0", "last:mm:0"} <= {
+        *step.keys.values()
+    }
+    assert _all_of(model) == before
+    assert (model.seen, model.calls) == ([], 0)
+    with torch.device("meta"):
+        away = Breaking()
+    assert str(capture(away, torch.ones(2, 4))) == str(step)
+
+
+@pytest.mark.parametrize("name", [n for n in models.ALL if n not in ("gpt2", "llama")])
+def test_a_run_on_shapes_gives_the_keys_that_dynamo_gives(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, example = models.made(name)
+    wanted = capture(model, example, models.total)
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError
+
+    monkeypatch.setitem(capture.__globals__["joint_of"].__globals__, "_by_dynamo", fails)
+    step = capture(model, example, models.total)
+    assert step.made_by == "a run on shapes"
+    assert set(step.inputs) == set(wanted.inputs)
+    assert set(step.outputs) == set(wanted.outputs)
+    keys, known = set(step.keys.values()), set(wanted.keys.values())
+    assert keys == known or (name == "tied" and keys ^ known == {"embedding:add:0", "head:add:0"})
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        chosen, out = self.router(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            if len(rows):
+                out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
+def test_what_values_decide_is_what_they_decided_in_one_run() -> None:
+    torch.manual_seed(0)
+    model, x = Experts(), torch.tensor([[9.0, 0, 0, 0], [-9.0, 0, 0, 0], [-8.0, 0, 0, 0]])
+    model.router.weight.data = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
+    step = capture(model, x)
+    assert step.made_by == "a run on values"
+    rows = {
+        key: tuple(node.meta["val"].shape)
+        for node, key in step.keys.items()
+        if key.startswith("experts.") and key.endswith(":addmm:0")
+    }
+    assert rows == {"experts.0:addmm:0": (1, 4), "experts.1:addmm:0": (2, 4)}
+    with pytest.raises(baechi.InputError, match="give it, and the example, with values"):
+        capture(model.to("meta"), x)
+
+
+def test_modules_that_are_frozen_stay_so() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval())
+    step = capture(model, torch.ones(2, 4))
+    assert not model[1].training
+    assert not any(one.kind == "buffer" for one in step.outputs)
 
 
 def test_a_tensor_that_a_module_only_holds_is_brought_along() -> None:

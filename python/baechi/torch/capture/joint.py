@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joint graphs of forward, loss and backward, made in the first of three ways that works.
+
+Dynamo's graph is what `torch.compile` runs, too. Where dynamo makes several (a call that it does
+not follow), the model's own Python is run once on tensors that have only shapes, on a copy of the
+model, so that nothing that it does besides is seen; its calls get the same names. What decides by
+values (an index, a size that is computed) is run once with them, if the model has any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from baechi._core import InputError
+from baechi.torch.capture.keys import NOTE, module_path
+from baechi.torch.capture.loss import LossOf
+from baechi.torch.capture.shapes import Shapes, lent
+from baechi.torch.private import (
+    FakeTensorMode,
+    aot_export_joint_with_descriptors,
+    dynamo_graph_capture_for_export,
+)
+
+_WORDS = ("debug", "info", "warn", "error", "exception", "critical", "log")
+NO_GRADIENT = (
+    "loss: nothing that the model returns requires a gradient, so there is no step to train: give "
+    "loss=, from what it returns to a scalar, or call model.eval()"
+)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A joint graph, what its outputs are, and the module of each node."""
+
+    graph: fx.GraphModule
+    outputs: list[Any]  # descriptors
+    module_of: Callable[[fx.Node], str | None]
+    made_by: str
+
+
+def flags() -> dict[str, Any]:
+    """Return dynamo's settings for graphs whose keys are to agree with those of a Step.
+
+    Methods of loggers are passed over: each would end a graph. Libraries add such methods.
+    """
+    methods = {f for name, f in vars(logging.Logger).items() if name.startswith(_WORDS)}
+    return {
+        "allow_rnn": True,
+        "allow_unspec_int_on_nn_module": True,
+        "ignore_logging_functions": methods,
+    }
+
+
+def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    """Return the joint graph of a model with its loss, called on an example."""
+    failed: Exception | None = None
+    for way in (_by_dynamo, _by_shapes, _by_values):
+        if way is _by_values and not _has_values(whole, example):
+            break
+        try:
+            with _quietly():
+                joint = way(whole, example, device)
+                _check_sizes(joint.graph)
+                return joint
+        except InputError:
+            raise
+        except Exception as error:
+            failed = error if way is _by_values else failed or error
+    advice = "" if _has_values(whole, example) else "; give it, and the example, with values"
+    raise InputError(
+        f"model: it makes no graph, by its shapes alone or on one run: {_said(failed)}{advice}"
+    ) from failed
+
+
+def _check_sizes(graph: fx.GraphModule) -> None:
+    for node in graph.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            sizes = value.size() if isinstance(value, torch.Tensor) else ()
+            if not all(isinstance(size, int) for size in sizes):
+                raise ValueError(f"{node.target} gives a tensor whose size its values decide")
+
+
+def _said(error: Exception | None) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _has_values(whole: nn.Module, example: tuple[Any, ...]) -> bool:
+    weights = [*whole.parameters(), *whole.buffers()]
+    given = pytree.tree_leaves(example)
+    return not any(isinstance(t, torch.Tensor) and t.is_meta for t in (*weights, *given))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave no state behind, and no warning that is for those who compile."""
+    static = torch._dynamo.config.patch(automatic_dynamic_shapes=False)
+    with warnings.catch_warnings(), torch._dynamo.config.patch(**flags()), static:
+        warnings.simplefilter("ignore")
+        with torch.random.fork_rng(devices=[]):
+            yield
+
+
+def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    names = _names(whole)
+    shapes = Shapes(_mode(), device)
+    with lent(whole, shapes):
+        given = shapes.of_all(example)
+        with shapes.mode:
+            traced = dynamo_graph_capture_for_export(whole)(*given)
+            if isinstance(whole, LossOf):
+                _check_loss(traced)
+        with contextlib.ExitStack() as stack, shapes.mode:
+            made = aot_export_joint_with_descriptors(stack, traced, given)
+    return _joint(made.graph_module, lambda node: module_path(node, names), "dynamo")
+
+
+def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    return _by_running(whole, example, Shapes(_mode(), device), "a run on shapes")
+
+
+def _by_values(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
+        shapes = Shapes(_mode(), device, with_values=True)
+    with shapes.mode.shape_env.ignore_fresh_unbacked_symbols():
+        joint = _by_running(whole, example, shapes, "a run on values")
+    _forget_values(joint.graph, shapes.mode.shape_env)
+    return joint
+
+
+def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made_by: str) -> Joint:
+    with lent(whole, shapes):
+        ran = copy.deepcopy(whole, shapes.memo())
+        given = shapes.of_all(example)
+        with contextlib.ExitStack() as stack, shapes.mode, _annotated(ran):
+            made = aot_export_joint_with_descriptors(stack, ran, given)
+    return _joint(made.graph_module, lambda node: module_path(node, {}), made_by)
+
+
+def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:
+    """Let sizes that were computed be the numbers that they were in this run."""
+    mode, known = _mode(), env.real_tensor_prop_unbacked_vals
+
+    def number(size: Any) -> int:
+        return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
+
+    def settled(value: torch.Tensor) -> torch.Tensor:
+        size, stride = ([number(n) for n in of] for of in (value.size(), value.stride()))
+        with mode:
+            return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+
+    for node in graph.graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map_only(torch.Tensor, settled, node.meta["val"])
+
+
+def _joint(
+    graph: fx.GraphModule, module_of: Callable[[fx.Node], str | None], made_by: str
+) -> Joint:
+    return Joint(graph, list(graph.graph.output_node().meta["desc"]), module_of, made_by)
+
+
+def _mode() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+
+def _names(whole: nn.Module) -> dict[int, str]:
+    """Return the path of every module of the model, by its id."""
+    return {id(module): name for name, module in whole.get_submodule("model").named_modules()}
+
+
+@contextlib.contextmanager
+def _annotated(whole: nn.Module) -> Iterator[None]:
+    """Note the module on every node that is traced while it runs."""
+    names = _names(whole)
+    inside: list[contextlib.ExitStack] = []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        inside.append(contextlib.ExitStack())
+        if id(module) in names:
+            inside[-1].enter_context(fx.traceback.annotate({NOTE: names[id(module)]}))
+
+    def leave(*_: Any) -> None:
+        inside.pop().close()
+
+    hooks = nn.modules.module
+    with fx.traceback.preserve_node_meta(), contextlib.ExitStack() as stack:
+        stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
+        yield
+
+
+def _check_loss(traced: fx.GraphModule) -> None:
+    (results,) = traced.graph.output_node().args
+    loss = results[0] if isinstance(results, (list, tuple)) and results else results
+    value = loss.meta.get("example_value") if isinstance(loss, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        raise InputError(NO_GRADIENT)
+    if value.numel() != 1:
+        raise InputError(f"loss: it is a tensor of shape {tuple(value.shape)}, not a scalar")
