@@ -80,7 +80,9 @@ class _Lowering:
         self.code: list[Instruction] = []
         self.local_slots: dict[tuple[str, int | None], Slot] = {}
         self.used_constants: dict[Slot, int] = {}
-        self.sent: dict[str, tuple[int, Send]] = {}  # by the copy's name, counted
+        self.sends: list[Send] = []
+        self.sent: dict[str, int] = {}  # by the copy's name
+        self.sent_of: dict[str, list[int]] = defaultdict(list)  # by the source's storage
         self.arrived: dict[tuple[int | None, int | None, int], int] = {}
         self.constant_names = {slot.name for slot in constants}
         self.asked: set[str] = set()  # lazy slots that were made at home
@@ -230,8 +232,10 @@ class _Lowering:
             name = f"{source.name}@{_place(travel.device)}"
             out = replace(source, name=name, device=travel.device, bytes=source.dense, of=None)
             self.local_slots[source.name, travel.device] = out
-            self.sent[name] = len(self.sent), Send(source, out)
-            self.code.append(self.sent[name][1])
+            self.sent[name] = len(self.sends)
+            self.sent_of[source.storage].append(len(self.sends))
+            self.sends.append(Send(source, out))
+            self.code.append(self.sends[-1])
 
     def kept(self, outputs: tuple[Any, ...]) -> set[str]:
         """Return the storages that the caller has behind the program, and may change."""
@@ -266,17 +270,18 @@ class _Lowering:
     def wait(self, copy: Slot, device: int | None) -> None:
         """Have a device wait for a copy, if it did not for a later one on the same way."""
         assert device is not None
-        count, send = self.sent[copy.name]
-        way = send.source.device, copy.device, device
-        if self.arrived.get(way, -1) < count:
-            self.arrived[way] = count
+        number = self.sent[copy.name]
+        way = self.sends[number].source.device, copy.device, device
+        if self.arrived.get(way, -1) < number:
+            self.arrived[way] = number
             self.code.append(Wait(copy, device))
 
     def wait_at_home(self, storages: Collection[str]) -> None:
         """Have what is changed in place wait until it has been sent."""
-        for _, send in reversed(self.sent.values()):
-            if send.source.storage in storages:
-                self.wait(send.out, send.source.device)
+        sent = [number for storage in storages for number in self.sent_of.get(storage, ())]
+        for number in sorted(sent, reverse=True):
+            send = self.sends[number]
+            self.wait(send.out, send.source.device)
 
     def constant(self, slot: Slot, device: int | None) -> Slot:
         here = slot

@@ -8,6 +8,7 @@ there already, on its device, each is added at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -79,6 +80,8 @@ class _Builder:
         self.result = Calls(constants=calls.constants, table=calls.table)
         self.inputs: list[Input] = []
         self.part = 0
+        self.made = {slot.name: slot for call in calls.calls for slot in call.run.outs}
+        self.shown = Counter(slot.storage for out in calls.outputs for slot in slots_in(out))
         self.makers: dict[str, Call] = {}  # by slot and by storage
         self.totals: dict[int, Slot] = {}
         self.late: dict[int, Slot] = {}  # gradients that are there, on another device
@@ -204,12 +207,8 @@ class _Builder:
 
     def is_own(self, out: Slot) -> bool:
         """Tell whether a gradient may be added to in place: no other output shows its storage."""
-        slots = [slot for other in self.calls.outputs for slot in slots_in(other)]
-        root = next(
-            (s for c in self.calls.calls for s in c.run.outs if s.name == out.storage), None
-        )
-        shown = sum(slot.storage == out.storage for slot in slots)
-        return shown == 1 and root is not None and root.dense == out.dense
+        root = self.made.get(out.storage)
+        return self.shown[out.storage] == 1 and root is not None and root.dense == out.dense
 
     def sum(self, index: int, part: int, target: Any, first: Slot, *rest: Slot) -> Slot:
         """Append a call that adds to the sum of a gradient, right behind what makes the summand."""
