@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identity of a step: what its graph follows from, as one number."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import version
+
+_DEPTH = 4  # of objects in attributes
+
+
+def identity_of(
+    model: nn.Module,
+    example_inputs: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    targets: Any,
+    device: torch.device | str | None,
+) -> str:
+    """Return a number for the model's structure and code, shapes, settings and versions."""
+    words = hashlib.sha256()
+    for word in (
+        version(),
+        _own_code(),
+        torch.__version__,
+        str(device),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled(),
+    ):
+        words.update(f"{word}\n".encode())
+    memo = _Seen()
+    for part in (example_inputs, targets, loss):
+        for word in _words(part, memo, 0):
+            words.update(f"{word}\n".encode())
+    for name, module in model.named_modules(remove_duplicate=False):
+        words.update(f"{name}\n".encode())
+        for word in _module(module, memo):
+            words.update(f"{word}\n".encode())
+    return words.hexdigest()[:32]
+
+
+class _Seen(dict[int, int]):
+    """The number of every object that was seen; they stay, so that no other gets the id of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._objects: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        """Give an object the next number."""
+        self[id(value)] = len(self._objects)
+        self._objects.append(value)
+
+
+@functools.cache
+def _own_code() -> str:
+    """Return a digest of this package's room, whose rules a stored step follows."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _code(cls: type) -> str:
+    """Return what stands for a class and the file that it stands in."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    try:
+        facts = Path(file).stat() if file else None
+    except OSError:
+        facts = None
+    changed = f"{facts.st_size} {facts.st_mtime_ns}" if facts else ""
+    return f"{cls.__module__}.{cls.__qualname__} {changed}"
+
+
+def _module(module: nn.Module, memo: _Seen) -> Iterator[str]:
+    if id(module) in memo:
+        yield f"the {memo[id(module)]}th again"
+        return
+    memo.add(module)
+    yield _code(type(module))
+    for name, value in vars(module).items():
+        if name in ("_modules", "_forward_hooks_with_kwargs"):
+            continue
+        yield name
+        yield from _words(value, memo, 0)
+
+
+def _words(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
+    """Yield words that are the same in each process for what a graph may depend on."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        yield repr(value)
+        return
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.Size)):
+        yield str(value)
+        return
+    if id(value) in memo:
+        yield f"the {memo[id(value)]}th again"
+        return
+    memo.add(value)
+    if isinstance(value, torch.Tensor):
+        yield f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
+        yield f"{tuple(value.stride()) if value.layout == torch.strided else value.layout}"
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _words(key, memo, depth)
+            yield from _words(item, memo, depth)
+    elif isinstance(value, (list, tuple)):
+        yield type(value).__name__
+        for item in value:
+            yield from _words(item, memo, depth)
+    elif isinstance(value, (set, frozenset)):
+        yield from sorted(word for item in value for word in _words(item, memo, depth))
+    elif isinstance(value, nn.Module):
+        yield from _module(value, memo)
+    else:
+        yield from _object(value, memo, depth)
+
+
+def _object(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
+    function = inspect.unwrap(value) if callable(value) else value
+    if isinstance(function, types.MethodType):
+        yield from _words(function.__self__, memo, depth + 1)
+        function = function.__func__
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        yield f"{function.__module__}.{function.__qualname__} {code.co_code.hex()} {code.co_names}"
+        closed = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+        constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        yield from _words([constants, closed, function.__defaults__], memo, depth + 1)
+    elif isinstance(value, type):
+        yield _code(value)
+    else:
+        yield _code(type(value))
+        if depth < _DEPTH and hasattr(value, "__dict__"):
+            # A hash differs from process to process, and says nothing that the rest does not.
+            facts = {k: v for k, v in vars(value).items() if not k.endswith("_hash")}
+            yield from _words(facts, memo, depth + 1)
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
