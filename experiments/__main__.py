@@ -23,7 +23,7 @@ from experiments.catalogue import (
     in_all,
     needs_of,
 )
-from experiments.page import RESULTS, ROOT, Page, write_whole
+from experiments.page import RESULTS, ROOT, Page
 from experiments.peer_placers import Missing
 from experiments.several import SKIPPED, run_several
 
@@ -63,11 +63,11 @@ def run_one(name: str, output: Path, **how: Any) -> int:
 
 def run_of_others(name: str, output: Path, graphs: Path) -> None:
     """Regenerate one of OF_OTHERS."""
-    text: str = importlib.import_module(f"experiments.{OF_OTHERS[name].module}").page(graphs)
-    if name == "prototype_placements":
-        print(text)
+    made = importlib.import_module(f"experiments.{OF_OTHERS[name].module}").page(graphs)
+    if isinstance(made, Page):
+        made.write(output, f"./do experiments {name} --graphs FOLDER")
     else:
-        write_whole(output / f"{name}.md", text)
+        print(made)
 
 
 def run_on_hardware(chosen: argparse.Namespace) -> int:

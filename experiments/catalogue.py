@@ -67,7 +67,7 @@ MODULE_OF_NEED = {
 
 @dataclass(frozen=True)
 class OnGraphsOfOthers:
-    """What --graphs names is needed; not in `all`. The module has page(FOLDER) -> str."""
+    """What --graphs names is needed; not in `all`. The module has page(FOLDER): Page or text."""
 
     shows: str
     module: str

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import baechi
-from experiments.page import in_words, machine
+from experiments.page import Column, Page, Table, machine, percent
 from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
@@ -58,22 +58,16 @@ LONG = {
 BEFORE = Path(__file__).with_name("auto_before.csv")
 TOLERANCE = 0.005  # by which a step may be longer than a goal says
 
-HEAD = f"""# `auto`: steps, gaps and budgets
-
-`auto` tries all methods and searches on from the best plan (docs/explanation/planner.md). Step
-times in milliseconds; the gap is to the plan's own lower bound. Equal: four devices; unequal: two
-of them at half the speed; both with ample memory. All transfers go one at a time per device,
-{LINK}. Instances of the dnn-partitioning research are on their own clusters, with our simulator's
-step time.
-
-"Before" is the search of 2026-11-22 (`unet` and `two-tower`: 2026-11-24, the same search). With
-60 s only two steps are known from then: 249 ms of `moe` on 4x32GiB, and 400 ms of nasnetamobile. A
-budget is an amount of work, so the steps do not depend on the machine or its load. 60 s were given
-to {len(LONG)} of the instances.
-
-{in_words(machine())}; costs are (a) or those of the instances;
-`./do experiments auto --graphs FOLDER`.
-"""
+SIMULATED = (
+    "All steps are simulated. `auto` tries all methods and searches on from the best plan "
+    "(docs/explanation/planner.md); the gap is to the plan's own lower bound. Equal: four devices; "
+    "unequal: two of them at half the speed; both with ample memory. All transfers go one at a "
+    f"time per device, {LINK}. Instances of the dnn-partitioning research are on their own "
+    "clusters, with costs and steps of our simulator.\n\n"
+    '"Before" is the search of 2026-11-22 (`unet` and `two-tower`: 2026-11-24). With 60 s only two '
+    "steps are known from then: 249 ms of `moe` on 4x32GiB, and 400 ms of nasnetamobile. "
+    f"60 s were given to {len(LONG)} of the instances."
+)
 
 
 @dataclass
@@ -195,7 +189,7 @@ def goals(rows: list[Row], known: list[Row]) -> Iterator[tuple[str, str, bool]]:
         yield f"{name} gap with 1 s at most {most:.0%}", f"{gap:.1%}", gap <= most
 
 
-def summary(rows: list[Row], known: list[Row]) -> str:
+def summary(known: list[Row]) -> str:
     """Say what the tables say."""
     ratios = [row.auto[1.0] / row.paper for row in known if row.paper is not None]
 
@@ -211,62 +205,65 @@ def summary(rows: list[Row], known: list[Row]) -> str:
 
     worse = sum(ratio > 1 for ratio in ratios)
     mean = mean_ratio((ratio, 1.0) for ratio in ratios)
-    lines = [
+    return (
         f"With a budget of 1 s `auto` is worse than the best of the three on {worse} of "
         f"{len(ratios)} instances; the geometric mean of its step time over theirs is {mean:.3f}. "
         f"Steps, the geometric mean over {len(known)} instances: {change(0.1, 0.1)}, "
         f"{change(0.1, 1.0)}, {change(1.0, 1.0)}, {change(10.0, 1.0)}. Gap to the lower bound, "
-        f"median: {gaps(statistics.median)}; mean: {gaps(statistics.fmean)}.",
-        "",
-        "| goal | found | |",
-        "| --- | --- | --- |",
-    ]
-    lines += [
-        f"| {goal} | {found} | {'met' if met else 'not met'} |"
+        f"median: {gaps(statistics.median)}; mean: {gaps(statistics.fmean)}."
+    )
+
+
+def goals_table(rows: list[Row], known: list[Row]) -> Table:
+    """Return the goals, and what was found."""
+    columns = [Column("goal", "goal"), Column("found", "found"), Column("met", "")]
+    found = [
+        {"goal": goal, "found": found, "met": "met" if met else "not met"}
         for goal, found, met in goals(rows, known)
     ]
-    return "\n".join(lines) + "\n"
+    return Table("Goals", columns, found)
 
 
-def table(rows: list[Row]) -> list[str]:
-    """Return the table's lines."""
-    short = BUDGETS[:2]
-    titles = [
-        "graph",
-        "cluster",
-        "best of the three",
-        "by",
-        *(f"before, {budget:g} s" for budget in short),
-        *(f"{budget:g} s" for budget in BUDGETS),
-        *(f"gap, {budget:g} s" for budget in BUDGETS),
+def steps_table(rows: list[Row]) -> Table:
+    """Return the steps in milliseconds, and the gaps."""
+    columns = [Column("graph", "graph"), Column("cluster", "cluster")]
+    columns += [Column("paper", "best of the three", "{:.4g}".format), Column("by", "by")]
+    columns += [
+        *(Column(f"before {b:g} s", f"before, {b:g} s", "{:.4g}".format) for b in BUDGETS[:2]),
+        *(Column(f"{b:g} s", f"{b:g} s", "{:.4g}".format) for b in BUDGETS),
+        *(Column(f"gap {b:g} s", f"gap, {b:g} s", percent) for b in BUDGETS),
     ]
-    lines = [f"| {' | '.join(titles)} |", "| --- | --- | ---: | --- |" + " ---: |" * 10]
-
-    def cells(values: dict[float, float], budgets: Iterable[float], form: str) -> list[str]:
-        return [format(values[b], form) if b in values else "-" for b in budgets]
-
-    for row in rows:
-        line = [
-            row.graph,
-            row.cluster,
-            "-" if row.paper is None else f"{row.paper:.4g}",
-            row.winner,
-            *cells(row.before, short, ".4g"),
-            *cells(row.auto, BUDGETS, ".4g"),
-            *cells(row.gaps, BUDGETS, ".1%"),
-        ]
-        lines.append(f"| {' | '.join(line)} |")
-    return lines
+    found = [
+        {
+            "graph": row.graph,
+            "cluster": row.cluster,
+            "paper": row.paper,
+            "by": row.winner,
+            **{f"before {budget:g} s": step for budget, step in row.before.items()},
+            **{f"{budget:g} s": step for budget, step in row.auto.items()},
+            **{f"gap {budget:g} s": gap for budget, gap in row.gaps.items()},
+        }
+        for row in rows
+    ]
+    return Table("Steps and gaps", columns, found, "Milliseconds.")
 
 
-def text_of(rows: list[Row]) -> str:
-    """Return the page's text: the 47 come first."""
+def page_of(rows: list[Row], made: dict[str, str] | None = None) -> Page:
+    """Return the page of these rows: the 47 come first."""
     known = rows[: len(rows) - len(FURTHER)]
-    return "\n".join([HEAD, summary(rows, known), *table(rows)]) + "\n"
+    return Page(
+        "auto",
+        "`auto`: steps, gaps and budgets",
+        SIMULATED,
+        "a",
+        [goals_table(rows, known), steps_table(rows)],
+        summary(known),
+        made=made or machine(),
+    )
 
 
-def page(folder: Path) -> str:
-    """Return the page's text."""
+def page(folder: Path) -> Page:
+    """Return the page."""
     count = sum(1 for _ in instances(folder)) + len(FURTHER)
     with ProcessPoolExecutor(JOBS) as pool:
-        return text_of(list(pool.map(measure_numbered, [folder] * count, range(count))))
+        return page_of(list(pool.map(measure_numbered, [folder] * count, range(count))))
