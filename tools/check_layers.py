@@ -89,7 +89,7 @@ ROOMS = {
     "costs": "capture",
     "graph": "capture costs",
     "program": "",
-    "run": "base record weights trace program",
+    "run": "base record weights trace private program",
     "memory": "base record cost weights trace run",
     "ranks": "base weights trace run",
     "interop": "base record cost weights",

@@ -4,6 +4,9 @@
 Tests run them on the oldest and the newest version that is supported.
 """
 
+# Calls run as they do in C++ programs: kernels of the device itself, and no nodes of autograd.
+from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
+
 # A model as a graph of dynamo's, without running it: torch.export loses modules of the backward.
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 
@@ -17,6 +20,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 __all__ = [
+    "BelowAutograd",
     "FakeTensorMode",
     "aot_export_joint_with_descriptors",
     "descriptors",

@@ -116,7 +116,7 @@ def measured(
     everywhere = [device for device in devices.values() if device.type not in ("cpu", "meta")]
     types = {device.type for device in everywhere}
     with (
-        torch.no_grad(),
+        torch.inference_mode(),  # below autograd, as programs run them
         torch.random.fork_rng(
             [d.index or 0 for d in everywhere], device_type=types.pop() if types else "cpu"
         ),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from baechi.torch.private import BelowAutograd
 from baechi.torch.program import HERE, Program, Run, Send, Slot, Wait
 from baechi.torch.program.instructions import HOST, Instruction, mapped
 
@@ -36,6 +37,7 @@ class Interpreter:
         inputs.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(BelowAutograd())
             for kind in sorted({device.type for device in self.devices.values()}):
                 stack.enter_context(torch.autocast(kind, enabled=False))
             stack.enter_context(_device_kept(self.devices[0]))

@@ -171,6 +171,24 @@ def test_without_a_compiler_programs_run_in_python(monkeypatch: pytest.MonkeyPat
     same(run(case.on([HOST] * 3)), case.expected()[: len(case.promised)])
 
 
+def test_executor_and_interpreter_run_the_same_kernels() -> None:
+    def function(x: Tensor, g: Tensor) -> list[Tensor]:
+        return [torch.ops.aten.silu_backward(g, x)]  # above autograd in several
+
+    graph = make_fx(function, tracing_mode="fake")(*[torch.ones(100)] * 2)
+    program = lower(graph, dict.fromkeys(graph.graph.nodes, 0))
+    took = []
+    with sim.configured(devices=1, asynchronous=False, clock="virtual", operator_time="1us"):
+        device = torch.device("sim", 0)
+        for make in (Interpreter, executor.compile):
+            inputs = [torch.ones(100).to(device) for _ in range(2)]
+            sim.synchronize(device)
+            sim.reset_virtual_clock()
+            make(program, [device])(inputs)
+            took.append(round(sim.virtual_time() * 1e9))
+    assert took == [1000, 1000]
+
+
 def test_a_profile_has_the_names_of_the_calls() -> None:
     graph = make_fx(lambda x: [x.relu()], tracing_mode="fake")(torch.ones(3))
     call = next(n for n in graph.graph.nodes if n.op == "call_function")
