@@ -37,9 +37,6 @@ EXPERIMENTS = {
     "truth": Experiment(
         "predicted step times and peaks beside measured ones, PyTorch", 8.5, ("torch",)
     ),
-    "truth_tensorflow": Experiment(
-        "predicted step times beside measured ones, TensorFlow", 4.5, ("tensorflow",)
-    ),
     "ranks": Experiment(
         "placements over processes beside their plans and torch.distributed.pipelining",
         2,
@@ -60,7 +57,6 @@ MODELS = ("inception-v3", "gnmt", "transformer", "llama", "mixtral", "vit", "two
 MODULE_OF_NEED = {
     "torch": "torch",
     "peers": "saga",
-    "tensorflow": "tensorflow",
     "solver": "ortools",
 }
 

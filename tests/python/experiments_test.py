@@ -479,7 +479,7 @@ def test_needs_are_those_of_the_experiments_that_are_named(
     assert capsys.readouterr().out.split() == ["torch", "peers"]
     assert command.main(["--needs", "all"]) == 0
     needs = capsys.readouterr().out.split()
-    assert sorted(needs) == ["peers", "solver", "tensorflow", "torch"]
+    assert sorted(needs) == ["peers", "solver", "torch"]
     for need in needs:
         assert (root / f"tools/requirements-{need}.txt").exists()
         assert need in catalogue.MODULE_OF_NEED
