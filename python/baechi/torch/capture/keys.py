@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 _UNMARKED_VIEWS = ("aten::_unsafe_view",)  # views whose schema does not say so
+OUTSIDE = "(loss)"  # the path of what runs outside of the model; no module is called so
 NOTE = "baechi.module"  # what nodes that no dynamo saw are annotated with
 _MOVES = ("aten::_to_copy", "prims::device_put")
 
@@ -108,6 +109,19 @@ def module_path(node: fx.Node, names_by_id: Mapping[int, str]) -> str | None:
         if number.isdecimal() and int(number) in names_by_id:
             return names_by_id[int(number)]
     return None
+
+
+def outside_of(graph: fx.Graph, names_by_id: Mapping[int, str]) -> str:
+    """Return what calls of no module are of in a graph: the model itself, or what called it.
+
+    Where the model is called by what was compiled (a step and its loss), its calls say so.
+    """
+    for node in graph.nodes:
+        for key in node.meta.get("nn_module_stack") or ():
+            number = str(key).partition("@")[0]
+            if number.isdecimal() and names_by_id.get(int(number)) == "":
+                return OUTSIDE
+    return ""
 
 
 def adds_gradients(node: fx.Node) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-LOSS = "(loss)"  # the path of what runs outside of the model; no module is called so
+from baechi.torch.capture.keys import OUTSIDE
+
+LOSS = OUTSIDE
 
 
 @dataclass(frozen=True)

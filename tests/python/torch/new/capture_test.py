@@ -14,7 +14,15 @@ pytest.importorskip("torch")
 import step_models as models
 import torch
 from baechi.torch.capture.joint import flags
-from baechi.torch.capture.keys import base_of, is_call, is_move, is_view, keys_of, module_path
+from baechi.torch.capture.keys import (
+    base_of,
+    is_call,
+    is_move,
+    is_view,
+    keys_of,
+    module_path,
+    outside_of,
+)
 from baechi.torch.capture.step import LOSS, Step
 from baechi.torch.capture.trace import capture
 from torch import fx, nn
@@ -33,19 +41,23 @@ def _never(*_: Any) -> Any:
     raise AssertionError("nothing is compiled")
 
 
-def keys_of_compiled(model: nn.Module, example: dict[str, Any]) -> list[set[str]]:
-    """Return the keys of the joint graphs that torch.compile makes of a model."""
+def keys_of_compiled(
+    model: nn.Module, example: dict[str, Any], called: Callable[..., Any] | None = None
+) -> list[set[str]]:
+    """Return the keys of the joint graphs that torch.compile makes of a model, or what calls it."""
     names = {id(module): name for name, module in model.named_modules()}
     found = []
 
     def partition(joint: fx.GraphModule, *_: Any, **__: Any) -> Any:
-        found.append(set(keys_of(joint.graph, lambda n: module_path(n, names)).values()))
+        outside = outside_of(joint.graph, names)
+        keys = keys_of(joint.graph, lambda n: module_path(n, names), outside)
+        found.append(set(keys.values()))
         raise Seen
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=_never, bw_compiler=_never, partition_fn=partition)
     with torch._dynamo.config.patch(**flags()), pytest.raises(Exception, match="Seen"):
-        torch.compile(model, backend=backend)(**example)
+        torch.compile(called or model, backend=backend)(**example)
     torch._dynamo.reset()
     return found
 
@@ -60,6 +72,14 @@ def test_keys_of_a_step_are_those_of_the_compiled_model(name: str) -> None:
     assert planned <= compiled
     more = [key.split(":")[1] for key in compiled - planned]
     assert more in ([], ["add"])  # a gradient comes by what stands beside the loss, too
+
+
+@pytest.mark.parametrize("name", ["mlp", "twice", "tied"])
+def test_keys_agree_where_a_function_calls_the_model(name: str) -> None:
+    model, example = models.made(name)
+    step = capture(model, example, models.total)
+    compiled = keys_of_compiled(model, example, lambda **given: models.total(model(**given)))
+    assert compiled == [set(step.keys.values())]
 
 
 def test_keys_name_the_module_of_a_backward_and_of_sums_of_gradients() -> None:

@@ -67,6 +67,20 @@ def test_all_calls_of_models_can_be_measured(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_simulated_devices_are_measured_by_their_own_clock() -> None:
+    sim = pytest.importorskip("baechi.torch.sim")
+    clock = {"clock": "virtual", "operator_time": "2us", "memory_bandwidth": "1GB/s"}
+    with sim.configured(devices=2, memory="64MiB", asynchronous=False, **clock):
+        model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)).to("sim:0")
+        calls = capture(model, torch.ones(16, 64)).keys  # as if all were there
+        assert {str(node.meta["val"].device) for node in calls} == {"sim:0"}
+        costs = measured(calls, {"gpu": torch.device("sim:1")})
+    assert costs.runs == len({signature_of(node) for node in calls})
+    for name in ("0:addmm:0", "1:gelu:0", "0:mm:0"):
+        node = call(name, calls)
+        assert costs.time_of(signature_of(node), "gpu") == 2000 + traffic_of(node)
+
+
 def test_a_call_that_needs_true_values_costs_what_its_bytes_do() -> None:
     class Solved(nn.Linear):
         def forward(self, x: Any) -> Any:
