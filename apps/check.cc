@@ -38,7 +38,7 @@ struct Verdict {
 void require_right_plan(const SourceText& source, const OpGraph& graph, const RunContext& context) {
   const auto [step, plan, original] =
       open_plan_text(source.text, source.name, recosted(graph, {}), context.cancel);
-  require_right(step.graph, plan, source.name);
+  require_right(step, plan, source.name);
   if (!original.has_value()) return;
   const auto faults = check_second_runs(*original, step.graph, plan);
   if (!faults.empty()) throw InputError(source.name, "the plan is wrong: " + faults.front());

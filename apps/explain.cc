@@ -58,7 +58,7 @@ ExitCode explain(const ExplainArguments& options, const RunContext& context) {
   const auto [step, given, original] = load_plan(options.plan, options.sizes.graph, context);
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
-  require_right(graph, given, options.plan, {.capacities = false});
+  require_right(step, given, options.plan, {.capacities = false});
   const Cluster cluster =
       options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
   const CostModel costs(graph, cluster);

@@ -62,6 +62,13 @@ Rows graph_rows(const OpGraph& graph, const GraphFacts& facts) {
   rows.emplace_back("critical path", short_text(facts.critical_path));
   rows.emplace_back("parallelism", decimal(facts.parallelism()));
   rows.emplace_back("permanent memory", short_text(facts.permanent));
+  if (facts.num_variables != 0)
+    rows.emplace_back("variables",
+                      short_text(facts.variables) + " of it in " +
+                          std::to_string(facts.num_variables) +
+                          (facts.num_written == 0 ? std::string()
+                                                  : ", " + std::to_string(facts.num_written) +
+                                                        " of them changed by every micro-batch"));
   rows.emplace_back("output memory", short_text(facts.outputs));
   rows.emplace_back("memory at most", short_text(facts.total_memory()));
   if (facts.largest_op.has_value())
@@ -117,6 +124,9 @@ void write_graph_facts(JsonWriter& json, const OpGraph& graph, const GraphFacts&
   json.field("critical_path_ns", facts.critical_path.count());
   json.field("parallelism", facts.parallelism());
   json.field("permanent_bytes", facts.permanent.count());
+  json.field("variables", facts.num_variables);
+  json.field("written_variables", facts.num_written);
+  json.field("variable_bytes", facts.variables.count());
   json.field("output_bytes", facts.outputs.count());
   json.field("largest_temporary_bytes", facts.largest_temporary.count());
   json.field("total_memory_bytes", facts.total_memory().count());

@@ -21,7 +21,7 @@ struct VerifyArguments {
 ExitCode verify(const VerifyArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const std::vector<std::string> violations =
-      original.has_value() ? check_plan(*original, step.graph, plan) : check_plan(step.graph, plan);
+      original.has_value() ? check_plan(*original, step, plan) : check_plan(step, plan);
   if (context.json) {
     std::string text;
     JsonWriter json(text);

@@ -106,7 +106,9 @@ class Operator:
 
     @property
     def permanent(self) -> int:
-        """Bytes held for the whole step: weights, gradients, optimizer state."""
+        """
+        Bytes held for the whole step: weights, gradients, optimizer state. Of a variable none: its output is.
+        """
 
     @property
     def temporary(self) -> int:
@@ -136,6 +138,20 @@ class Operator:
         """
         Whether a second run gives the same outputs, so that a plan may run it again.
         """
+
+    @property
+    def variable(self) -> bool:
+        """
+        Its output is there, where it is, from begin to end of the step; no device runs it.
+        """
+
+    @property
+    def writes(self) -> list[str]:
+        """The variables to which it gives a new value in every micro-batch."""
+
+    @property
+    def random(self) -> bool:
+        """Draws random numbers, so micro-batches run it in their order."""
 
     @property
     def forward(self) -> str | None:
@@ -234,9 +250,9 @@ class GraphBuilder:
 
     def __init__(self, name: str = '', *, memory_mode: str = 'dataflow', batch_size: int | None = None) -> None: ...
 
-    def add(self, name: str, times: Mapping[str, int], *, kind: str = '', permanent: int = 0, temporary: int = 0, outputs: Sequence[int] = [], inputs: Sequence[tuple[str, int]] = [], after: Sequence[str] = [], colocate: Sequence[str] = [], forward: str | None = None, backward: bool = False, device: str | None = None, per_step: bool = False, recompute: bool = True) -> int:
+    def add(self, name: str, times: Mapping[str, int] = {}, *, kind: str = '', permanent: int = 0, temporary: int = 0, outputs: Sequence[int] = [], inputs: Sequence[tuple[str, int]] = [], after: Sequence[str] = [], colocate: Sequence[str] = [], forward: str | None = None, backward: bool = False, device: str | None = None, per_step: bool = False, recompute: bool = True, variable: bool = False, writes: Sequence[str] = [], random: bool = False) -> int:
         """
-        Adds an operator; its inputs (producer, port) must have been added before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once per step, not once per micro-batch. `recompute`: a second run gives the same outputs. Returns its index. What raises InputError adds nothing.
+        Adds an operator; its inputs (producer, port) and what it writes must have been added before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once per step, not once per micro-batch. `recompute`: a second run gives the same outputs. `variable`: its one output is there for the whole step; it needs no times. `writes`: variables to which every micro-batch gives a new value here. `random`: draws random numbers. Returns its index. What raises InputError adds nothing.
         """
 
     def set_forward(self, name: str, forward: str) -> None:
@@ -244,14 +260,17 @@ class GraphBuilder:
         Makes `name` the backward operator of `forward`, when that one is added later.
         """
 
+    def add_write(self, name: str, variable: str) -> None:
+        """Makes `name` write `variable`, when that one is added later."""
+
     def __len__(self) -> int: ...
 
     def build(self) -> Graph:
         """The checked graph. The builder cannot be used afterwards."""
 
-def graph_from_arrays(names: Sequence[str], times: Mapping[str, Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]], *, name: str = '', memory_mode: str = 'dataflow', batch_size: int | None = None, kinds: Sequence[str] | None = None, permanent: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, temporary: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, backward: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, groups: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, devices: Sequence[str | None] | None = None, tensor_producer: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, tensor_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_tensor: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_from: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, per_step: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, recompute: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None) -> Graph:
+def graph_from_arrays(names: Sequence[str], times: Mapping[str, Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)]], *, name: str = '', memory_mode: str = 'dataflow', batch_size: int | None = None, kinds: Sequence[str] | None = None, permanent: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, temporary: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, forward: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, backward: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, groups: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, devices: Sequence[str | None] | None = None, tensor_producer: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, tensor_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_tensor: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, edge_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_from: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, control_to: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, per_step: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, recompute: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, variable: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, random: Annotated[NDArray[numpy.bool_], dict(shape=(None,), device='cpu', writable=False)] | None = None, write_op: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None, write_variable: Annotated[NDArray[numpy.int64], dict(shape=(None,), device='cpu', writable=False)] | None = None) -> Graph:
     """
-    A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` (nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and `temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), `backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not once per micro-batch), `recompute` (bool: a second run gives the same outputs), `groups` (number of its colocation group, -1: none) and `devices` (name of the only device it may run on, or None). Per tensor: its producer and bytes. Per edge: the tensor and the operator that reads it; per control edge: the two operators.
+    A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` (nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and `temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), `backward` (bool; so are all with a forward), `per_step` (bool: runs once per step, not once per micro-batch), `recompute` (bool: a second run gives the same outputs), `groups` (number of its colocation group, -1: none) and `devices` (name of the only device it may run on, or None). Per tensor: its producer and bytes. Per edge: the tensor and the operator that reads it; per control edge: the two operators. `variable` (bool: its one output is there for the whole step), `random` (bool: draws random numbers); per write: the operator, and the variable to which it gives a new value in every micro-batch.
     """
 
 def graph_to_arrays(graph: Graph) -> dict[str, Any]:

@@ -28,6 +28,9 @@ _ATTRIBUTES = {
     "device",
     "per_step",
     "recompute",
+    "variable",
+    "writes",
+    "random",
 }
 
 
@@ -67,8 +70,9 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
         batch_size=attributes.get("batch_size"),
     )
     # Ids keep the node order where edges allow it. A forward operator may stand after its backward
-    # one, so those are said last.
+    # one, and a variable after who writes it, so those are said last.
     forward_of: dict[str, str] = {}
+    written: list[tuple[str, str]] = []
     position = {node: i for i, node in enumerate(graph.nodes)}
     ordered = all(position[a] < position[b] for a, b in graph.edges())
     for node in graph.nodes if ordered else order:
@@ -81,20 +85,23 @@ def from_networkx(graph: nx.DiGraph) -> Graph:
                 f"node {node!r} has an unknown attribute {unknown[0]!r}; known: "
                 f"{', '.join(sorted(_ATTRIBUTES))}"
             )
-        if "times" not in given:
+        if "times" not in given and not given.get("variable", False):
             raise InputError(
                 f"node {node!r} has no attribute 'times': nanoseconds by kind of device, such as "
                 "{'gpu': 1000}"
             )
         if (forward := given.pop("forward", None)) is not None:
             forward_of[node] = forward
+        written += [(node, variable) for variable in given.pop("writes", [])]
         inputs, after = [], []
         for producer, _, edge in graph.in_edges(node, data=True):
             if edge.get("control", False):
                 after.append(producer)
             else:
                 inputs.append((producer, edge.get("port", 0)))
-        builder.add(node, given.pop("times"), inputs=inputs, after=after, **given)
+        builder.add(node, given.pop("times", {}), inputs=inputs, after=after, **given)
     for node, forward in forward_of.items():
         builder.set_forward(node, forward)
+    for node, variable in written:
+        builder.add_write(node, variable)
     return builder.build()

@@ -56,8 +56,12 @@ void bind_operator(nb::module_& m) {
           "times", [](const OperatorHandle& h) { return times_of(*h.graph, h.op); },
           "Nanoseconds by device kind; a kind that is missing cannot run it.")
       .def_prop_ro(
-          "permanent", [at](const OperatorHandle& h) { return at(h).permanent.count(); },
-          "Bytes held for the whole step: weights, gradients, optimizer state.")
+          "permanent",
+          [at](const OperatorHandle& h) {
+            return at(h).variable ? std::int64_t{0} : at(h).permanent.count();
+          },
+          "Bytes held for the whole step: weights, gradients, optimizer state. Of a variable none: "
+          "its output is.")
       .def_prop_ro(
           "temporary", [at](const OperatorHandle& h) { return at(h).temporary.count(); },
           "Bytes held while the operator runs.")
@@ -89,6 +93,21 @@ void bind_operator(nb::module_& m) {
       .def_prop_ro(
           "recompute", [at](const OperatorHandle& h) { return at(h).recompute; },
           "Whether a second run gives the same outputs, so that a plan may run it again.")
+      .def_prop_ro(
+          "variable", [at](const OperatorHandle& h) { return at(h).variable; },
+          "Its output is there, where it is, from begin to end of the step; no device runs it.")
+      .def_prop_ro(
+          "writes",
+          [](const OperatorHandle& h) {
+            std::vector<std::string> names;
+            for (const auto& [op, variable] : h.graph->writes())
+              if (op == h.op) names.emplace_back((*h.graph)[variable].name);
+            return names;
+          },
+          "The variables to which it gives a new value in every micro-batch.")
+      .def_prop_ro(
+          "random", [at](const OperatorHandle& h) { return at(h).random; },
+          "Draws random numbers, so micro-batches run it in their order.")
       .def_prop_ro(
           "forward",
           [at](const OperatorHandle& h) -> std::optional<std::string> {

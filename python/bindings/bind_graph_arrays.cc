@@ -53,9 +53,9 @@ struct Columns {  // as given; absent ones are zero or empty
   TimeColumns times;
   std::optional<std::vector<std::string>> kinds;
   std::optional<std::vector<std::optional<std::string>>> devices;
-  std::optional<Flags> backward, per_step, recompute;
+  std::optional<Flags> backward, per_step, recompute, variable, random;
   std::optional<Column> permanent, temporary, forward, groups, tensor_producer, tensor_bytes,
-      edge_tensor, edge_to, control_from, control_to;
+      edge_tensor, edge_to, control_from, control_to, write_op, write_variable;
 };
 
 void check_sizes(const Columns& columns) {
@@ -70,6 +70,8 @@ void check_sizes(const Columns& columns) {
   require(columns.backward, "backward");
   require(columns.per_step, "per_step");
   require(columns.recompute, "recompute");
+  require(columns.variable, "variable");
+  require(columns.random, "random");
   for (const auto& [kind, time] : columns.times) require_size(time.shape(0), n, "times of " + kind);
   if (columns.kinds.has_value()) require_size(columns.kinds->size(), n, "kinds");
   if (columns.devices.has_value()) require_size(columns.devices->size(), n, "devices");
@@ -85,6 +87,8 @@ void add_operators(OpGraphBuilder& builder, const Columns& columns) {
     if (columns.backward.has_value()) spec.backward = (*columns.backward)(i);
     if (columns.per_step.has_value()) spec.per_step = (*columns.per_step)(i);
     if (columns.recompute.has_value()) spec.recompute = (*columns.recompute)(i);
+    if (columns.variable.has_value()) spec.variable = (*columns.variable)(i);
+    if (columns.random.has_value()) spec.random = (*columns.random)(i);
     if (columns.devices.has_value()) spec.pin = (*columns.devices)[i];
     builder.add_operator(spec);
   }
@@ -130,6 +134,16 @@ void add_edges(OpGraphBuilder& builder, const Columns& columns) {
   }
 }
 
+void add_writes(OpGraphBuilder& builder, const Columns& columns) {
+  const std::size_t n = columns.names.size();
+  if (columns.write_op.has_value() != columns.write_variable.has_value())
+    throw InputError("write_op and write_variable go together");
+  require_size(size_of(columns.write_variable), size_of(columns.write_op), "write_variable");
+  for (std::size_t w = 0; w < size_of(columns.write_op); ++w)
+    builder.add_write(OpId(index_at(*columns.write_op, w, n, "write_op")),
+                      OpId(index_at(*columns.write_variable, w, n, "write_variable")));
+}
+
 // `Stored` is what a vector keeps of a T: vector<bool> has no array of bool.
 template <class T, class Stored = T>
 nb::object numpy_array(std::vector<Stored> values) {
@@ -149,18 +163,22 @@ nb::object int64_array(std::vector<std::int64_t> values) {
 
 void put_operators(nb::dict& result, const OpGraph& graph) {
   std::vector<std::int64_t> permanent, temporary, forward, groups;
-  std::vector<std::uint8_t> backward, per_step, recompute;
+  std::vector<std::uint8_t> backward, per_step, recompute, variable, random;
   std::vector<std::string_view> kinds;
   std::vector<std::optional<std::string_view>> devices;
   for (const OpId id : graph.ops()) {
     const Operator& op = graph[id];
-    permanent.push_back(op.permanent.count());
+    permanent.push_back(op.variable ? 0 : op.permanent.count());
     temporary.push_back(op.temporary.count());
     forward.push_back(op.forward.has_value() ? std::int64_t{op.forward->value()} : -1);
-    groups.push_back(op.group.has_value() ? std::int64_t{op.group->value()} : -1);
+    // What a written variable holds together is said by `write_op`.
+    const bool named = !graph.colocation_names(id).empty();
+    groups.push_back(named ? std::int64_t{op.group->value()} : -1);
     backward.push_back(op.backward ? 1 : 0);
     per_step.push_back(op.per_step ? 1 : 0);
     recompute.push_back(op.recompute ? 1 : 0);
+    variable.push_back(op.variable ? 1 : 0);
+    random.push_back(op.random ? 1 : 0);
     kinds.push_back(op.kind);
     devices.push_back(op.pin);
   }
@@ -179,6 +197,8 @@ void put_operators(nb::dict& result, const OpGraph& graph) {
   result["backward"] = numpy_array<bool>(std::move(backward));
   result["per_step"] = numpy_array<bool>(std::move(per_step));
   result["recompute"] = numpy_array<bool>(std::move(recompute));
+  result["variable"] = numpy_array<bool>(std::move(variable));
+  result["random"] = numpy_array<bool>(std::move(random));
   result["groups"] = int64_array(std::move(groups));
   result["devices"] = nb::cast(devices);
 }
@@ -199,6 +219,13 @@ void put_edges(nb::dict& result, const OpGraph& graph) {
         control_to.push_back(edge.to.value());
       }
     }
+  std::vector<std::int64_t> write_op, write_variable;
+  for (const auto& [op, variable] : graph.writes()) {
+    write_op.push_back(op.value());
+    write_variable.push_back(variable.value());
+  }
+  result["write_op"] = int64_array(std::move(write_op));
+  result["write_variable"] = int64_array(std::move(write_variable));
   result["tensor_producer"] = int64_array(std::move(producer));
   result["tensor_bytes"] = int64_array(std::move(bytes));
   result["edge_tensor"] = int64_array(std::move(edge_tensor));
@@ -231,7 +258,9 @@ void bind_graph_arrays(nb::module_& m) {
          std::optional<Column> tensor_producer, std::optional<Column> tensor_bytes,
          std::optional<Column> edge_tensor, std::optional<Column> edge_to,
          std::optional<Column> control_from, std::optional<Column> control_to,
-         std::optional<Flags> per_step, std::optional<Flags> recompute) {
+         std::optional<Flags> per_step, std::optional<Flags> recompute,
+         std::optional<Flags> variable, std::optional<Flags> random, std::optional<Column> write_op,
+         std::optional<Column> write_variable) {
         const Columns columns{
             .names = names,
             .times = items_of<Column>(times, "times are int64 arrays by device kind"),
@@ -240,6 +269,8 @@ void bind_graph_arrays(nb::module_& m) {
             .backward = std::move(backward),
             .per_step = std::move(per_step),
             .recompute = std::move(recompute),
+            .variable = std::move(variable),
+            .random = std::move(random),
             .permanent = std::move(permanent),
             .temporary = std::move(temporary),
             .forward = std::move(forward),
@@ -249,7 +280,9 @@ void bind_graph_arrays(nb::module_& m) {
             .edge_tensor = std::move(edge_tensor),
             .edge_to = std::move(edge_to),
             .control_from = std::move(control_from),
-            .control_to = std::move(control_to)};
+            .control_to = std::move(control_to),
+            .write_op = std::move(write_op),
+            .write_variable = std::move(write_variable)};
         nb::gil_scoped_release unlocked;
         OpGraphBuilder builder(name);
         builder.set_memory_mode(memory_mode_of(memory_mode));
@@ -258,6 +291,7 @@ void bind_graph_arrays(nb::module_& m) {
         check_sizes(columns);
         add_operators(builder, columns);
         add_edges(builder, columns);
+        add_writes(builder, columns);
         return GraphHandle{std::make_shared<const OpGraph>(std::move(builder).build())};
       },
       "names"_a, "times"_a, nb::kw_only(), "name"_a = "", "memory_mode"_a = "dataflow",
@@ -268,7 +302,9 @@ void bind_graph_arrays(nb::module_& m) {
       "tensor_bytes"_a.noconvert() = nb::none(), "edge_tensor"_a.noconvert() = nb::none(),
       "edge_to"_a.noconvert() = nb::none(), "control_from"_a.noconvert() = nb::none(),
       "control_to"_a.noconvert() = nb::none(), "per_step"_a.noconvert() = nb::none(),
-      "recompute"_a.noconvert() = nb::none(),
+      "recompute"_a.noconvert() = nb::none(), "variable"_a.noconvert() = nb::none(),
+      "random"_a.noconvert() = nb::none(), "write_op"_a.noconvert() = nb::none(),
+      "write_variable"_a.noconvert() = nb::none(),
       "A Graph from int64 arrays; arrays of another type are refused. Per operator: `times` "
       "(nanoseconds by device kind, -1: cannot run there), `kinds` (text), `permanent` and "
       "`temporary` (bytes), `forward` (index of the operator whose backward it is, -1: none), "
@@ -277,7 +313,10 @@ void bind_graph_arrays(nb::module_& m) {
       "(number of its colocation group, "
       "-1: none) and `devices` (name of the only device it may run on, or None). Per tensor: "
       "its producer and bytes. Per edge: the tensor and the operator that reads it; per control "
-      "edge: the two operators.");
+      "edge: the two operators. `variable` (bool: its one output is there for the whole step), "
+      "`random` (bool: draws random numbers); per write: the operator, and the variable to which "
+      "it "
+      "gives a new value in every micro-batch.");
   m.def(
       "graph_to_arrays", [](const GraphHandle& h) { return arrays_of(*h.graph); }, "graph"_a,
       nb::sig("def graph_to_arrays(graph: Graph) -> dict[str, typing.Any]"),

@@ -33,6 +33,7 @@ struct AddedOperator {  // what GraphBuilder.add is given
   std::vector<std::pair<std::string, std::size_t>> inputs;
   std::vector<std::string> after;
   std::vector<std::string> colocate;
+  std::vector<std::string> writes;
 };
 
 // Python objects outlive build(), which uses the core's builder up.
@@ -94,12 +95,15 @@ OpId BuilderHandle::add(const AddedOperator& added) {
   }
   std::vector<OpId> after;
   for (const std::string& other : added.after) after.push_back(find(other));
+  std::vector<OpId> written;
+  for (const std::string& variable : added.writes) written.push_back(find(variable));
 
   const OpId op = builder.add_operator(added.spec);
   for (const auto& [kind, time] : added.times) builder.set_time(op, kind, Time(time));
   for (const std::int64_t size : added.outputs) builder.add_output(op, Bytes(size));
   for (const TensorId tensor : read) builder.connect(tensor, op);
   for (const OpId other : after) builder.add_control_edge(other, op);
+  for (const OpId variable : written) builder.add_write(op, variable);
   for (const std::string& group : added.colocate) builder.add_to_group(op, group);
   return op;
 }
@@ -126,7 +130,8 @@ void bind_graph_builder(nb::module_& m) {
              std::vector<std::pair<std::string, std::size_t>> inputs,
              std::vector<std::string> after, std::vector<std::string> colocate,
              std::optional<std::string_view> forward, bool backward,
-             std::optional<std::string_view> device, bool per_step, bool recompute) {
+             std::optional<std::string_view> device, bool per_step, bool recompute, bool variable,
+             std::vector<std::string> writes, bool random) {
             AddedOperator added{
                 .spec = {.name = name,
                          .kind = kind,
@@ -135,26 +140,32 @@ void bind_graph_builder(nb::module_& m) {
                          .backward = backward,
                          .pin = device,
                          .per_step = per_step,
-                         .recompute = recompute},
+                         .recompute = recompute,
+                         .variable = variable,
+                         .random = random},
                 .times = items_of<std::int64_t>(
                     times, "times are whole nanoseconds from 0 to 2**63 - 1 by device kind"),
                 .outputs = std::move(outputs),
                 .inputs = std::move(inputs),
                 .after = std::move(after),
-                .colocate = std::move(colocate)};
+                .colocate = std::move(colocate),
+                .writes = std::move(writes)};
             if (forward.has_value()) added.spec.forward = self.find(*forward);
             return self.add(added).value();
           },
-          "name"_a, "times"_a, nb::kw_only(), "kind"_a = "", "permanent"_a = 0, "temporary"_a = 0,
-          "outputs"_a = std::vector<std::int64_t>(),
+          "name"_a, "times"_a = nb::dict(), nb::kw_only(), "kind"_a = "", "permanent"_a = 0,
+          "temporary"_a = 0, "outputs"_a = std::vector<std::int64_t>(),
           "inputs"_a = std::vector<std::pair<std::string, std::size_t>>(),
           "after"_a = std::vector<std::string>(), "colocate"_a = std::vector<std::string>(),
           "forward"_a = nb::none(), "backward"_a = false, "device"_a = nb::none(),
-          "per_step"_a = false, "recompute"_a = true,
-          "Adds an operator; its inputs (producer, port) must have been added before. `times` are "
-          "nanoseconds by device kind ('*': any kind), sizes are bytes. `per_step`: runs once "
-          "per step, not once per micro-batch. `recompute`: a second run gives the same outputs. "
-          "Returns its index. What raises InputError adds nothing.")
+          "per_step"_a = false, "recompute"_a = true, "variable"_a = false,
+          "writes"_a = std::vector<std::string>(), "random"_a = false,
+          "Adds an operator; its inputs (producer, port) and what it writes must have been added "
+          "before. `times` are nanoseconds by device kind ('*': any kind), sizes are bytes. "
+          "`per_step`: runs once per step, not once per micro-batch. `recompute`: a second run "
+          "gives the same outputs. `variable`: its one output is there for the whole step; it "
+          "needs no times. `writes`: variables to which every micro-batch gives a new value here. "
+          "`random`: draws random numbers. Returns its index. What raises InputError adds nothing.")
       .def(
           "set_forward",
           [](BuilderHandle& self, std::string_view name, std::string_view forward) {
@@ -163,6 +174,13 @@ void bind_graph_builder(nb::module_& m) {
           },
           "name"_a, "forward"_a,
           "Makes `name` the backward operator of `forward`, when that one is added later.")
+      .def(
+          "add_write",
+          [](BuilderHandle& self, std::string_view name, std::string_view variable) {
+            const OpId op = self.find(name);
+            self.get().add_write(op, self.find(variable));
+          },
+          "name"_a, "variable"_a, "Makes `name` write `variable`, when that one is added later.")
       .def("__len__", [](BuilderHandle& self) { return self.get().num_ops(); })
       .def(
           "build",

@@ -133,6 +133,9 @@ nb::dict facts_of(const GraphHandle& graph) {
   result["work_ns"] = facts.work.count();
   result["parallelism"] = facts.parallelism();
   result["permanent_bytes"] = facts.permanent.count();
+  result["variables"] = facts.num_variables;
+  result["written_variables"] = facts.num_written;
+  result["variable_bytes"] = facts.variables.count();
   result["output_bytes"] = facts.outputs.count();
   result["largest_need_bytes"] = facts.largest_need.count();
   return result;
@@ -226,8 +229,9 @@ void bind_place(nb::module_& m) {
       "verify",
       [](const PlanHandle& h) {
         return interruptible([&](const CancelFlag*) {
-          return h.plan.recomputed.empty() ? check_plan(*h.graph, h.plan)
-                                           : check_plan(*h.graph_of_one().graph, *h.graph, h.plan);
+          return h.plan.recomputed.empty()
+                     ? check_plan(h.step_graph(), h.plan)
+                     : check_plan(*h.graph_of_one().graph, h.step_graph(), h.plan);
         });
       },
       "plan"_a,

@@ -32,6 +32,8 @@ RandomDag everything(Random& random) {
   limits.cpu_chance = random.chance(0.5) ? 0.9 : 0.0;
   limits.max_time = random.chance(0.5) ? 3 : 20;  // short ones finish together
   limits.memory_mode = random.chance(0.5) ? MemoryMode::kRetain : MemoryMode::kDataflow;
+  if (random.chance(0.3)) limits.variable_chance = 0.4;
+  if (random.chance(0.3)) limits.write_chance = 0.4;
   return limits;
 }
 

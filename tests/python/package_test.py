@@ -331,9 +331,41 @@ def training_graph() -> baechi.Graph:
     return builder.build()
 
 
+def variables(after: tuple[str, ...] = ()) -> baechi.Graph:
+    builder = baechi.GraphBuilder("variables")
+    builder.add("x", {"gpu": 0}, outputs=[4])
+    builder.add("norm", {"gpu": 5}, inputs=[("x", 0)], outputs=[4])
+    builder.add("mean", variable=True, outputs=[16])
+    builder.add_write("norm", "mean")
+    builder.add("w", {"gpu": 0}, variable=True, outputs=[64])
+    builder.add("drop", {"gpu": 1}, inputs=[("norm", 0), ("w", 0)], random=True)
+    builder.add("count", {"gpu": 1}, inputs=[("mean", 0)], after=list(after))
+    return builder.build()
+
+
+def test_variables_are_told_and_count_once() -> None:
+    with pytest.raises(baechi.InputError, match="cycle of 2 operators"):
+        variables(after=("norm",))
+    graph = variables()
+    mean, norm, drop = graph["mean"], graph["norm"], graph["drop"]
+    assert (mean.variable, mean.permanent, mean.outputs, mean.per_step) == (True, 0, [16], True)
+    assert (norm.writes, drop.writes, drop.random, norm.random) == (["mean"], [], True, False)
+    assert norm.after == ["count"]
+    facts = baechi.graph_facts(graph)
+    assert (facts["variables"], facts["written_variables"], facts["variable_bytes"]) == (2, 1, 80)
+    for micro_batches in [1, 3]:
+        plan = baechi.place_graph(graph, "2x1MiB", micro_batches=micro_batches)
+        assert baechi.verify(plan) == []
+        assert plan.devices_of("norm") == plan.devices_of("mean")
+
+
 def test_arrays_go_both_ways() -> None:
     numpy = pytest.importorskip("numpy")
-    for graph in [training_graph(), baechi.generate("layered", operators=2000, seed=1)]:
+    for graph in [
+        training_graph(),
+        variables(),
+        baechi.generate("layered", operators=2000, seed=1),
+    ]:
         arrays = baechi.graph_to_arrays(graph)
         assert baechi.graph_from_arrays(graph.names, name=graph.name, **arrays) == graph
     wrong = dict(arrays, permanent=numpy.zeros(3, dtype=numpy.int64))
@@ -384,7 +416,7 @@ def test_networkx_goes_both_ways() -> None:
     networkx = pytest.importorskip("networkx")
     from baechi.networkx import from_networkx, to_networkx
 
-    for graph in [diamond(), training_graph()]:
+    for graph in [diamond(), training_graph(), variables()]:
         assert from_networkx(to_networkx(graph)) == graph
     plain = networkx.DiGraph()
     plain.add_node("x", times={"gpu": 5}, outputs=[8])

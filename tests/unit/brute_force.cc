@@ -21,6 +21,7 @@ struct Instance {
     bool kept = false;  // until the step ends: memory mode retain, a forward operator's
     std::vector<Index> readers;
   };
+  std::vector<bool> variable;  // [op]: there when the step starts, and all the time
   Index num_ops = 0, num_devices = 0, num_channels = 0;
   CommunicationMode mode = CommunicationMode::kParallel;
   std::vector<std::vector<std::optional<Count>>> time;  // [op][device]; absent: forbidden
@@ -75,7 +76,9 @@ Instance tables(const OpGraph& graph, const Cluster& cluster) {
     in.time.emplace_back();
     for (const DeviceId device : cluster.devices())
       in.time.back().push_back(time_on(graph, op, cluster[device]));
-    in.permanent.push_back(graph[op].permanent.count());
+    in.variable.push_back(graph[op].variable);
+    in.permanent.push_back(graph[op].variable ? graph.size(*graph.outputs(op).begin()).count()
+                                              : graph[op].permanent.count());
     in.temporary.push_back(graph[op].temporary.count());
     in.group.push_back(graph[op].group ? std::optional(graph[op].group->index()) : std::nullopt);
     for (const Edge& edge : graph.in_edges(op)) {
@@ -90,7 +93,8 @@ Instance tables(const OpGraph& graph, const Cluster& cluster) {
       Instance::Tensor& row = in.tensors[tensor.index()];
       row.producer = op.index();
       row.bytes = graph.size(tensor).count();
-      row.kept = graph.memory_mode() == MemoryMode::kRetain && !graph[op].backward;
+      row.kept =
+          graph.memory_mode() == MemoryMode::kRetain && !graph[op].backward && !graph[op].variable;
     }
   }
   in.transfer.assign(graph.num_tensors(),
@@ -143,6 +147,15 @@ class Replay {
     sends_.clear();
     Index left = in_.num_ops;
     Count now = 0;
+    for (Index op = 0; op < in_.num_ops; ++op) {
+      if (!in_.variable[op]) continue;
+      end_[op] = 0;
+      finished_[op] = true;
+      --left;
+      const Index tensor = in_.outputs[op].first;
+      for (Index to = 0; to < in_.num_devices; ++to)
+        if (to != device[op] && read_on(tensor, to)) send(tensor, to, 0);
+    }
     while (true) {
       while (const Index settled = settle(now, orders)) left -= settled - 1;
       if (left == 0) return fits(now) ? std::optional(now) : std::nullopt;
@@ -235,6 +248,7 @@ class Replay {
       for (Index op = 0; op < in_.num_ops; ++op) {
         if ((*device_)[op] != d) continue;
         permanent += in_.permanent[op];
+        if (in_.variable[op]) continue;
         lives_.push_back({start_[op], *end_[op], in_.temporary[op]});
         for (Index t = in_.outputs[op].first; t < in_.outputs[op].second; ++t)
           lives_.push_back({start_[op], dies(t, d, makespan), in_.tensors[t].bytes});
@@ -310,6 +324,8 @@ class Search {
     Optimum result{Time(best_), {}};
     result.placed.order.emplace(in_.num_devices);
     for (const Index d : best_device_) result.placed.device.push_back(DeviceId(d));
+    for (Index op = 0; op < in_.num_ops; ++op)
+      if (in_.variable[op]) (*result.placed.order)[DeviceId(best_device_[op])].push_back(OpId(op));
     for (Index d = 0; d < in_.num_devices; ++d)
       for (const Index op : best_orders_[d])
         (*result.placed.order)[DeviceId(d)].push_back(OpId(op));
@@ -394,11 +410,12 @@ class Search {
     }
     bool complete = true;
     for (Index op = 0; op < in_.num_ops; ++op) {
-      if (device_[op] != d || used[op]) continue;
+      if (device_[op] != d || used[op] || in_.variable[op]) continue;
       complete = false;
       bool first = true;
       for (Index other = 0; other < in_.num_ops; ++other)
-        if (device_[other] == d && !used[other] && in_.ancestor[other][op]) first = false;
+        if (device_[other] == d && !used[other] && !in_.variable[other] && in_.ancestor[other][op])
+          first = false;
       if (!first) continue;
       used[op] = true;
       orders[d].push_back(op);

@@ -63,18 +63,53 @@ OpGraph fork_join(std::size_t width, Time time, Bytes bytes) {
   return std::move(builder).build();
 }
 
+namespace {
+
+void add_variable(OpGraphBuilder& builder, std::size_t i, const RandomDag& limits, Random& random) {
+  const std::string name = "op" + std::to_string(i);
+  const OpId op = builder.add_operator({.name = name, .kind = "Weight", .variable = true});
+  if (random.chance(0.5)) builder.set_time(op, random.chance(0.5) ? "gpu" : "*", Time(0));
+  if (random.chance(limits.pin_chance)) builder.set_pin(op, "gpu:0");
+  builder.add_output(op, Bytes(random.between(0, limits.max_tensor_bytes)));
+}
+
+// By the last of its readers or whoever comes later.
+void write_variables(OpGraphBuilder& builder, const std::vector<std::optional<OpId>>& last_reader,
+                     const std::vector<bool>& variable, const RandomDag& limits, Random& random) {
+  for (std::size_t i = 0; i < variable.size(); ++i) {
+    if (!variable[i] || !last_reader[i].has_value() || !random.chance(limits.write_chance))
+      continue;
+    std::size_t writer = last_reader[i]->index();
+    if (const std::size_t later = writer + random.below(variable.size() - writer);
+        random.chance(0.3) && !variable[later])
+      writer = later;
+    builder.add_write(OpId(writer), OpId(i));
+  }
+}
+
+}  // namespace
+
 OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
   Random random(seed);
   OpGraphBuilder builder("random " + std::to_string(seed));
   const auto num_ops = static_cast<std::size_t>(random.between(
       static_cast<std::int64_t>(limits.min_ops), static_cast<std::int64_t>(limits.max_ops)));
+  std::vector<bool> variable(num_ops, false);
+  std::vector<std::optional<OpId>> last_reader(num_ops);
+  const auto drawn = [&](double chance) { return chance > 0 && random.chance(chance); };
   for (std::size_t i = 0; i < num_ops; ++i) {
+    variable[i] = drawn(limits.variable_chance);
+    if (variable[i]) {
+      add_variable(builder, i, limits, random);
+      continue;
+    }
     const std::string name = "op" + std::to_string(i);
     const OpId op =
         builder.add_operator({.name = name,
                               .kind = i % 2 == 0 ? "MatMul" : "Add",
                               .permanent = Bytes(random.between(0, limits.max_permanent_bytes)),
-                              .temporary = Bytes(random.between(0, limits.max_temporary_bytes))});
+                              .temporary = Bytes(random.between(0, limits.max_temporary_bytes)),
+                              .random = drawn(limits.random_chance)});
     const Time time(random.between(0, limits.max_time));
     builder.set_time(op, "gpu", time);
     if (random.chance(limits.cpu_chance)) builder.set_time(op, "cpu", time * 3);
@@ -95,8 +130,10 @@ OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
       }
       const std::size_t port = builder.output(OpId(parent), 1).has_value() ? random.below(2) : 0;
       builder.connect(*builder.output(OpId(parent), port), op);
+      last_reader[parent] = op;
     }
   }
+  if (limits.write_chance > 0) write_variables(builder, last_reader, variable, limits, random);
   builder.set_memory_mode(limits.memory_mode);
   return std::move(builder).build();
 }

@@ -44,6 +44,9 @@ struct RandomDag {  // what random_dag may draw; every limit is inclusive
   std::int64_t max_permanent_bytes = 8;
   std::int64_t max_temporary_bytes = 4;
   MemoryMode memory_mode = MemoryMode::kDataflow;
+  double variable_chance = 0.0;  // of an operator being a variable
+  double write_chance = 0.0;     // of a variable being written
+  double random_chance = 0.0;    // of an operator drawing random numbers
 };
 OpGraph random_dag(std::uint64_t seed, const RandomDag& limits = {});
 

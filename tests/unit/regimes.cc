@@ -29,6 +29,18 @@ const Regime kRegimes[] = {
     {.name = "sparse", .edge_chance = 0.1, .equal_devices = true},
     {.name = "dense", .edge_chance = 0.8, .equal_devices = true},
     {.name = "no time at all", .max_time = 0},
+    {.name = "variables", .variable_chance = 0.4},
+    {.name = "variables, far above, tight",
+     .max_bytes = 100,
+     .edge_chance = 0.5,
+     .tight = true,
+     .variable_chance = 0.4},
+    {.name = "variables, unequal kinds, written, tight",
+     .group_chance = 0.2,
+     .cpu_chance = 0.8,
+     .tight = true,
+     .variable_chance = 0.4,
+     .write_chance = 0.4},
     {.name = "times of zero and one", .max_time = 1, .equal_devices = true},
 };
 
@@ -48,6 +60,8 @@ Instance instance_of(const Regime& regime, std::uint64_t seed) {
   limits.pin_chance = regime.pin_chance;
   limits.cpu_chance = regime.cpu_chance;
   limits.backward_chance = 0.3;
+  limits.variable_chance = regime.variable_chance;
+  limits.write_chance = regime.write_chance;
   if (regime.tight) limits.max_permanent_bytes = 40;
   limits.memory_mode = random.chance(0.3) ? MemoryMode::kRetain : MemoryMode::kDataflow;
   OpGraph graph = random_dag(seed, limits);

@@ -15,6 +15,7 @@ struct Regime {
   std::int64_t max_time = 20, max_bytes = 8;
   double edge_chance = 0.35, group_chance = 0.0, pin_chance = 0.0, cpu_chance = 0.0;
   bool equal_devices = false, tight = false;
+  double variable_chance = 0.0, write_chance = 0.0;
 };
 
 struct Instance {

@@ -72,6 +72,10 @@ void measure_memory(const OpGraph& graph, GraphFacts& facts) {
     const Bytes outputs = graph.output_bytes(op);
     const Bytes need = graph[op].permanent + graph[op].temporary + outputs;
     facts.permanent += graph[op].permanent;
+    if (graph[op].variable) {
+      ++facts.num_variables;
+      facts.variables += graph[op].permanent;
+    }
     facts.outputs += outputs;
     facts.largest_temporary = std::max(facts.largest_temporary, graph[op].temporary);
     if (!facts.largest_op.has_value() || need > facts.largest_need) {
@@ -88,6 +92,7 @@ GraphFacts graph_facts(const OpGraph& graph) {
   count_elements(graph, facts);
   measure_shape(graph, facts);
   measure_memory(graph, facts);
+  facts.num_written = graph.writes().size();
   return facts;
 }
 

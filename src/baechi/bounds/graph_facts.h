@@ -33,6 +33,8 @@ struct GraphFacts {
   std::size_t largest_group = 0;    // operators in the largest one
   std::size_t num_backward_ops = 0;
   std::size_t num_pinned_ops = 0;
+  std::size_t num_variables = 0;
+  std::size_t num_written = 0;  // of these, by every micro-batch
 
   std::size_t depth = 0;  // operators on the longest chain
   std::size_t width = 0;  // most operators at one distance from the sources (in edges, longest way)
@@ -41,8 +43,9 @@ struct GraphFacts {
   Time work;           // one step of everything, one operator after the other
   std::vector<KindWork> kinds;
 
-  Bytes permanent;                 // sum
-  Bytes outputs;                   // sum of the sizes of all tensors
+  Bytes permanent;                 // sum, variables included
+  Bytes variables;                 // of that, theirs
+  Bytes outputs;                   // sum of the sizes of all other tensors
   Bytes largest_temporary;         // largest over the operators
   Bytes largest_need;              // largest permanent + temporary + outputs of one operator
   std::optional<OpId> largest_op;  // whose need that is; absent in an empty graph

@@ -105,7 +105,7 @@ std::int64_t kept_outputs(const OpGraph& graph, OpId op) {
   const bool retained = graph.retains_outputs(op);
   std::int64_t bytes = 0;
   for (const TensorId tensor : graph.outputs(op))
-    if (retained || graph.consumers(tensor).empty()) bytes += graph.size(tensor).count();
+    if (retained || graph.consumers(tensor).empty()) bytes += graph.home_size(tensor).count();
   return bytes;
 }
 
@@ -123,7 +123,7 @@ void add_memory(const CostModel& costs, Relaxation& relaxed) {
     // What an operator reads may be over at the moment at which it starts and ends.
     if (relaxed.k_min[op.index()] > 0)
       for (const Edge& edge : graph.in_edges(op))
-        if (edge.tensor.has_value()) needs += graph.size(*edge.tensor).count();
+        if (edge.tensor.has_value()) needs += graph.home_size(*edge.tensor).count();
     running[unit] = std::max(running[unit], needs);
     permanent[unit] += graph[op].permanent.count();
     relaxed.held[unit] += graph[op].permanent.count();

@@ -27,8 +27,9 @@ bool same_operator(const OpGraph& a, const OpGraph& b, OpId op) {
   const Operator &x = a[op], &y = b[op];
   return x.name == y.name && x.backward == y.backward && x.forward == y.forward &&
          x.per_step == y.per_step && x.recompute == y.recompute && x.pin == y.pin &&
-         x.group == y.group && a.outputs(op).size() == b.outputs(op).size() &&
-         same_times(a, b, op) && std::ranges::equal(a.in_edges(op), b.in_edges(op));
+         x.variable == y.variable && x.random == y.random && x.group == y.group &&
+         a.outputs(op).size() == b.outputs(op).size() && same_times(a, b, op) &&
+         std::ranges::equal(a.in_edges(op), b.in_edges(op));
 }
 
 std::int64_t batch_of(const OpGraph& graph) {
@@ -107,6 +108,8 @@ void check_sizes_of_one(std::span<const OpGraph> sizes) {
     if (a.num_ops() != b.num_ops())
       throw InputError(which + " are not one graph: they have " + std::to_string(a.num_ops()) +
                        " and " + std::to_string(b.num_ops()) + " operators");
+    if (!std::ranges::equal(a.writes(), b.writes()))
+      throw InputError(which + " are not one graph: they write other variables");
     if (a.memory_mode() != b.memory_mode())
       throw InputError(which + " are not one graph: their memory modes differ");
     for (const OpId op : a.ops())

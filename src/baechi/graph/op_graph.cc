@@ -22,7 +22,7 @@ std::optional<KindId> OpGraph::find_kind(std::string_view name) const {
 
 Bytes OpGraph::output_bytes(OpId op) const {
   Bytes sum;
-  for (const TensorId tensor : outputs(op)) sum += size(tensor);
+  for (const TensorId tensor : outputs(op)) sum += home_size(tensor);
   return sum;
 }
 

@@ -2,6 +2,7 @@
 // The ML graph G (Paper 2.1): operators, and the tensors that flow between them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,15 +23,17 @@ using KindId = Id<struct KindTag>;
 inline constexpr std::string_view kAnyKind = "*";
 
 struct Operator {
-  std::string_view name;         // unique in the graph
-  std::string_view kind;         // free text: "MatMul", "nn.Linear"; may be empty
-  Bytes permanent;               // held for the whole step: weights, gradients, optimizer state
-  Bytes temporary;               // held while the operator runs
-  bool backward = false;         // belongs to the backward pass (or the update)
-  std::optional<OpId> forward;   // the operator whose backward this is; implies `backward`
-  bool per_step = false;         // runs once, however many micro-batches the step has
-  bool recompute = true;         // false: a second run would not give the same outputs again
-  std::optional<GroupId> group;  // merged colocation group, if it has one
+  std::string_view name;  // unique in the graph
+  std::string_view kind;  // free text: "MatMul", "nn.Linear"; may be empty
+  Bytes permanent;        // held for the whole step: weights, optimizer state, a variable's tensor
+  Bytes temporary;        // held while the operator runs
+  bool backward = false;  // belongs to the backward pass (or the update)
+  std::optional<OpId> forward;          // the operator whose backward this is; implies `backward`
+  bool per_step = false;                // runs once, however many micro-batches the step has
+  bool recompute = true;                // false: a second run would not give the same outputs again
+  bool variable = false;                // its one output is there, at its place, from begin to end
+  bool random = false;                  // draws random numbers: micro-batches keep their order
+  std::optional<GroupId> group;         // merged colocation group, if it has one
   std::optional<std::string_view> pin;  // the name of the only device it may run on
 };
 
@@ -40,6 +43,13 @@ struct Edge {
   std::optional<TensorId> tensor;  // absent: a control edge, order without data
 
   friend bool operator==(const Edge&, const Edge&) = default;
+};
+
+// In every micro-batch `op` gives `variable` a new value, which the next one reads.
+struct Write {
+  OpId op, variable;
+
+  friend auto operator<=>(const Write&, const Write&) = default;
 };
 
 // When a forward operator's outputs are freed: with their last use, or at the end of the step, as
@@ -60,7 +70,7 @@ class OpGraph {
   MemoryMode memory_mode() const { return memory_mode_; }
   // The outputs of `op`, and all copies of them, are held until the step ends.
   bool retains_outputs(OpId op) const {
-    return memory_mode_ == MemoryMode::kRetain && !ops_[op].backward;
+    return memory_mode_ == MemoryMode::kRetain && !ops_[op].backward && !ops_[op].variable;
   }
   // Some operator is marked as running once per step, so the others run once per micro-batch.
   bool marks_steps() const { return marks_steps_; }
@@ -91,13 +101,18 @@ class OpGraph {
   }
   OpId producer(TensorId tensor) const { return producers_[tensor]; }
   Bytes size(TensorId tensor) const { return tensor_sizes_[tensor]; }
+  // What the tensor takes where it was made, while it lives: nothing beside the permanent memory of
+  // a variable.
+  Bytes home_size(TensorId tensor) const {
+    return ops_[producers_[tensor]].variable ? Bytes(0) : tensor_sizes_[tensor];
+  }
   // The edges that carry `tensor`, one per consumer in id order: children that read one output
   // share it, and a device receives it once.
   std::span<const Edge> consumers(TensorId tensor) const {
     const ConsumerRow row = consumer_rows_[tensor];
     return std::span<const Edge>(out_edges_).subspan(row.begin, row.end - row.begin);
   }
-  // Sum of the sizes of the outputs of `op`.
+  // Sum of what the outputs of `op` take where they were made.
   Bytes output_bytes(OpId op) const;
 
   // Device kinds with compute times. `times(kind)[op]` is absent where `op` cannot run.
@@ -117,6 +132,10 @@ class OpGraph {
   std::span<const std::string_view> colocation_names(OpId op) const {
     return row(colocation_names_, colocation_begin_, op.index());
   }
+
+  // Sorted. The operators that read a variable come before the one that writes it, by an edge of
+  // control, and all of them share a device.
+  std::span<const Write> writes() const { return writes_; }
 
   // Parents before children; among free choices the smallest id first, so it is 0, 1, 2, ... when
   // the ids already are topological.
@@ -156,6 +175,7 @@ class OpGraph {
   std::vector<std::string_view> colocation_names_;
   Offsets colocation_begin_;
   std::vector<OpId> topological_order_;
+  std::vector<Write> writes_;
 };
 
 }  // namespace baechi

@@ -15,6 +15,7 @@
 #include "baechi/graph/colocation_groups.h"
 #include "baechi/graph/op_graph_names.h"
 #include "baechi/graph/topological_order.h"
+#include "baechi/graph/variables.h"
 
 namespace baechi {
 namespace {
@@ -69,6 +70,7 @@ struct OpGraphBuilder::State {
   std::vector<std::pair<OpId, std::uint32_t>> memberships;
   tsl::robin_map<std::string_view, std::uint32_t> group_names;
   tsl::robin_map<std::string_view, std::string_view> interned;
+  bool any_variable = false;
 
   std::string_view intern(std::string_view text) {
     if (const auto at = interned.find(text); at != interned.end()) return at->second;
@@ -95,15 +97,17 @@ struct OpGraphBuilder::State {
     edges.push_back(edge);
   }
 
+  std::vector<OpId> settle_variables();
   void number_tensors();
   void sort_edges();
+  ColocationGroups merged_groups() const;
   void number_groups();
   void check_operators();
   void check_marks();
 };
 
 OpGraphBuilder::OpGraphBuilder(std::string_view name)
-    : state_(new State{OpGraph(), {}, {}, {}, {}, {}, {}}) {
+    : state_(new State{OpGraph(), {}, {}, {}, {}, {}, {}, false}) {
   state_->graph.name_ = std::string(name);
 }
 OpGraphBuilder::~OpGraphBuilder() = default;
@@ -143,11 +147,14 @@ OpId OpGraphBuilder::add_operator(const OperatorSpec& spec) {
                                                 .temporary = {},
                                                 .backward = spec.backward,
                                                 .forward = {},
-                                                .per_step = spec.per_step,
+                                                .per_step = spec.per_step || spec.variable,
                                                 .recompute = spec.recompute,
+                                                .variable = spec.variable,
+                                                .random = spec.random,
                                                 .group = {},
                                                 .pin = {}});
   state_->outputs_of.push_back({});
+  state_->any_variable = state_->any_variable || spec.variable;
   set_permanent(op, spec.permanent);
   set_temporary(op, spec.temporary);
   if (spec.forward.has_value()) set_forward(op, *spec.forward);
@@ -260,6 +267,45 @@ void OpGraphBuilder::add_control_edge(OpId from, OpId to) {
   state_->add_edge({from, to, std::nullopt});
 }
 
+void OpGraphBuilder::add_write(OpId op, OpId variable) {
+  state_->at(op);
+  state_->graph.writes_.push_back({op, variable});  // the variable may be added later
+}
+
+OperatorSpec spec_of(const Operator& data) {
+  return {.name = data.name,
+          .kind = data.kind,
+          .permanent = data.variable ? Bytes(0) : data.permanent,
+          .temporary = data.temporary,
+          .backward = data.backward,
+          .pin = data.pin,
+          .per_step = data.per_step,
+          .recompute = data.recompute,
+          .variable = data.variable,
+          .random = data.random};
+}
+
+// Tells of the variables without a compute time.
+std::vector<OpId> OpGraphBuilder::State::settle_variables() {
+  std::vector<OpId> untimed;
+  if (!any_variable && graph.writes_.empty()) return untimed;
+  for (const Write& write : graph.writes_) at(write.variable);
+  std::sort(graph.writes_.begin(), graph.writes_.end());
+  graph.writes_.erase(std::unique(graph.writes_.begin(), graph.writes_.end()), graph.writes_.end());
+  add_edges_to_writers(graph.ops_, writers_of(graph.ops_, graph.writes_), edges);
+  for (const OpId op : graph.ops()) {
+    if (!graph[op].variable) continue;
+    std::optional<Time> longest;
+    for (const auto& times : graph.times_)
+      if (op.index() < times.size() && times[op].has_value())
+        longest = std::max(longest.value_or(Time(0)), *times[op]);
+    if (!longest.has_value()) untimed.push_back(op);
+    check_variable(graph[op], outputs_of[op].count, longest.value_or(Time(0)) > Time(0));
+    graph.ops_[op].permanent = outputs[*outputs_of[op].first].size;
+  }
+  return untimed;
+}
+
 // Sorts tensors by producer, ports in order, and renames them in the edges.
 void OpGraphBuilder::State::number_tensors() {
   graph.output_begin_ = row_starts(graph.num_ops(), outputs,
@@ -320,9 +366,24 @@ void OpGraphBuilder::State::sort_edges() {
   }
 }
 
+// A variable that is written has a group without a name, with its readers and its writer.
+ColocationGroups OpGraphBuilder::State::merged_groups() const {
+  if (graph.writes_.empty()) return merge_groups(graph.num_ops(), group_names.size(), memberships);
+  auto all = memberships;
+  auto names = static_cast<std::uint32_t>(group_names.size());
+  for (const auto& [op, variable] : graph.writes_) {
+    all.emplace_back(op, names);
+    all.emplace_back(variable, names);
+    for (const Edge& edge : graph.out_edges(variable))
+      if (edge.tensor.has_value()) all.emplace_back(edge.to, names);
+    ++names;
+  }
+  return merge_groups(graph.num_ops(), names, all);
+}
+
 void OpGraphBuilder::State::number_groups() {
   const std::size_t n = graph.num_ops();
-  ColocationGroups groups = merge_groups(n, group_names.size(), memberships);
+  ColocationGroups groups = merged_groups();
   for (const OpId op : graph.ops()) graph.ops_[op].group = groups.group_of[op];
   graph.group_members_ = std::move(groups.members);
   graph.group_begin_ = std::move(groups.begin);
@@ -362,8 +423,9 @@ void OpGraphBuilder::State::check_operators() {
 
 // An operator of the step runs before all micro-batches or after all of them.
 void OpGraphBuilder::State::check_marks() {
-  graph.marks_steps_ = std::any_of(graph.ops().begin(), graph.ops().end(),
-                                   [&](OpId op) { return graph[op].per_step; });
+  graph.marks_steps_ = std::any_of(graph.ops().begin(), graph.ops().end(), [&](OpId op) {
+    return graph[op].per_step && !graph[op].variable;
+  });
   if (!graph.marks_steps_) return;
   IdVector<OpId, std::optional<OpId>> waits_for(graph.num_ops());  // an operator of a micro-batch
   for (const OpId op : graph.topological_order())
@@ -386,6 +448,7 @@ OpGraph OpGraphBuilder::build() && {
   State& state = *state_;
   OpGraph& graph = state.graph;
   if (graph.num_ops() == 0) throw InputError("the graph has no operators");
+  for (const OpId variable : state.settle_variables()) set_time(variable, kAnyKind, Time(0));
   state.check_operators();
   state.number_tensors();
   state.sort_edges();

@@ -25,7 +25,12 @@ struct OperatorSpec {
   std::optional<std::string_view> pin = {};
   bool per_step = false;
   bool recompute = true;
+  bool variable = false;
+  bool random = false;
 };
+
+// What `data` was added as, but for its name, its forward operator and what else has ids.
+OperatorSpec spec_of(const Operator& data);
 
 // Every method throws InputError with the operator's name for input that cannot be right. Text is
 // copied. Operators get ids 0, 1, 2, ... in the order they are added, and keep them.
@@ -66,12 +71,16 @@ class OpGraphBuilder {
   std::optional<TensorId> output(OpId op, std::size_t port) const;
   // `consumer` reads `tensor`. Saying so twice changes nothing.
   void connect(TensorId tensor, OpId consumer);
+  // In every micro-batch `op` writes the variable anew.
+  void add_write(OpId op, OpId variable);
   // `to` starts only after `from` has finished; no data moves.
   void add_control_edge(OpId from, OpId to);
 
   // Throws InputError when the edges have a cycle (naming its operators), when an operator has no
   // compute time at all, when pins within a colocation group differ, or when an operator that runs
-  // once per step both waits for a micro-batch and feeds one.
+  // once per step both waits for a micro-batch and feeds one, and for what no variable can be or
+  // have: inputs, a number of outputs other than one, permanent or temporary memory, a compute time
+  // other than 0 (absent: it may be on any device), a second writer.
   OpGraph build() &&;
 
  private:

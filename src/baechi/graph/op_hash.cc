@@ -14,6 +14,8 @@ Hash hash_of(std::string_view text) {
 Hash hash_of(const OpGraph& graph, OpId op) {
   const Operator& self = graph[op];
   Hash hash = mix(mix(mix(1, self.permanent), self.temporary), self.backward ? Hash{1} : Hash{0});
+  if (self.variable) hash = mix(hash, Hash{2});
+  if (self.random) hash = mix(hash, Hash{3});
   if (self.pin.has_value()) hash = mix(hash, hash_of(*self.pin));
   Hash times = 0;  // a sum: kinds are numbered as a file names them
   for (const KindId kind : graph.kinds())

@@ -11,6 +11,7 @@
 #include "baechi/graph/name_separator.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/graph/variables.h"
 
 namespace baechi {
 namespace {
@@ -38,6 +39,7 @@ class Rewriting {
     for (const OpId op : graph_.ops()) add(op, false);
     for (const Recomputation& each : again_) add(each.op, true);
     for (const OpId op : graph_.ops()) connect(op);
+    for (const auto& [op, variable] : graph_.writes()) builder_.add_write(op, variable);
     for (const Recomputation& each : again_) {
       builder_.add_control_edge(each.op, *second_[each.op]);
       if (each.after.has_value()) builder_.add_control_edge(*each.after, *second_[each.op]);
@@ -98,15 +100,17 @@ class Rewriting {
     Bytes temporary = old.temporary;
     for (const TensorId tensor : graph_.outputs(op))
       if (!is_read(tensor, second)) temporary += graph_.size(tensor);
-    const OpId added = builder_.add_operator({.name = name_,
-                                              .kind = old.kind,
-                                              .permanent = second ? Bytes(0) : old.permanent,
-                                              .temporary = temporary,
-                                              .backward = second || old.backward,
-                                              .forward = second ? std::optional(op) : old.forward,
-                                              .pin = old.pin,
-                                              .per_step = old.per_step,
-                                              .recompute = old.recompute});
+    OperatorSpec spec = spec_of(old);
+    spec.name = name_;
+    spec.temporary = temporary;
+    spec.forward = old.forward;
+    if (second) {
+      spec.permanent = Bytes(0);
+      spec.backward = true;
+      spec.forward = op;
+      spec.random = false;  // it draws what was saved
+    }
+    const OpId added = builder_.add_operator(spec);
     for (const KindId kind : graph_.kinds())
       if (const auto time = graph_.times(kind)[op]; time.has_value())
         builder_.set_time(added, graph_.kind_name(kind), *time);
@@ -145,7 +149,9 @@ class Rewriting {
 }  // namespace
 
 MayRunAgain::MayRunAgain(const OpGraph& graph)
-    : graph_(graph), once_per_step_(once_per_step(graph)) {}
+    : graph_(graph),
+      once_per_step_(once_per_step(graph)),
+      touches_written_(touches_written(graph)) {}
 
 std::optional<std::string> MayRunAgain::refusal(OpId op) const {
   const std::string name = "operator " + in_quotes(graph_[op].name);
@@ -154,6 +160,10 @@ std::optional<std::string> MayRunAgain::refusal(OpId op) const {
   if (once_per_step_[op]) return name + " runs once per step, however many micro-batches there are";
   if (!graph_[op].recompute)
     return name + " is marked \"recompute\": false: a second run would not give the same outputs";
+  if (touches_written_[op])
+    return name +
+           " reads or writes a variable that micro-batches change: a second run would find another "
+           "value";
   if (!reads_a_tensor(graph_, op))
     return name + " reads no tensor: what it outputs comes from outside of the graph";
   return std::nullopt;

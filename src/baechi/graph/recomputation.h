@@ -29,7 +29,7 @@ class MayRunAgain {
 
  private:
   const OpGraph& graph_;
-  IdVector<OpId, bool> once_per_step_;
+  IdVector<OpId, bool> once_per_step_, touches_written_;
 };
 
 // The graph R of a step with these second runs, sorted by operator. The operators of `graph` come

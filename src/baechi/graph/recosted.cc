@@ -48,30 +48,27 @@ class Copy {
           builder_.add_control_edge(*number_[op], *number_[edge.to]);
       }
     }
+    for (const auto& [op, variable] : graph_.writes())
+      if (number_[op].has_value() && number_[variable].has_value())
+        builder_.add_write(*number_[op], *number_[variable]);
     return std::move(builder_).build();
   }
 
  private:
   void add(OpId old_op) {
     const Operator& old = graph_[old_op];
-    const Bytes permanent =
-        change_.permanent ? change_.permanent(old_op, old.permanent) : old.permanent;
-    const Bytes temporary =
-        change_.temporary ? change_.temporary(old_op, old.temporary) : old.temporary;
-    const OpId op = builder_.add_operator({.name = old.name,
-                                           .kind = old.kind,
-                                           .permanent = permanent,
-                                           .temporary = temporary,
-                                           .backward = old.backward,
-                                           .pin = old.pin,
-                                           .per_step = old.per_step,
-                                           .recompute = old.recompute});
+    OperatorSpec spec = spec_of(old);
+    if (change_.permanent && !old.variable)
+      spec.permanent = change_.permanent(old_op, old.permanent);
+    if (change_.temporary && !old.variable)
+      spec.temporary = change_.temporary(old_op, old.temporary);
+    const OpId op = builder_.add_operator(spec);
     number_[old_op] = op;
     for (const KindId kind : kinds_)
       if (const std::optional<Time> time = graph_.times(kind)[old_op]; time.has_value())
         builder_.set_time(op, graph_.kind_name(kind),
-                          change_.time ? change_.time(old_op, *time) : *time);
-    if (change_.times)
+                          change_.time && !old.variable ? change_.time(old_op, *time) : *time);
+    if (change_.times && !old.variable)
       for (const KindTime& given : change_.times(old_op))
         builder_.set_time(op, given.kind, given.time);
     for (const TensorId tensor : graph_.outputs(old_op)) {
@@ -102,7 +99,7 @@ IdVector<OpId, bool> independent_of_batch(const OpGraph& graph) {
       reads = true;
       all = all && independent[edge.from];
     }
-    independent[op] = reads ? all : graph[op].permanent > Bytes(0);
+    independent[op] = reads ? all : graph[op].permanent > Bytes(0) || graph[op].variable;
   }
   return independent;
 }

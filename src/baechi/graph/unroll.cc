@@ -23,18 +23,20 @@ bool takes_no_time(const OpGraph& graph, OpId op) {
 }
 
 // Variables and their reads. What takes time may have an input that is no operator.
-void find_variables(const OpGraph& graph, IdVector<OpId, bool>& once) {
+void find_variables(const OpGraph& graph, const IdVector<OpId, bool>& writes,
+                    IdVector<OpId, bool>& once) {
   for (const OpId op : graph.topological_order()) {
-    if (!takes_no_time(graph, op)) continue;
+    if (!takes_no_time(graph, op) || writes[op]) continue;
     const auto edges = graph.in_edges(op);
-    once[op] = edges.empty() ? graph[op].permanent > Bytes(0)
+    once[op] = edges.empty() ? graph[op].permanent > Bytes(0) || graph[op].variable
                              : std::all_of(edges.begin(), edges.end(),
                                            [&](const Edge& edge) { return once[edge.from]; });
   }
 }
 
 // Updates, and what only waits for them, as TensorFlow's train_op does.
-void find_updates(const OpGraph& graph, IdVector<OpId, bool>& once) {
+void find_updates(const OpGraph& graph, const IdVector<OpId, bool>& writes,
+                  IdVector<OpId, bool>& once) {
   const bool gradients_named = std::any_of(graph.ops().begin(), graph.ops().end(),
                                            [&](OpId op) { return graph[op].forward.has_value(); });
   IdVector<OpId, bool> update(graph.num_ops());
@@ -47,8 +49,9 @@ void find_updates(const OpGraph& graph, IdVector<OpId, bool>& once) {
     const bool changes = gradients_named && graph[op].backward && !graph[op].forward.has_value();
     const bool waits = graph.outputs(op).empty() && graph[op].permanent == Bytes(0) &&
                        !inputs.empty() && !reads && takes_no_time(graph, op);
-    update[op] = (changes || waits) && std::all_of(edges.begin(), edges.end(),
-                                                   [&](const Edge& e) { return update[e.to]; });
+    update[op] =
+        (changes || waits) && !writes[op] &&
+        std::all_of(edges.begin(), edges.end(), [&](const Edge& e) { return update[e.to]; });
     if (update[op]) once[op] = true;
   }
 }
@@ -66,6 +69,14 @@ class Unroll {
       }
       for (const std::string_view name : graph_.colocation_names(op)) group_separator_.avoid(name);
     }
+    for (const auto& [op, variable] : graph_.writes()) {
+      touches_.emplace_back(op, variable);
+      touches_.emplace_back(variable, variable);
+      for (const Edge& edge : graph_.out_edges(variable))
+        if (edge.tensor.has_value()) touches_.emplace_back(edge.to, variable);
+    }
+    std::ranges::sort(touches_);
+    touches_.erase(std::unique(touches_.begin(), touches_.end()), touches_.end());
   }
 
   Unrolled build() && {
@@ -85,6 +96,7 @@ class Unroll {
       add_edges(op);
       for (std::uint32_t m = 0; m < copies(op); ++m) add_forward(op, m);
     }
+    keep_order();
     Unrolled result{.graph = std::move(builder_).build(),
                     .micro_batches = count_,
                     .original = std::move(original_),
@@ -92,7 +104,8 @@ class Unroll {
                     .rank = std::move(rank_),
                     .per_micro_batch = per_micro_batch_,
                     .first_sum = ops,
-                    .mark = op_separator_.text().size() + 1};
+                    .mark = op_separator_.text().size() + 1,
+                    .writes = {graph_.writes().begin(), graph_.writes().end()}};
     return result;
   }
 
@@ -123,16 +136,13 @@ class Unroll {
   // The tensors that operators of the micro-batch read are its own. Of one that the step reads
   // there is besides a buffer, which copy 0 makes: the output itself where nobody else reads it.
   void add(OpId op, std::uint32_t m) {
-    const Operator& old = graph_[op];
-    name_.assign(old.name);
+    OperatorSpec spec = spec_of(graph_[op]);
+    name_.assign(spec.name);
     if (!once_[op]) name_.append(op_separator_.text()).append(std::to_string(m));
-    const OpId added = builder_.add_operator({.name = name_,
-                                              .kind = old.kind,
-                                              .permanent = m == 0 ? old.permanent : Bytes(0),
-                                              .temporary = old.temporary,
-                                              .backward = old.backward,
-                                              .pin = old.pin,
-                                              .recompute = old.recompute});
+    spec.name = name_;
+    spec.per_step = false;
+    if (m > 0) spec.permanent = Bytes(0);
+    const OpId added = builder_.add_operator(spec);
     original_.push_back(op);
     micro_batch_.push_back(once_[op] ? std::nullopt : std::optional(m));
     for (const KindId kind : graph_.kinds())
@@ -157,9 +167,36 @@ class Unroll {
   void add_to_groups(OpId added, OpId op) {
     for (const std::string_view group : graph_.colocation_names(op))
       builder_.add_to_group(added, group);
+    add_to_groups_of_written(added, op);
     if (once_[op] || !graph_.colocation_names(op).empty()) return;
     name_.assign(graph_[op].name).append(group_separator_.text()).append("copies");
     builder_.add_to_group(added, name_);
+  }
+
+  void add_to_groups_of_written(OpId added, OpId op) {
+    const auto [first, last] =
+        std::equal_range(touches_.begin(), touches_.end(), std::pair(op, op),
+                         [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto at = first; at != last; ++at) {
+      name_.assign(graph_[at->second].name).append(group_separator_.text()).append("written");
+      builder_.add_to_group(added, name_);
+    }
+  }
+
+  // Who reads a variable that micro-batches change comes behind who wrote it in the one before; what
+  // draws random numbers draws them in the order of micro-batches.
+  void keep_order() {
+    const auto follows = [&](OpId op, OpId before) {
+      for (std::uint32_t m = 1; m < copies(op); ++m)
+        builder_.add_control_edge(copy(before, m - 1), copy(op, m));
+    };
+    for (const auto& [writer, variable] : graph_.writes()) {
+      follows(writer, writer);
+      for (const Edge& edge : graph_.out_edges(variable))
+        if (edge.tensor.has_value()) follows(edge.to, writer);
+    }
+    for (const OpId op : graph_.ops())
+      if (graph_[op].random) follows(op, op);
   }
 
   void add_sum(OpId op) {
@@ -213,6 +250,8 @@ class Unroll {
   IdVector<OpId, bool> once_;
   OpGraphBuilder builder_;
   NameSeparator op_separator_, group_separator_;
+  std::vector<std::pair<OpId, OpId>>
+      touches_;  // a variable that is written, who writes it, who reads it
   IdVector<OpId, std::optional<std::uint32_t>> rank_;
   std::size_t per_micro_batch_ = 0;
   IdVector<OpId, OpId> original_;
@@ -227,8 +266,10 @@ IdVector<OpId, bool> once_per_step(const OpGraph& graph) {
   if (graph.marks_steps()) {
     for (const OpId op : graph.ops()) once[op] = graph[op].per_step;
   } else {
-    find_variables(graph, once);
-    find_updates(graph, once);
+    IdVector<OpId, bool> writes(graph.num_ops());
+    for (const Write& write : graph.writes()) writes[write.op] = true;
+    find_variables(graph, writes, once);
+    find_updates(graph, writes, once);
   }
   return once;
 }
@@ -243,6 +284,7 @@ Unrolled as_step(OpGraph graph) {
     if (!once[op]) step.rank[op] = static_cast<std::uint32_t>(step.per_micro_batch++);
   }
   step.first_sum = step.graph.num_ops();
+  step.writes.assign(step.graph.writes().begin(), step.graph.writes().end());
   return step;
 }
 

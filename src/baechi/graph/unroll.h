@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "baechi/base/id.h"
 #include "baechi/graph/op_graph.h"
@@ -12,8 +14,8 @@
 namespace baechi {
 
 // Which operators run once per step, the others once per micro-batch: those that are marked. Where
-// none is, what can be told for sure. A variable: it waits for nothing, takes no time and holds
-// permanent memory. What takes no time and waits for variables alone. An update: a backward operator of no forward
+// none is, what can be told for sure. A variable: it is marked as one, or waits for nothing, takes no
+// time and holds permanent memory. What takes no time and waits for variables alone. An update: a backward operator of no forward
 // operator, in a graph whose gradients name theirs, that nobody but updates waits for.
 IdVector<OpId, bool> once_per_step(const OpGraph& graph);
 
@@ -25,6 +27,10 @@ IdVector<OpId, bool> once_per_step(const OpGraph& graph);
 // buffer and runs before the other copies. The sum, which takes no time, waits for all copies,
 // reads the buffer and outputs one of the same size, which those readers read. All copies and the
 // sum are in one colocation group.
+//
+// Who reads or writes a variable that the graph's writes() change waits for its writer's copy in the
+// micro-batch before, and all of them share a device; what draws random numbers waits for its copy
+// in the micro-batch before. The result itself has no writes().
 //
 // With one micro-batch it is the graph itself, with its names.
 struct Unrolled {
@@ -50,7 +56,8 @@ struct Unrolled {
   IdVector<OpId, std::optional<std::uint32_t>> rank;  // of the original, among its like
   std::size_t per_micro_batch = 0;                    // so many operators run once per micro-batch
   std::size_t first_sum = 0;
-  std::size_t mark = 0;  // so many letters longer are the names of copies 0
+  std::size_t mark = 0;            // so many letters longer are the names of copies 0
+  std::vector<Write> writes = {};  // by operators of every micro-batch: ids of the original graph
 };
 
 // A plan's graph, and which of its operators are of which micro-batch: borrowed.
@@ -75,6 +82,9 @@ class StepGraph {
   }
   std::string_view name(OpId op) const {
     return step_ == nullptr ? (*graph_)[op].name : step_->name(op);
+  }
+  std::span<const Write> writes() const {
+    return step_ == nullptr ? graph_->writes() : std::span<const Write>(step_->writes);
   }
 
  private:

@@ -67,7 +67,7 @@ class GroupChanges {
       std::uint32_t last = rank_[op];
       for (const Edge& edge : graph_.consumers(tensor)) last = std::max(last, rank_[edge.to]);
       if (graph_.retains_outputs(op) || graph_.consumers(tensor).empty()) last = end();
-      add(rank_[op], last, graph_.size(tensor));
+      add(rank_[op], last, graph_.home_size(tensor));
     }
   }
   // A copy counts once for the group, at its consumer in the group with the smallest id.

@@ -109,6 +109,8 @@ class Contraction {
     }
     for (const ClusterId c : order_) add_edges(c);
     add_groups();
+    for (const auto& [op, variable] : graph_.writes())
+      builder_.add_write(number_[clusters_.of[op]], number_[clusters_.of[variable]]);
     return {std::move(builder_).build(),
             Expansion(std::move(members), std::move(begin), MemberOrder::kTogether)};
   }
@@ -144,7 +146,7 @@ class Contraction {
       const Operator& op = graph_[members[i]];
       result.permanent += op.permanent;
       for (const TensorId tensor : graph_.outputs(members[i])) {
-        const Bytes size = graph_.size(tensor);
+        const Bytes size = graph_.home_size(tensor);
         live += size;
         switch (fate(tensor, c, op.backward)) {
           case Fate::kLeaves:
@@ -173,6 +175,10 @@ class Contraction {
     const std::span<const OpId> members = clusters_[c];
     const Operator& first = graph_[members.front()];
     const Footprint needs = footprint(c);
+    if (members.size() == 1 && first.variable) {
+      add_variable(members.front());
+      return;
+    }
     OperatorSpec spec{.name = first.name,
                       .kind = first.kind,
                       .permanent = needs.permanent,
@@ -184,6 +190,7 @@ class Contraction {
       spec.backward = spec.backward && graph_[op].backward;
       if (graph_[op].pin.has_value()) spec.pin = graph_[op].pin;
       if (graph_[op].kind != first.kind) spec.kind = "fused";
+      spec.random = spec.random || graph_[op].random;
     }
     if (const std::optional<OpId> forward = forward_of(members); spec.backward && forward)
       spec.forward = number_[clusters_.of[*forward]];
@@ -194,6 +201,15 @@ class Contraction {
       small_tensor_.emplace_back(tensor, builder_.add_output(meta, graph_.size(tensor)));
     }
     if (needs.stays > Bytes(0)) builder_.add_output(meta, needs.stays);
+  }
+
+  void add_variable(OpId op) {
+    const OpId alone = builder_.add_operator(spec_of(graph_[op]));
+    for (const KindId kind : graph_.kinds())
+      if (const auto time = graph_.times(kind)[op]; time.has_value())
+        builder_.set_time(alone, graph_.kind_name(kind), *time);
+    for (const TensorId tensor : graph_.outputs(op))
+      small_tensor_.emplace_back(tensor, builder_.add_output(alone, graph_.size(tensor)));
   }
 
   // The forward operator, in another cluster, of the member with the most to compute.

@@ -37,6 +37,16 @@ std::optional<OpId> only_consumer(const OpGraph& graph, OpId op) {
   return only;
 }
 
+// Of a variable: wherever it is, its other readers get a copy at most.
+std::optional<OpId> first_reader(const OpGraph& graph, const IdVector<OpId, std::size_t>& rank,
+                                 OpId variable) {
+  std::optional<OpId> first;
+  for (const Edge& edge : graph.out_edges(variable))
+    if (edge.tensor.has_value() && (!first.has_value() || rank[edge.to] < rank[*first]))
+      first = edge.to;
+  return first;
+}
+
 Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
   Coplacement result{OpLabels(graph.num_ops()), cut.makespan, cut.placed};
   IdVector<DeviceId, std::optional<OpId>> first(cut.placed.order->size());
@@ -59,14 +69,18 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
       return by_device(graph, cut->schedule);
   Grouping grouping(costs, group, caps_of(costs, options));
   Coplacement result;
+  IdVector<OpId, std::size_t> rank(graph.num_ops());
+  for (std::size_t i = 0; i < rank.size(); ++i) rank[graph.topological_order()[i]] = i;
   const auto unite = [&](OpId a, OpId b, std::size_t& counter) {
     if (grouping.together(a, b)) return;
     ++(grouping.unite(a, b) ? counter : result.capped);
   };
   if (options.single_consumer)
-    for (const OpId op : graph.topological_order())
-      if (const std::optional<OpId> consumer = only_consumer(graph, op); consumer.has_value())
-        unite(op, *consumer, result.by_consumer);
+    for (const OpId op : graph.topological_order()) {
+      const std::optional<OpId> consumer =
+          graph[op].variable ? first_reader(graph, rank, op) : only_consumer(graph, op);
+      if (consumer.has_value()) unite(op, *consumer, result.by_consumer);
+    }
   if (options.backward_to_forward)
     for (const OpId op : graph.topological_order())
       if (graph[op].forward.has_value()) unite(op, *graph[op].forward, result.by_forward);

@@ -36,8 +36,8 @@ IdVector<OpId, std::int64_t> memory_at_peak(const OpGraph& graph) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (const TensorId tensor : graph.outputs(order[i])) {
       last[tensor] = last_use(tensor);
-      live += graph.size(tensor).count();
-      freed[last[tensor]] += graph.size(tensor).count();
+      live += graph.home_size(tensor).count();
+      freed[last[tensor]] += graph.home_size(tensor).count();
     }
     if (live + graph[order[i]].temporary.count() > most) {
       most = live + graph[order[i]].temporary.count();
@@ -50,7 +50,7 @@ IdVector<OpId, std::int64_t> memory_at_peak(const OpGraph& graph) {
     memory[op] = graph[op].permanent.count();
     if (rank[op] > worst) continue;
     for (const TensorId tensor : graph.outputs(op))
-      if (last[tensor] >= worst) memory[op] += graph.size(tensor).count();
+      if (last[tensor] >= worst) memory[op] += graph.home_size(tensor).count();
   }
   return memory;
 }

@@ -134,10 +134,12 @@ class ForwardGraph {
   }
 
   OpId add_operator(OpGraphBuilder& builder, OpId op, const Crew& crew) const {
-    const OpId small = builder.add_operator({.name = graph_[op].name,
-                                             .kind = graph_[op].kind,
-                                             .permanent = crew.held,
-                                             .temporary = temporary_});
+    const bool variable = graph_[op].variable && crew.members.size() == 1;
+    const OpId small = variable ? builder.add_operator(spec_of(graph_[op]))
+                                : builder.add_operator({.name = graph_[op].name,
+                                                        .kind = graph_[op].kind,
+                                                        .permanent = crew.held,
+                                                        .temporary = temporary_});
     for (const auto& [kind, time] : summed_times(graph_, crew.members))
       builder.set_time(small, graph_.kind_name(kind), time);
     for (const OpId member : crew.members) {
@@ -146,7 +148,7 @@ class ForwardGraph {
         builder.add_to_group(small, graph_[graph_.members(*group).front()].name);
     }
     for (const TensorId tensor : graph_.outputs(op))
-      builder.add_output(small, 2 * graph_.size(tensor));
+      builder.add_output(small, (variable ? 1 : 2) * graph_.size(tensor));
     return small;
   }
 

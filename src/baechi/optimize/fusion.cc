@@ -29,8 +29,18 @@ std::vector<Ends> candidates(const OpGraph& graph, const OpLabels& group) {
     return static_cast<std::size_t>(
         std::bit_width(static_cast<std::uint64_t>(graph.size(*edge.tensor).count())));
   };
+  // A variable that others read, too, or that is written, stays what it is: of what is fused into
+  // its reader nobody knows any more that it is there all the time.
+  IdVector<OpId, bool> stays(graph.num_ops());
+  for (const Write& write : graph.writes()) stays[write.variable] = true;
+  for (const OpId op : graph.ops()) {
+    const std::span<const Edge> edges = graph.out_edges(op);
+    if (graph[op].variable && !edges.empty() &&
+        std::ranges::any_of(edges, [&](const Edge& e) { return e.to != edges.front().to; }))
+      stays[op] = true;
+  }
   const auto eligible = [&](const Edge& edge) {
-    return group[edge.from] == group[edge.to] &&
+    return !stays[edge.from] && group[edge.from] == group[edge.to] &&
            graph[edge.from].backward == graph[edge.to].backward;
   };
   std::array<std::size_t, kWeights + 1> begin{};

@@ -123,7 +123,7 @@ void Grouping::need_profile(std::uint32_t set) {
         for (const Edge& edge : graph.consumers(tensor))
           last = std::max<std::size_t>(last, moment_[edge.to]);
       }
-      for (std::size_t i = moment_[op]; i <= last; ++i) (*profile)[i] += graph.size(tensor);
+      for (std::size_t i = moment_[op]; i <= last; ++i) (*profile)[i] += graph.home_size(tensor);
     }
     if (at == sums_[set].last) break;
   }

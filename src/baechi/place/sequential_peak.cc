@@ -21,7 +21,7 @@ SequentialPeak sequential_peak(const OpGraph& graph, std::span<const OpId> order
     if (keep_all) continue;
     for (const Edge& edge : graph.in_edges(op)) {
       if (!edge.tensor.has_value() || --uses_left[*edge.tensor] > 0) continue;
-      if (!retain || graph[edge.from].backward) held -= graph.size(*edge.tensor);
+      if (!retain || graph[edge.from].backward) held -= graph.home_size(*edge.tensor);
     }
   }
   return peak;

@@ -85,7 +85,7 @@ TopologicalSequence memory_frugal_sequence(const OpGraph& graph) {
     Bytes bytes = graph[op].temporary + graph.output_bytes(op);
     for (const Edge& edge : graph.in_edges(op))
       if (edge.tensor.has_value() && readers_left[*edge.tensor] == 1)
-        bytes -= graph.size(*edge.tensor);
+        bytes -= graph.home_size(*edge.tensor);
     return bytes.count();
   };
   // Growth only falls while an operator waits, so an entry is an upper bound: it is checked again

@@ -29,7 +29,9 @@ BlockReplay::BlockReplay(const CostModel& costs)
     outboxes_.push_back({.begin = out});
     out += static_cast<std::uint32_t>(graph_->out_edges(op).size());
     keeps_[op] = (*graph_)[op].permanent.count();
-    for (const TensorId tensor : graph_->outputs(op)) keeps_[op] += graph_->size(tensor).count();
+    if ((*graph_)[op].variable) variables_.push_back(op);
+    for (const TensorId tensor : graph_->outputs(op))
+      keeps_[op] += graph_->home_size(tensor).count();
     largest_temporary_ = std::max(largest_temporary_, (*graph_)[op].temporary);
   }
 }
@@ -99,6 +101,7 @@ void BlockReplay::find_blocks(DeviceId device, const std::vector<OpId>& order) {
   blocks.clear();
   bool open = false;  // nobody elsewhere waits for the operator before
   for (const OpId op : order) {
+    if (!variables_.empty() && (*graph_)[op].variable) continue;
     const Placed& placed = placed_[op];
     if (!open || placed.remote_in > 0) {
       block_of_[op] = static_cast<std::uint32_t>(blocks.size());
@@ -132,7 +135,9 @@ Time BlockReplay::makespan(const DeviceOrder& orders) {
     worker.free = {};
     worker.busy = false;
   }
-  for (const DeviceId device : workers_.keys()) begin(device);
+  provide_variables();
+  for (const DeviceId device : workers_.keys())
+    if (!workers_[device].busy) begin(device);
 
   Time makespan;
   std::size_t left = num_blocks();
@@ -143,6 +148,11 @@ Time BlockReplay::makespan(const DeviceOrder& orders) {
   }
   BAECHI_ASSERT(left == 0, "the orders of all devices together are topological");
   return makespan;
+}
+
+void BlockReplay::provide_variables() {
+  for (const OpId variable : variables_)
+    if (placed_[variable].remote_out > 0) send(variable, device_[variable], {});
 }
 
 std::size_t BlockReplay::num_blocks() const {
@@ -244,6 +254,10 @@ void BlockReplay::tell(const DeviceOrder& orders, IdVector<OpId, OpSlot>& slots)
     auto block = workers_[device].blocks.begin();
     Time time;
     for (const OpId op : orders[device]) {
+      if ((*graph_)[op].variable) {
+        slots[op] = {device, Time(0), Time(0)};
+        continue;
+      }
       if (op == block->head) time = block->ready.at;
       slots[op] = {device, time, time + placed_[op].duration};
       time = slots[op].end;

@@ -94,6 +94,7 @@ class BlockReplay {
   void take_away(OpId op);
   void find_blocks(DeviceId device, const std::vector<OpId>& order);
   void find_sends(OpId op);
+  void provide_variables();
   void begin(DeviceId device);
   void finish(DeviceId device, Instant now);
   void send(OpId op, DeviceId from, Instant now);
@@ -106,6 +107,7 @@ class BlockReplay {
   TransferQueues queues_;
   EventTree events_;
 
+  std::vector<OpId> variables_;
   IdVector<OpId, WideInt> keeps_;  // permanent memory and outputs, in bytes
   Placement device_;
   IdVector<OpId, Placed> placed_;

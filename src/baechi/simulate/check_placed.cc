@@ -69,6 +69,7 @@ void throw_bad_order(const CostModel& costs, const PlacedGraph& placed) {
 void throw_stuck(const CostModel& costs, const PlacedGraph& placed,
                  const IdVector<DeviceId, std::size_t>& finished) {
   IdVector<OpId, bool> done(costs.graph().num_ops());
+  for (const OpId op : done.keys()) done[op] = costs.graph()[op].variable;
   for (const DeviceId device : finished.keys())
     for (std::size_t i = 0; i < finished[device]; ++i) done[(*placed.order)[device][i]] = true;
 

@@ -52,7 +52,7 @@ class Inventory {
       hold(sent.to, {sent.start, over}, producer, MemoryUse::kCopy, graph_.size(tensor));
     }
     hold(home.device, {home.start, kept ? schedule_.makespan : end}, producer, MemoryUse::kOutput,
-         graph_.size(tensor));
+         graph_.home_size(tensor));
   }
 
   std::optional<Time> last_reader(TensorId tensor, DeviceId device) const {

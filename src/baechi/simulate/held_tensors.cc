@@ -21,8 +21,9 @@ HeldTensors::HeldTensors(const CostModel& costs, const ReplayGraph& edges,
     memory.temporary = (*graph_)[op].temporary;
     const bool keeps = keeps_outputs(op);
     for (const TensorId tensor : graph_->outputs(op)) {
-      const Bytes size = graph_->size(tensor);
-      tensors_[tensor].size = size;
+      const Bytes size = graph_->home_size(tensor);
+      tensors_[tensor].size = graph_->size(tensor);
+      tensors_[tensor].at_home = size;
       (keeps || edges.consumers(tensor).empty() ? memory.kept : memory.passing) += size;
     }
   }
@@ -81,7 +82,7 @@ TensorCopy& HeldTensors::copy_on(DeviceId device, const TensorState& tensor) {
 }
 
 void HeldTensors::release(MemoryAccount& account, TensorState& tensor) {
-  if (--tensor.readers == 0) account.give_back(tensor.size, tensor.since);
+  if (--tensor.readers == 0) account.give_back(tensor.at_home, tensor.since);
 }
 
 void HeldTensors::sent(const Sent& sent) {

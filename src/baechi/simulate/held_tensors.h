@@ -55,7 +55,7 @@ class HeldTensors {
     Bytes kept;     // its outputs that end with the step
   };
   struct TensorState {  // on the producer's device
-    Bytes size;
+    Bytes size, at_home;
     Time since;
     std::uint32_t readers = 0;
     DeviceId home{0};

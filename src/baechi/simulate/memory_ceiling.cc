@@ -26,6 +26,8 @@ MemoryCeiling::MemoryCeiling(const CostModel& costs, const ReplayGraph& edges)
       graph_(&costs.graph()),
       edges_(&edges),
       can_add_up_(can_add_up(costs)),
+      variables_(
+          std::ranges::any_of(graph_->ops(), [&](OpId op) { return (*graph_)[op].variable; })),
       place_(graph_->num_ops()),
       rows_(costs.cluster().num_devices()) {}
 
@@ -49,8 +51,16 @@ bool MemoryCeiling::fits(const DeviceOrder& orders, const IdVector<OpId, OpSlot>
   });
 }
 
-void MemoryCeiling::lay_out(DeviceId device, const std::vector<OpId>& order) {
+void MemoryCeiling::lay_out(DeviceId device, const std::vector<OpId>& all) {
   Row& row = rows_[device];
+  row.ops.clear();
+  row.order = all;
+  if (variables_) {
+    for (const OpId op : all)
+      if (!(*graph_)[op].variable) row.ops.push_back(op);
+    row.order = row.ops;
+  }
+  const std::span<const OpId> order = row.order;
   row.change.assign(order.size() + 1, 0);
   row.until.resize(order.size());
   row.starting = row.ending = 0;
@@ -72,8 +82,9 @@ void MemoryCeiling::hold(DeviceId device, Place first, Place last, Bytes size) {
 
 // Those that stay on the device. Others end with their transfers.
 void MemoryCeiling::hold_outputs(OpId op) {
+  if (variables_ && (*graph_)[op].variable) return;  // permanent
   const DeviceId device = (*slots_)[op].device;
-  const auto last = static_cast<Place>((*orders_)[device].size()) - 1;
+  const auto last = static_cast<Place>(rows_[device].order.size()) - 1;
   for (const TensorId tensor : graph_->outputs(op)) {
     const std::span<const OpId> consumers = edges_->consumers(tensor);
     Place end = place_[op];
@@ -96,7 +107,7 @@ void MemoryCeiling::hold_sent(std::span<const Copy> copies_of_one) {
   const DeviceId from = (*slots_)[producer].device;
   const bool kept = graph_->retains_outputs(producer);
   const auto last_of = [&](DeviceId device) {
-    return static_cast<Place>((*orders_)[device].size()) - 1;
+    return static_cast<Place>(rows_[device].order.size()) - 1;
   };
   Time sent;
   for (const Copy& copy : copies_of_one) {
@@ -104,6 +115,7 @@ void MemoryCeiling::hold_sent(std::span<const Copy> copies_of_one) {
     hold(copy.to, place_at_start(copy.to, copy.start),
          kept ? last_of(copy.to) : last_reader(tensor, copy.to), graph_->size(tensor));
   }
+  if ((*graph_)[producer].variable) return;
   const Place first = place_[producer];
   const Place end =
       kept ? last_of(from) : std::max({first, last_reader(tensor, from), place_at_end(from, sent)});
@@ -120,7 +132,7 @@ MemoryCeiling::Place MemoryCeiling::last_reader(TensorId tensor, DeviceId device
 
 // The first operator that does not end before. Searches come nearly in order.
 MemoryCeiling::Place MemoryCeiling::place_at_start(DeviceId device, Time time) {
-  const std::vector<OpId>& order = (*orders_)[device];
+  const std::span<const OpId> order = rows_[device].order;
   std::size_t& at = rows_[device].starting;
   while (at > 0 && (*slots_)[order[at - 1]].end >= time) --at;
   while (at + 1 < order.size() && (*slots_)[order[at]].end < time) ++at;
@@ -129,7 +141,7 @@ MemoryCeiling::Place MemoryCeiling::place_at_start(DeviceId device, Time time) {
 
 // The last operator that starts by then, or if it has ended before, the next one.
 MemoryCeiling::Place MemoryCeiling::place_at_end(DeviceId device, Time time) {
-  const std::vector<OpId>& order = (*orders_)[device];
+  const std::span<const OpId> order = rows_[device].order;
   std::size_t& at = rows_[device].ending;
   while (at > 0 && (*slots_)[order[at]].start > time) --at;
   while (at + 1 < order.size() && (*slots_)[order[at + 1]].start <= time) ++at;

@@ -33,14 +33,16 @@ class MemoryCeiling {
   Bytes most_held(DeviceId device) const;
 
  private:
-  using Place = std::uint32_t;         // in a device's order
-  struct Row {                         // a device's order
+  using Place = std::uint32_t;  // in a device's order
+  struct Row {                  // a device's order
+    std::vector<OpId> ops;      // without variables, where there are any
+    std::span<const OpId> order;
     std::vector<std::int64_t> change;  // bytes more than at the place before
     std::vector<Place> until;  // the next that has a length; what is held at a place is held there
     std::size_t starting = 0, ending = 0;  // where the last search by time has ended
   };
 
-  void lay_out(DeviceId device, const std::vector<OpId>& order);
+  void lay_out(DeviceId device, const std::vector<OpId>& all);
   void hold(DeviceId device, Place first, Place last, Bytes size);
   void hold_outputs(OpId op);
   Place last_reader(TensorId tensor, DeviceId device) const;
@@ -52,6 +54,7 @@ class MemoryCeiling {
   const OpGraph* graph_;
   const ReplayGraph* edges_;
   bool can_add_up_;  // all sizes together are a number of bytes
+  bool variables_;   // there are some
 
   const DeviceOrder* orders_ = nullptr;
   const IdVector<OpId, OpSlot>* slots_ = nullptr;

@@ -20,7 +20,10 @@ Replay::Replay(const CostModel& costs)
       events_(costs.cluster().num_devices()),
       nodes_(graph_->num_ops()),
       workers_(costs.cluster().num_devices()),
-      destinations_(costs.cluster().num_devices()) {}
+      destinations_(costs.cluster().num_devices()) {
+  for (const OpId op : graph_->ops())
+    if ((*graph_)[op].variable) variables_.push_back(op);
+}
 
 Time Replay::run(const PlacedGraph& placed, const Options& options) {
   throw_if_cancelled(options.cancel);
@@ -37,11 +40,13 @@ Time Replay::run(const PlacedGraph& placed, const Options& options) {
 }
 
 Time Replay::replay(const CancelFlag* cancel) {
+  const bool all_run = variables_.empty();
   for (const OpId op : graph_->ops())
-    if (nodes_[op].waits_for == 0) become_startable(op);
+    if (nodes_[op].waits_for == 0 && (all_run || !(*graph_)[op].variable)) become_startable(op);
+  for (const OpId variable : variables_) provide(variable);
 
   Time makespan;
-  std::size_t finished = 0;
+  std::size_t finished = variables_.size();
   constexpr std::size_t kOpsPerPoll = 4096;
   while (!events_.empty()) {
     const Event event = events_.top();
@@ -100,8 +105,22 @@ void Replay::take_order(const DeviceOrder& order) {
     listed += ops.size();
     workers_[device].next = ops.data();
     workers_[device].last = ops.data() + ops.size();
+    skip_variables(workers_[device]);
   }
   if (listed != nodes_.size()) throw_bad_order(*costs_, *placed_);
+}
+
+// No device runs a variable: its place in an order says nothing.
+void Replay::skip_variables(Worker& worker) const {
+  if (variables_.empty()) return;
+  while (worker.next != worker.last && (*graph_)[*worker.next].variable) ++worker.next;
+}
+
+// It is there when the step starts, and is sent at once.
+void Replay::provide(OpId variable) {
+  const OpSlot slot{nodes_[variable].device, Time(0), Time(0)};
+  for (const TensorId tensor : graph_->outputs(variable)) send(tensor, slot, {});
+  for (const OpId follower : edges_.followers(variable)) arrive(follower, {});
 }
 
 void Replay::finish(OpId op, Instant now) {
@@ -112,7 +131,10 @@ void Replay::finish(OpId op, Instant now) {
   worker.computing += node.duration;
   worker.free = now;
   worker.busy = false;
-  if (placed_->order.has_value()) ++worker.next;
+  if (placed_->order.has_value()) {
+    ++worker.next;
+    skip_variables(worker);
+  }
   if (memory_) held_.ran(op, slot);
 
   for (const TensorId tensor : graph_->outputs(op)) send(tensor, slot, now);

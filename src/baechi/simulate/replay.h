@@ -69,6 +69,8 @@ class Replay {
   Time replay(const CancelFlag* cancel);
   void prepare(const PlacedGraph& placed);
   void take_order(const DeviceOrder& order);
+  void skip_variables(Worker& worker) const;
+  void provide(OpId variable);
   void finish(OpId op, Instant now);
   void send(TensorId tensor, const OpSlot& producer, Instant now);
   void transfer(TensorId tensor, DeviceId from, Instant now);
@@ -92,6 +94,7 @@ class Replay {
   const PlacedGraph* placed_ = nullptr;
   bool memory_ = true;
   Instant now_;  // the last finish
+  std::vector<OpId> variables_;
   IdVector<OpId, Node> nodes_;
   IdVector<DeviceId, Worker> workers_;
   std::vector<bool> listed_;  // by operator: in the given order

@@ -22,6 +22,7 @@ class OrderChecker {
   void check_program(std::size_t num_devices) const {
     IdVector<DeviceId, std::optional<OpId>> last(num_devices);
     for (const OpId op : program_order(graph_)) {
+      if (graph_[op].variable) continue;  // it has no turn
       const OpSlot& slot = schedule_.slots[op];
       std::optional<OpId>& before = last[slot.device];
       if (before.has_value() && slot.start < schedule_.slots[*before].end)
@@ -69,7 +70,7 @@ class OrderChecker {
   // Whether it surely became ready in round 0 of its moment: by what took time.
   bool on_time(OpId op) const {
     for (const Edge& edge : graph_.in_edges(op)) {
-      if (takes_time(edge.from)) continue;
+      if (takes_time(edge.from) || graph_[edge.from].variable) continue;
       const DeviceId here = schedule_.slots[op].device;
       const bool local = !edge.tensor.has_value() || schedule_.slots[edge.from].device == here;
       if (!local && travels(*edge.tensor, here)) continue;

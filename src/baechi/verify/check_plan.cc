@@ -10,6 +10,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/verify/check_recomputation.h"
+#include "baechi/verify/check_variables.h"
 #include "baechi/verify/sentences.h"
 
 namespace baechi {
@@ -47,7 +48,8 @@ class Claims {
       const Time peak = peaks[slot.device].at;
       work[slot.device].busy += slot.end - slot.start;
       if (slot.start <= peak && peak < slot.end) work[slot.device].at_peak = op;
-      if (slot.start == peak && peak == slot.end && !instant[slot.device].has_value())
+      if (slot.start == peak && peak == slot.end && !instant[slot.device].has_value() &&
+          !graph_[op].variable)
         instant[slot.device] = op;
     }
     for (const DeviceId device : work.keys())
@@ -109,7 +111,7 @@ bool is_unrolled(const OpGraph& one, const OpGraph& step, std::uint32_t micro_ba
   if (whole.num_ops() != step.num_ops() || whole.num_edges() != step.num_edges()) return false;
   return std::ranges::all_of(whole.ops(), [&](OpId op) {
     return whole[op].name == step[op].name && whole[op].permanent == step[op].permanent &&
-           whole[op].temporary == step[op].temporary &&
+           whole[op].variable == step[op].variable && whole[op].temporary == step[op].temporary &&
            whole.output_bytes(op) == step.output_bytes(op) &&
            std::ranges::equal(whole.in_edges(op), step.in_edges(op));
   });
@@ -117,12 +119,14 @@ bool is_unrolled(const OpGraph& one, const OpGraph& step, std::uint32_t micro_ba
 
 }  // namespace
 
-std::vector<std::string> check_plan(const OpGraph& graph, const Plan& plan,
+std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
                                     const CheckOptions& options) {
+  const OpGraph& graph = step.graph();
   const Cluster cluster(plan.cluster);
   CheckOptions as_executed = options;
   as_executed.order = plan.order;
   std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, as_executed);
+  if (violations.empty()) violations = check_carried(step, cluster, plan.schedule);
   if (!violations.empty()) return violations;  // peaks of a wrong schedule mean nothing
   if (plan.devices.size() != cluster.num_devices())
     return {"the plan tells of " + std::to_string(plan.devices.size()) +
@@ -141,15 +145,15 @@ std::vector<std::string> check_second_runs(const OpGraph& original, const OpGrap
   return violations;
 }
 
-std::vector<std::string> check_plan(const OpGraph& original, const OpGraph& step,
+std::vector<std::string> check_plan(const OpGraph& original, const StepGraph& step,
                                     const Plan& plan) {
-  std::vector<std::string> violations = check_second_runs(original, step, plan);
+  std::vector<std::string> violations = check_second_runs(original, step.graph(), plan);
   return violations.empty() ? check_plan(step, plan) : violations;
 }
 
-void require_right(const OpGraph& graph, const Plan& plan, const std::string& place,
+void require_right(const StepGraph& step, const Plan& plan, const std::string& place,
                    const CheckOptions& options) {
-  const std::vector<std::string> violations = check_plan(graph, plan, options);
+  const std::vector<std::string> violations = check_plan(step, plan, options);
   if (violations.empty()) return;
   std::string words = "the plan is wrong: " + violations.front();
   if (violations.size() > 1)

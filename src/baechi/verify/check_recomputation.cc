@@ -43,6 +43,8 @@ class Comparison {
     }
     if (step_.memory_mode() != original_.memory_mode())
       violations_.push_back("the step has another memory mode than the graph");
+    if (!std::ranges::equal(step_.writes(), original_.writes()))
+      violations_.push_back("the step writes other variables than the graph");
     check_groups();
     for (const OpId op : original_.ops()) check_run(op, op, nullptr);
     for (std::size_t i = 0; i < again_.size(); ++i) {
@@ -84,12 +86,22 @@ class Comparison {
     const Operator& data = original_[op];
     bool reads = false;
     for (const Edge& edge : original_.in_edges(op)) reads = reads || edge.tensor.has_value();
-    if (data.backward || data.per_step || !data.recompute || !reads)
+    const auto written = [&](OpId variable) {
+      return std::ranges::any_of(original_.writes(), [&](const Write& write) {
+        return write.variable == variable || write.op == op;
+      });
+    };
+    for (const Edge& edge : original_.in_edges(op))
+      if (edge.tensor.has_value() && written(edge.from)) reads = false;
+    if (data.backward || data.per_step || !data.recompute || !reads || written(op))
       say(op, "may not run a second time");
   }
 
   void check_run(OpId run, OpId op, const Recomputation* again) {
     const Operator &is = step_[run], &was = original_[op];
+    if (is.variable != was.variable) say(run, "is, or is not, a variable");
+    if (is.random != (again == nullptr && was.random))
+      say(run, "draws, or does not, random numbers");
     if (is.permanent != (again != nullptr ? Bytes(0) : was.permanent))
       say(run, "holds other permanent memory than it should");
     Bytes held = is.temporary, holds = was.temporary;

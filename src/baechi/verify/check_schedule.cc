@@ -9,6 +9,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/verify/check_order.h"
+#include "baechi/verify/check_variables.h"
 #include "baechi/verify/recounted_memory.h"
 #include "baechi/verify/sentences.h"
 
@@ -28,6 +29,7 @@ class Checker {
   void check(ExecutionOrder order, bool capacities) {
     if (!well_formed()) return;
     check_devices_and_durations();
+    check_variables(graph_, schedule_, say_, [this](const std::string& fault) { report(fault); });
     check_groups();
     check_transfers();
     check_starts();
@@ -263,8 +265,8 @@ class Checker {
     }
   }
 
-  // First come, first served: by request time, then operators that took time before those that
-  // took none, then (tensor, destination). Those of operators that took no time are served in an
+  // First come, first served: by request time, then variables and operators that took time before
+  // those that took none, then (tensor, destination). Those of operators that took no time are served in an
   // order that a schedule does not show, so it is taken from when they started.
   std::vector<const Transfer*> by_service() const {
     struct Key {
@@ -281,7 +283,9 @@ class Checker {
                          schedule_.transfers[i - 1].to == transfer.to;
       if (again || transfer.to == producer.device) continue;  // reported already
       keys.push_back(
-          {transfer.requested, producer.start == producer.end, static_cast<std::uint32_t>(i)});
+          {transfer.requested,
+           producer.start == producer.end && !graph_[graph_.producer(transfer.tensor)].variable,
+           static_cast<std::uint32_t>(i)});
     }
     std::sort(keys.begin(), keys.end(), [&](const Key& a, const Key& b) {
       if (a.requested != b.requested) return a.requested < b.requested;

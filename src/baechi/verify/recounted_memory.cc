@@ -45,6 +45,11 @@ class Account {
   void add_operators() {
     for (const OpId op : graph_.ops()) {
       const OpSlot& slot = schedule_.slots[op];
+      if (graph_[op].variable) {
+        for (const TensorId tensor : graph_.outputs(op))
+          devices_[slot.device].permanent += graph_.size(tensor);
+        continue;
+      }
       devices_[slot.device].permanent += graph_[op].permanent;
       const Bytes temporary = graph_[op].temporary;
       if (temporary == Bytes(0)) continue;
@@ -65,7 +70,7 @@ class Account {
       while (transfer != schedule_.transfers.end() && transfer->tensor == tensor) ++transfer;
       if (graph_.size(tensor) == Bytes(0)) continue;
       find_last_readers(tensor);
-      add_original(tensor, {first, transfer});
+      if (!graph_[graph_.producer(tensor)].variable) add_original(tensor, {first, transfer});
       for (auto copy = first; copy != transfer; ++copy) add_copy(*copy);
     }
   }
@@ -85,8 +90,9 @@ class Account {
   }
 
   bool kept(TensorId tensor) const {
+    const Operator& producer = graph_[graph_.producer(tensor)];
     return graph_.consumers(tensor).empty() || (graph_.memory_mode() == MemoryMode::kRetain &&
-                                                !graph_[graph_.producer(tensor)].backward);
+                                                !producer.backward && !producer.variable);
   }
 
   void add_original(TensorId tensor, std::span<const Transfer> transfers) {

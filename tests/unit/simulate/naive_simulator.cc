@@ -23,7 +23,13 @@ class NaiveStep {
         cluster_(costs.cluster()),
         placed_(placed),
         ops_(graph_.num_ops()),
-        slots_(graph_.num_ops()) {}
+        slots_(graph_.num_ops()) {
+    for (const OpId op : graph_.ops()) {
+      if (!graph_[op].variable) continue;
+      ops_[op].able = ops_[op].started = Round{0, 0};
+      slots_[op] = {placed.device[op], Time(0), Time(0)};
+    }
+  }
 
   bool replay() {
     for (std::int64_t moment = 0; !all_finished(); ++moment) {
@@ -80,7 +86,7 @@ class NaiveStep {
     std::vector<OpId> finishing;
     for (const OpId op : graph_.ops()) {
       if (!ops_[op].started || ops_[op].finished || slots_[op].end != Time(now.first)) continue;
-      const bool took_time = slots_[op].start < slots_[op].end;
+      const bool took_time = slots_[op].start < slots_[op].end || graph_[op].variable;
       if (took_time ? now.second != 0 : now.second != ops_[op].started->second + 1) continue;
       ops_[op].finished = now;
       finishing.push_back(op);
@@ -175,12 +181,12 @@ class NaiveStep {
     }
     for (const TensorId tensor : graph_.tensors()) {
       const OpId producer = graph_.producer(tensor);
-      const bool retained =
-          graph_.memory_mode() == MemoryMode::kRetain && !graph_[producer].backward;
+      const bool retained = graph_.memory_mode() == MemoryMode::kRetain &&
+                            !graph_[producer].backward && !graph_[producer].variable;
       Time last_read;
       for (const Edge& edge : graph_.consumers(tensor))
         if (placed_.device[edge.to] == device) last_read = std::max(last_read, slots_[edge.to].end);
-      if (home(tensor) == device) {
+      if (home(tensor) == device && !graph_[producer].variable) {
         for (const Transfer& transfer : transfers_)
           if (transfer.tensor == tensor) last_read = std::max(last_read, transfer.end);
         const bool to_the_end = retained || graph_.consumers(tensor).empty();
@@ -199,7 +205,10 @@ class NaiveStep {
     Bytes permanent;
     for (const OpId op : graph_.ops()) {
       if (placed_.device[op] != device) continue;
-      permanent += graph_[op].permanent;
+      if (graph_[op].variable)
+        permanent += graph_.size(*graph_.outputs(op).begin());
+      else
+        permanent += graph_[op].permanent;
       trace.busy += slots_[op].end - slots_[op].start;
     }
     for (const Transfer& transfer : transfers_) {
@@ -231,7 +240,9 @@ class NaiveStep {
     for (const OpId op : graph_.ops())
       if (placed_.device[op] == device && slots_[op].start <= t && t < slots_[op].end) return op;
     for (const OpId op : graph_.ops())
-      if (placed_.device[op] == device && slots_[op].start == t && slots_[op].end == t) return op;
+      if (placed_.device[op] == device && slots_[op].start == t && slots_[op].end == t &&
+          !graph_[op].variable)
+        return op;
     return std::nullopt;
   }
 

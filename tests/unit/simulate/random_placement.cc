@@ -31,6 +31,7 @@ RandomDag varied_limits(Random& random) {
   limits.cpu_chance = 0.9;
   limits.max_time = random.chance(0.4) ? 1 : 20;
   limits.memory_mode = random.chance(0.4) ? MemoryMode::kRetain : MemoryMode::kDataflow;
+  if (random.chance(0.3)) limits.variable_chance = 0.4;
   return limits;
 }
 

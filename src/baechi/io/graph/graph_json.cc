@@ -25,7 +25,7 @@ struct Reference {
   std::size_t offset = 0;  // in the text, for errors
 };
 
-enum class Use : std::uint8_t { kInput, kAfter, kForward };
+enum class Use : std::uint8_t { kInput, kAfter, kForward, kWrites };
 
 struct Pending {  // a reference to an operator that comes later in the file
   Reference reference;
@@ -39,7 +39,7 @@ struct OperatorFields {  // one operator as the file has it; reused, so that it 
   std::vector<Bytes> outputs;
   std::vector<std::string_view> groups;
   std::vector<std::pair<Reference, Use>> references;
-  std::optional<bool> backward;
+  std::optional<bool> backward, per_step;
 
   void clear() {
     spec = {};
@@ -48,6 +48,7 @@ struct OperatorFields {  // one operator as the file has it; reused, so that it 
     groups.clear();
     references.clear();
     backward.reset();
+    per_step.reset();
   }
 };
 
@@ -135,13 +136,13 @@ void GraphJsonReader::reserve_rest() {
 }
 
 void GraphJsonReader::read_operator() {
-  static constexpr std::array<std::string_view, 13> kNames{
-      "name",     "time",    "kind",     "memory", "outputs", "inputs",   "after",
-      "colocate", "forward", "backward", "device", "per",     "recompute"};
+  static constexpr std::array<std::string_view, 16> kNames{
+      "name",    "time",     "kind",   "memory", "outputs",   "inputs",   "after",  "colocate",
+      "forward", "backward", "device", "per",    "recompute", "variable", "writes", "random"};
   op_.clear();
   const std::uint64_t seen =
       json_.read_fields(kNames, [&](std::size_t field) { read_operator_field(field); });
-  json_.require_fields(kNames, seen, 2);
+  json_.require_fields(kNames, seen, op_.spec.variable ? 1 : 2);  // a variable needs no time
   add_operator();
 }
 
@@ -159,7 +160,10 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
     kBackward,
     kDevice,
     kPer,
-    kRecompute
+    kRecompute,
+    kVariable,
+    kWrites,
+    kRandom
   };
   switch (field) {
     case kName:
@@ -197,10 +201,19 @@ void GraphJsonReader::read_operator_field(std::size_t field) {
       op_.spec.pin = json_.read_string();
       break;
     case kPer:
-      op_.spec.per_step = read_per_step(json_);
+      op_.per_step = read_per_step(json_);
       break;
     case kRecompute:
       op_.spec.recompute = json_.read_bool();
+      break;
+    case kVariable:
+      op_.spec.variable = json_.read_bool();
+      break;
+    case kWrites:
+      json_.read_array([&] { op_.references.emplace_back(read_reference(false), Use::kWrites); });
+      break;
+    case kRandom:
+      op_.spec.random = json_.read_bool();
       break;
     default:
       break;
@@ -268,7 +281,10 @@ void GraphJsonReader::add_operator() {
                                        [](const auto& r) { return r.second == Use::kForward; });
   if (has_forward && op_.backward == false)
     json_.fail("an operator with a forward operator cannot have \"backward\": false");
+  if (op_.spec.variable && op_.per_step == false)
+    json_.fail("a variable is there for the whole step: leave \"per\" out");
   op_.spec.backward = op_.backward.value_or(false);
+  op_.spec.per_step = op_.per_step.value_or(false);
   json_.located([&] {
     const OpId op = builder_.add_operator(op_.spec);
     for (const auto& [kind, time] : op_.times) builder_.set_time(op, kind, time);
@@ -299,6 +315,8 @@ void GraphJsonReader::connect(const Reference& reference, OpId from, OpId user, 
         return builder_.add_control_edge(from, user);
       case Use::kForward:
         return builder_.set_forward(user, from);
+      case Use::kWrites:
+        return builder_.add_write(user, from);
       case Use::kInput:
         break;
     }
@@ -313,9 +331,10 @@ void GraphJsonReader::connect(const Reference& reference, OpId from, OpId user, 
 
 void GraphJsonReader::fail_at(const Reference& reference, OpId user, Use use,
                               const std::string& reason) const {
-  const char* const field = use == Use::kInput   ? "inputs"
-                            : use == Use::kAfter ? "after"
-                                                 : "forward";
+  const char* const field = use == Use::kInput     ? "inputs"
+                            : use == Use::kAfter   ? "after"
+                            : use == Use::kForward ? "forward"
+                                                   : "writes";
   json_.fail_at(reference.offset, "$.operators[" + std::to_string(user.value()) + "]." + field,
                 reason);
 }

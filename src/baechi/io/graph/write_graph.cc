@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/io/graph/write_graph.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -37,17 +38,20 @@ class GraphWriter {
     json_.begin_object(Layout::kInline);
     json_.field("name", data.name);
     if (!data.kind.empty()) json_.field("kind", data.kind);
+    if (data.variable) json_.field("variable", true);
     write_times(op);
     write_memory(data);
     write_outputs(op);
     write_inputs(op);
+    write_writes(op);
     write_groups(op);
     if (data.forward.has_value())
       json_.field("forward", graph_[*data.forward].name);
     else if (data.backward)
       json_.field("backward", true);
     if (data.pin.has_value()) json_.field("device", *data.pin);
-    if (data.per_step) json_.field("per", "step");
+    if (data.per_step && !data.variable) json_.field("per", "step");
+    if (data.random) json_.field("random", true);
     if (!data.recompute) json_.field("recompute", false);
     json_.end_object();
   }
@@ -62,7 +66,7 @@ class GraphWriter {
   }
 
   void write_memory(const Operator& data) {
-    if (data.permanent == Bytes(0) && data.temporary == Bytes(0)) return;
+    if (data.variable || (data.permanent == Bytes(0) && data.temporary == Bytes(0))) return;
     json_.key("memory");
     json_.begin_object();
     if (data.permanent != Bytes(0)) json_.field("permanent", data.permanent.count());
@@ -95,6 +99,15 @@ class GraphWriter {
     };
     write("inputs", true);
     write("after", false);
+  }
+
+  void write_writes(OpId op) {
+    const auto [first, last] = std::ranges::equal_range(graph_.writes(), op, {}, &Write::op);
+    if (first == last) return;
+    json_.key("writes");
+    json_.begin_array();
+    for (auto write = first; write != last; ++write) json_.value(graph_[write->variable].name);
+    json_.end_array();
   }
 
   void write_reference(const Edge& edge) {

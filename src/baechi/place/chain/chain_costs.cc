@@ -226,7 +226,11 @@ void SegmentCosts::sum_memory(const CostModel& costs, const TopologicalSequence&
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const std::size_t block : touched)
-      lives[block].push_back({moment[producer], last, graph.size(tensor).count(), tensor.value()});
+      lives[block].push_back(
+          {moment[producer], last,
+           (block == row.block_of[producer].index() ? graph.home_size(tensor) : graph.size(tensor))
+               .count(),
+           tensor.value()});
   }
 
   std::vector<std::uint32_t> held_since(graph.num_tensors(), 0);  // first + 1 of the last row

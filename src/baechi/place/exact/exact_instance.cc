@@ -20,6 +20,7 @@ void add_operators(const CostModel& costs, std::span<const OpId> order, Instance
   in.ancestors.assign(in.num_ops, 0);
   for (const OpId op : graph.ops()) {
     in.temporary.push_back(graph[op].temporary.count());
+    if (graph[op].variable) in.variables.push_back(op.value());
     for (const DeviceId device : costs.cluster().devices())
       in.time.push_back(allowed(op, device) ? costs.compute_time(op, device)->count() : kNever);
     in.outputs.emplace_back();
@@ -40,6 +41,7 @@ void add_tensors(const CostModel& costs, Instance& in) {
     Instance::Tensor row{.producer = graph.producer(tensor).value(),
                          .readers = {},
                          .bytes = graph.size(tensor).count(),
+                         .at_home = graph.home_size(tensor).count(),
                          .lasts = false,
                          .kept = graph.retains_outputs(graph.producer(tensor))};
     for (const Edge& edge : graph.consumers(tensor)) row.readers.push_back(edge.to.value());
@@ -84,7 +86,7 @@ std::int64_t running_bytes(const CostModel& costs, OpId op, bool takes_time) {
   std::int64_t bytes = graph[op].temporary.count() + graph.output_bytes(op).count();
   if (!takes_time) return bytes;
   for (const Edge& edge : graph.in_edges(op))
-    if (edge.tensor.has_value()) bytes += graph.size(*edge.tensor).count();
+    if (edge.tensor.has_value()) bytes += graph.home_size(*edge.tensor).count();
   return bytes;
 }
 
@@ -109,7 +111,7 @@ void add_units(const CostModel& costs, Instance& in) {
     row.running = std::max(row.running, running_bytes(costs, op, takes_time));
     // All of these live when the last of their producers that take time starts.
     for (const Index tensor : in.outputs[op.index()])
-      if (takes_time && in.tensors[tensor].lasts) row.held += in.tensors[tensor].bytes;
+      if (takes_time && in.tensors[tensor].lasts) row.held += in.tensors[tensor].at_home;
   }
   for (Instance::Unit& unit : in.units)
     for (std::size_t device = 0; device < in.num_devices; ++device)

@@ -33,8 +33,9 @@ struct Instance {
     Index producer = 0;
     std::vector<Index> readers;  // without duplicates
     std::int64_t bytes = 0;
-    bool lasts = false;  // on its producer's device until the step ends
-    bool kept = false;   // and so are its copies
+    std::int64_t at_home = 0;  // on its producer's device: none of a variable
+    bool lasts = false;        // on its producer's device until the step ends
+    bool kept = false;         // and so are its copies
   };
   // All that `from` hands to `to`: tensors, or (without any) its end alone.
   struct Flow {
@@ -57,6 +58,7 @@ struct Instance {
   std::vector<Index> rank;                  // [op]: its place in it
   std::vector<Ns> time;                     // [op * devices + device]; kNever where it may not run
   std::vector<std::int64_t> temporary;      // [op]
+  std::vector<Index> variables;             // operators that are there when the step starts
   std::vector<OpSet> ancestors;             // [op]
   std::vector<std::vector<Index>> outputs;  // [op]: its tensors
   std::vector<Tensor> tensors;

@@ -66,7 +66,10 @@ void OrderSearch::prepare(const std::vector<Index>& device, const std::vector<Ns
   ample_ = memory_is_ample();
   searched_.clear();
   sets_tell_all_ = std::ranges::count(on_, OpSet{0}) + 1 == static_cast<std::ptrdiff_t>(m);
-  for (std::size_t op = 0; op < in_.num_ops; ++op) sets_tell_all_ &= time(op) > 0;
+  OpSet variables = 0;
+  for (const Index op : in_.variables) variables |= op_bit(op);
+  for (std::size_t op = 0; op < in_.num_ops; ++op)
+    sets_tell_all_ &= time(op) > 0 || (variables & op_bit(op)) != 0;
 
   Moment& start = moments_[0];
   start = Moment(in_.costs->cluster());
@@ -83,6 +86,8 @@ void OrderSearch::prepare(const std::vector<Index>& device, const std::vector<Ns
     for (const Index queue : queues) ++start.senders[queue];
   start.copy_start.assign(copies_.size(), kNever);
   start.copy_end.assign(copies_.size(), kNever);
+  start.committed = start.begun = variables;
+  for (const Index op : in_.variables) finish(start, op);
 }
 
 // Once to every device with a reader, by device id: the order in which they are requested.
@@ -113,7 +118,7 @@ bool OrderSearch::memory_is_ample() const {
   for (std::size_t op = 0; op < in_.num_ops; ++op) {
     std::int64_t& bytes = most[device_of(op)];
     bytes += in_.temporary[op];
-    for (const Index tensor : in_.outputs[op]) bytes += in_.tensors[tensor].bytes;
+    for (const Index tensor : in_.outputs[op]) bytes += in_.tensors[tensor].at_home;
   }
   for (const Copy& copy : copies_) most[copy.to] += in_.tensors[copy.tensor].bytes;
   for (std::size_t device = 0; device < in_.num_devices; ++device)
@@ -380,7 +385,7 @@ bool OrderSearch::holds_too_much(const Moment& at, std::size_t device, Ns moment
         if (device_of(reader) == device) end = last_use(end, reader);
       for (Index c = copies_of_[tensor].first; c < copies_of_[tensor].second; ++c)
         end = std::max(end, at.copy_end[c]);
-      if (lives(start, end)) bytes += row.bytes;
+      if (lives(start, end)) bytes += row.at_home;
     }
   });
   for (std::size_t c = 0; c < copies_.size(); ++c) {
@@ -399,6 +404,7 @@ void OrderSearch::complete(std::size_t depth) {
   PlacedGraph placed;
   placed.order.emplace(in_.num_devices);
   for (const Index device : *device_) placed.device.push_back(DeviceId(device));
+  for (const Index op : in_.variables) (*placed.order)[DeviceId(device_of(op))].push_back(OpId(op));
   for (const Index op : sequence_) (*placed.order)[DeviceId(device_of(op))].push_back(OpId(op));
   if ((*offer_)(placed, makespan)) limit_ = makespan;
 }

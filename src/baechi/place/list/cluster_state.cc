@@ -199,7 +199,7 @@ void ClusterState::use_inputs(OpId op, DeviceId device, Time end) {
 void ClusterState::release(TensorId tensor) {
   const OpId producer = graph_.producer(tensor);
   if (graph_.retains_outputs(producer)) return;
-  memory_.free_later(slots_[producer].device, uses_[tensor].last_use, graph_.size(tensor));
+  memory_.free_later(slots_[producer].device, uses_[tensor].last_use, graph_.home_size(tensor));
   for (std::optional<std::uint32_t> at = first_copy_[tensor]; at; at = copies_[*at].next)
     memory_.free_later(copies_[*at].device, copies_[*at].last_use, graph_.size(tensor));
 }

@@ -187,8 +187,8 @@ void Blocks::sum_memory() {
     const bool gathers = std::any_of(consumers.begin(), consumers.end(), [&](const Edge& edge) {
       return phase_of_[edge.to] == Phase::kAfter;
     });
-    if (kept) (per_step ? memory.step : memory.to_end) += graph.size(tensor);
-    if (!kept && (per_step || gathers)) memory.step += graph.size(tensor);
+    if (kept) (per_step ? memory.step : memory.to_end) += graph.home_size(tensor);
+    if (!kept && (per_step || gathers)) memory.step += graph.home_size(tensor);
     if (!kept && !per_step && !gathers &&
         std::all_of(consumers.begin(), consumers.end(),
                     [&](const Edge& edge) { return here(edge.to); }))
@@ -201,12 +201,12 @@ void Blocks::sum_memory() {
       Bytes& now = held[index(phase_of_[op])];
       Bytes& most = memory_[block].running[index(phase_of_[op])];
       for (const TensorId output : graph.outputs(op))
-        if (readers[output] > 0) now += graph.size(output);
+        if (readers[output] > 0) now += graph.home_size(output);
       most = std::max(most, now + graph[op].temporary);
       for (const Edge& edge : graph.in_edges(op)) {
         if (!edge.tensor.has_value() || readers[*edge.tensor] == 0) continue;
         readers[*edge.tensor] -= 1;
-        if (readers[*edge.tensor] == 0) now -= graph.size(*edge.tensor);
+        if (readers[*edge.tensor] == 0) now -= graph.home_size(*edge.tensor);
       }
     }
   }

@@ -11,6 +11,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/verify/check_schedule.h"
+#include "baechi/verify/check_variables.h"
 
 namespace baechi {
 
@@ -27,8 +28,9 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
   Trace trace = simulate(costs, as_executed(placed, order, graph, cluster.num_devices()));
-  const std::vector<std::string> violations =
+  std::vector<std::string> violations =
       check_schedule(graph, cluster, trace.schedule, {.order = order});
+  if (violations.empty()) violations = check_carried(graph, cluster, trace.schedule);
   BAECHI_ASSERT(violations.empty(), ("a plan broke a rule: " + violations.front()).c_str());
 
   Plan plan;

@@ -51,7 +51,7 @@ IdVector<UnitId, Bytes> shares_of_peak(const CostModel& costs, const Units& unit
       if (kept_to_the_end(graph, tensor) ||
           std::any_of(consumers.begin(), consumers.end(),
                       [&](const Edge& edge) { return slots[edge.to].end >= peak; }))
-        share += graph.size(tensor);
+        share += graph.home_size(tensor);
     }
   }
   return shares;

@@ -27,8 +27,8 @@ Bytes running_need(const CostModel& costs, OpId op) {
   Bytes inputs, largest;
   for (const Edge& edge : graph.in_edges(op)) {
     if (!edge.tensor.has_value()) continue;
-    inputs += graph.size(*edge.tensor);
-    largest = std::max(largest, graph.size(*edge.tensor));
+    inputs += graph.home_size(*edge.tensor);  // a variable is permanent, here or elsewhere
+    largest = std::max(largest, graph.home_size(*edge.tensor));
   }
   return may_take_no_time(costs, op) ? std::max(made, largest) : made + inputs;
 }

@@ -40,7 +40,9 @@ OpGraph with_window(const Unrolled& step, std::uint32_t window) {
   OpGraphBuilder builder(graph.name());
   builder.reserve(graph.num_ops(), graph.num_edges());
   for (const OpId op : graph.ops()) {
-    builder.add_operator({.name = std::to_string(op.value()), .backward = graph[op].backward});
+    builder.add_operator({.name = std::to_string(op.value()),
+                          .backward = graph[op].backward,
+                          .variable = graph[op].variable});
     for (const KindId kind : graph.kinds())
       if (const auto time = graph.times(kind)[op]; time.has_value())
         builder.set_time(op, graph.kind_name(kind), *time);

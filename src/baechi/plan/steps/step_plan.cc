@@ -29,6 +29,7 @@
 #include "baechi/plan/steps/step_methods.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/settle.h"
+#include "baechi/verify/check_variables.h"
 
 namespace baechi {
 namespace {
@@ -160,6 +161,8 @@ void settle(const StepProblem& problem, StepAnswer& answer) {
 Plan plan_of_answer(const CostModel& costs, const Unrolled& step, StepAnswer& answer,
                     std::vector<NamedBound> bounds, bool want_bounds) {
   Plan plan = plan_of(costs, *answer.placed, answer.method, want_bounds && bounds.empty());
+  const std::vector<std::string> faults = check_carried(step, costs.cluster(), plan.schedule);
+  BAECHI_ASSERT(faults.empty(), ("a plan broke a rule: " + faults.front()).c_str());
   if (plan.bounds.empty()) plan.bounds = std::move(bounds);
   plan.micro_batches = step.micro_batches;
   plan.fallbacks = std::move(answer.fallbacks);

@@ -72,7 +72,7 @@ class Pipeline {
     for (const TensorId tensor : graph_.outputs(op)) {
       const bool kept = graph_.consumers(tensor).empty() || graph_.retains_outputs(op);
       const auto last = last_local_use(graph_, schedule_, tensor, slot(op).device);
-      if (kept || last.value_or(Time(0)) > end) left += graph_.size(tensor);
+      if (kept || last.value_or(Time(0)) > end) left += graph_.home_size(tensor);
     }
     return left;
   }

@@ -46,7 +46,7 @@ void add_outputs(const OpGraph& graph, const Schedule& schedule, Changes& device
     Time end = schedule.makespan;
     if (!graph.consumers(tensor).empty() && !graph.retains_outputs(op))
       end = std::max(last_use(graph, schedule, tensor, slot.device), last_sent[tensor]);
-    devices[slot.device].hold(graph.size(tensor), slot.start, std::max(end, slot.start));
+    devices[slot.device].hold(graph.home_size(tensor), slot.start, std::max(end, slot.start));
   }
 }
 
