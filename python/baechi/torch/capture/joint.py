@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint graphs of forward, loss and backward, made in the first of three ways that works.
+"""Joint graphs of forward, loss and backward, made in the first of four ways that works.
 
 Dynamo's graph is what `torch.compile` runs, too. Where dynamo makes several (a call that it does
 not follow), the model's own Python is run once on tensors that have only shapes, on a copy of the
 model, so that nothing that it does besides is seen; its calls get the same names. What decides by
-values (an index, a size that is computed) is run once with them, if the model has any.
+values (an index, a size that is computed) is run once with them, if the model has any; what no
+tracer follows even then is recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from torch.utils import _pytree as pytree
 from baechi._core import InputError
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf
-from baechi.torch.capture.shapes import Shapes, lent
+from baechi.torch.capture.recorder import record
+from baechi.torch.capture.shapes import Copies, Shapes, lent
 from baechi.torch.private import (
     FakeTensorMode,
     aot_export_joint_with_descriptors,
@@ -66,21 +68,25 @@ def flags() -> dict[str, Any]:
 def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     """Return the joint graph of a model with its loss, called on an example."""
     failed: Exception | None = None
-    for way in (_by_dynamo, _by_shapes, _by_values):
-        if way is _by_values and not _has_values(whole, example):
-            break
+    ways = [_by_dynamo, _by_shapes]
+    has_values = _has_values(whole, example)
+    if has_values:
+        ways += [_by_values, _by_recording]
+    for way in ways:
         try:
-            with _quietly():
+            with _quietly(whole):
                 joint = way(whole, example, device)
                 _check_sizes(joint.graph)
                 return joint
         except InputError:
             raise
         except Exception as error:
-            failed = error if way is _by_values else failed or error
-    advice = "" if _has_values(whole, example) else "; give it, and the example, with values"
+            failed = error if has_values else failed or error
+    if has_values:
+        raise InputError(f"model: it does not run on the example: {_said(failed)}") from failed
     raise InputError(
-        f"model: it makes no graph, by its shapes alone or on one run: {_said(failed)}{advice}"
+        f"model: its shapes alone do not decide what it does: {_said(failed)}; give it, and the "
+        "example, with values"
     ) from failed
 
 
@@ -104,7 +110,7 @@ def _has_values(whole: nn.Module, example: tuple[Any, ...]) -> bool:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _quietly(whole: nn.Module) -> Iterator[None]:
     """Leave no state behind, and no warning that is for those who compile.
 
     The collector of garbage would walk the graph again and again while it grows: of 64 layers it
@@ -116,7 +122,12 @@ def _quietly() -> Iterator[None]:
         warnings.simplefilter("ignore")
         gc.disable()
         try:
-            with torch.random.fork_rng(devices=[]):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.random.fork_rng(devices=[]))
+                for device in {t.device for t in whole.parameters()} - {torch.device("cpu")}:
+                    if device.type != "meta":
+                        fork = torch.random.fork_rng([device.index], device_type=device.type)
+                        stack.enter_context(fork)
                 yield
         finally:
             if collects:
@@ -174,6 +185,15 @@ def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:
     for node in graph.graph.nodes:
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map_only(torch.Tensor, settled, node.meta["val"])
+
+
+def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    copies = Copies(_mode(), device)
+    with lent(whole, copies):
+        ran = copy.deepcopy(whole, copies.memo())
+        given = copies.of_all(example)
+    graph, outputs = record(ran, given)
+    return Joint(graph, outputs, lambda node: module_path(node, {}), "a recording of values")
 
 
 def _joint(

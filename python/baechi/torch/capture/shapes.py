@@ -90,6 +90,16 @@ def _lend(module: nn.Module, shapes: Shapes) -> Callable[[], None]:
     return put_back
 
 
+class Copies(Shapes):
+    """Copies of tensors with all that they hold, where these are."""
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
+
+
 @contextlib.contextmanager
 def lent(model: nn.Module, shapes: Shapes) -> Iterator[None]:
     """Put stand-ins where a model's tensors are; afterwards it is as before, whatever happened."""

@@ -108,7 +108,7 @@ class _Assembly:
                 self._written.setdefault(source_of(node)[0], []).append(result.name)
         self._makers = {source_of(node)[0] for node in self._gradients.values()}
         self._behind = _behind(step, self._written)
-        self._forward: dict[int, str] = {}  # the first call of each number of autograd's
+        self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
         self._found: dict[str, dict[str, int]] = {}
 
     def build(self) -> StepGraph:
@@ -174,7 +174,7 @@ class _Assembly:
         written = self._written.get(node, [])
         is_random = _is_random(node)
         how: dict[str, Any] = {"random": is_random, "writes": written} if VARIABLES else {}
-        number = node.meta.get("seq_nr", -1)
+        number = node.meta.get("seq_nr")
         self._builder.add(
             key,
             self._with_additions(node, times),
@@ -189,7 +189,7 @@ class _Assembly:
             **how,
         )
         self._name[node] = key
-        if not back:
+        if not back and number is not None:
             self._forward.setdefault(number, key)
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:

@@ -340,8 +340,43 @@ def test_what_values_decide_is_what_they_decided_in_one_run() -> None:
         if key.startswith("experts.") and key.endswith(":addmm:0")
     }
     assert rows == {"experts.0:addmm:0": (1, 4), "experts.1:addmm:0": (2, 4)}
-    with pytest.raises(baechi.InputError, match="give it, and the example, with values"):
+    with pytest.raises(baechi.InputError, match="its shapes alone do not decide what it does"):
         capture(model.to("meta"), x)
+
+
+class Spoken(nn.Module):
+    """Ends in a loss whose kernel cannot say the shape of its result beforehand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.calls = 0
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        self.calls += 1
+        scores = self.last(self.norm(self.first(x)).relu_()).log_softmax(-1)
+        sizes = torch.full((2,), 6), torch.full((2,), 2)
+        return nn.functional.ctc_loss(scores.view(6, 2, 5), labels, *sizes)
+
+
+def test_what_no_tracer_follows_is_recorded_on_one_run() -> None:
+    torch.manual_seed(0)
+    model, example = Spoken(), {"x": torch.randn(12, 4), "labels": torch.ones(2, 2).long()}
+    before, weights = _all_of(model), {k: v.clone() for k, v in model.state_dict().items()}
+    state = torch.get_rng_state()
+    step = capture(model, example)
+    assert step.made_by == "a recording of values"
+    keys = list(step.keys.values())
+    forward = ["first:addmm:0", "norm:native_batch_norm:0", ":relu:0", "last:addmm:0"]
+    assert [key for key in keys if key in forward] == forward
+    backward = [":_ctc_loss_backward:0", "last:mm:0", ":threshold_backward:0", "first:mm:0"]
+    assert [key for key in keys if key in backward] == backward
+    kinds = collections.Counter(one.kind for one in step.outputs)
+    assert kinds == {"loss": 1, "gradient": 6, "buffer": 1}
+    assert _all_of(model) == before
+    assert model.calls == 0
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_modules_that_are_frozen_stay_so() -> None:
