@@ -88,7 +88,7 @@ ROOMS = {
     "capture": "private",
     "costs": "capture",
     "graph": "capture costs",
-    "program": "",
+    "program": "capture",
     "run": "base record weights trace private program",
     "memory": "base record cost weights trace run",
     "ranks": "base weights trace run",

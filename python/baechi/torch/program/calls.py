@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from baechi.torch.capture.keys import is_move
 from baechi.torch.program.instructions import (
     HERE,
     HOST,
@@ -22,7 +23,6 @@ from baechi.torch.program.instructions import (
     slots_in,
 )
 
-_MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
 _UNSAID = ("pin_memory", "non_blocking")  # arguments without meaning for where a value is
 
 
@@ -77,18 +77,6 @@ def calls_of(
     tensor in place is where that is. ``names`` are the calls' names in errors.
     """
     return _Reader(graph, device_of, names or {}).read(promised)
-
-
-def is_move(node: fx.Node) -> bool:
-    """Tell whether a call copies a tensor to another device and changes nothing else."""
-    if node.target not in _MOVES or not isinstance(node.args[0], fx.Node):
-        return False
-    source, result = node.args[0].meta.get("val"), node.meta.get("val")
-    if not (isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)):
-        return False
-    if node.kwargs.get("memory_format") not in (None, torch.preserve_format):
-        return False
-    return (source.dtype, source.layout) == (result.dtype, result.layout)
 
 
 class _Reader:

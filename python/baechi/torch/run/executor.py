@@ -67,7 +67,8 @@ class Executor:
         self.devices = {HOST: torch.device("cpu"), **dict(enumerate(devices))}
         self._slots = {slot.name: i for i, slot in enumerate(_slots_of(program))}
         self._host = len(devices)
-        self._places: list[int] = []  # in the program, of what has a number in C++
+        code = enumerate(program.code)
+        self._places = [i for i, one in code if not isinstance(one, Free)]  # by number in C++
         self._native: Any = None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -86,13 +87,10 @@ class Executor:
     def _built(self) -> Any:
         ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
         made = self._library.Executor(ends, len(self._slots))
-        self._places = []
-        for i, one in enumerate(self.program.code):
+        for one in self.program.code:
             if isinstance(one, Free):
                 made.free([self._slots[slot.name] for slot in one.slots])
-                continue
-            self._places.append(i)
-            if isinstance(one, Run):
+            elif isinstance(one, Run):
                 self._add_call(made, one)
             elif isinstance(one, Send):
                 ends = [self._index(slot.device) for slot in (one.source, one.out)]

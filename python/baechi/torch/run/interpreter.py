@@ -116,7 +116,8 @@ class _Running:
         sending, receiving = self.route(source, target)
         if source.type != "cpu":
             sending.wait_event(_current(source).record_event())
-            value.record_stream(sending)
+            # Of what is conjugated lazily, `record_stream` would keep a copy instead.
+            (value.conj() if value.is_conj() else value).record_stream(sending)
         reading = _current(target) if target.type != "cpu" else None
         with sending, receiving:
             if target.type != "cpu":

@@ -24,7 +24,7 @@ from baechi.torch.program import (
 )
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
-from new.random_graphs import RACE, own_memory, same
+from new.random_graphs import RACE, measured_peaks, own_memory, same
 from new.random_steps import Joint, random_joint
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -96,11 +96,9 @@ def test_a_step_of_parts_gives_losses_buffers_and_sums_of_gradients_as_one_devic
             same(run(inputs_of(parts, shared, batches, devices, there)), expected)
     with sim.configured(devices=3, asynchronous=False):
         own = own_memory(program, devices, inputs_of(parts, shared, batches, devices, there))
-        inputs = inputs_of(parts, shared, batches, devices, there)
-        for i in range(3):
-            sim.reset_peak_memory_stats(i)
-        run(inputs)
-        measured = [sim.max_memory_allocated(i) for i in range(3)]
+        measured = measured_peaks(
+            program, run, lambda: inputs_of(parts, shared, batches, devices, there)
+        )
     assert [peak.bytes for peak in peaks(program, own=own)] == measured
     assert [out.part for out in parts.outputs[:count]] == list(range(count))
 

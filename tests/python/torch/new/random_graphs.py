@@ -186,3 +186,27 @@ def own_memory(program: Program, devices: list[torch.device], inputs: list[Any])
         patch.setattr(interpreter, "_Running", Measured)
         interpreter.Interpreter(program, devices)(inputs)
     return found
+
+
+def measured_peaks(
+    program: Program,
+    run: Callable[[list[Any]], list[Any]],
+    given: Callable[[], list[Any]],
+    keep: bool = False,
+) -> list[int]:
+    """Return the most bytes that a run takes on each simulated device, inputs and all.
+
+    It ran before: its constants are there.
+    """
+    before = [sim.memory_allocated(i) for i in range(program.devices)]
+    for slot, _ in program.constants:
+        if slot.device is not None and slot.device >= 0:
+            before[slot.device] -= -(-slot.bytes // 512) * 512
+    inputs = given()
+    kept = list(inputs) if keep else []
+    for i in range(program.devices):
+        sim.reset_peak_memory_stats(i)
+    results = run(inputs)
+    most = [sim.max_memory_allocated(i) for i in range(program.devices)]
+    del kept, results
+    return [now - there for now, there in zip(most, before, strict=True)]

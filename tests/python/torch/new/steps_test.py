@@ -16,7 +16,7 @@ from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
 from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, peaks, run_again
 from baechi.torch.run import executor
-from new.random_graphs import RACE, own_memory, same
+from new.random_graphs import RACE, measured_peaks, own_memory, same
 from torch import Tensor, nn
 
 ROWS = 4
@@ -148,12 +148,7 @@ def test_captured_steps_train_as_one_device_wherever_their_calls_are(name: str, 
                 same([value], [wanted["losses"][told.part or 0].detach()])
             elif value is not None:
                 same([value], [wanted[f"{out.kind}s"][out.name].detach()])
-    del results, value  # they would count
     with sim.configured(devices=3, asynchronous=False):
         own = own_memory(program, devices, inputs_of(step, parts, model, batches))
-        inputs = inputs_of(step, parts, model, batches)
-        for i in range(3):
-            sim.reset_peak_memory_stats(i)
-        run(inputs)
-        measured = [sim.max_memory_allocated(i) for i in range(3)]
+        measured = measured_peaks(program, run, lambda: inputs_of(step, parts, model, batches))
     assert [peak.bytes for peak in peaks(program, own=own)] == measured
