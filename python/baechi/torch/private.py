@@ -4,8 +4,21 @@
 Tests run them on the oldest and the newest version that is supported.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
 # Calls run as they do in C++ programs: kernels of the device itself, and no nodes of autograd.
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
+
+# Whether the backward that runs may run again: what it reads is freed as it goes, else.
+from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
+
+# Frames of our hooks that are not compiled alone: the function mode would be left in another graph.
+from torch._dynamo.eval_frame import skip_code
 
 # A model as a graph of dynamo's, without running it: torch.export loses modules of the backward.
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
@@ -19,10 +32,27 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 # Tensors with shapes and a device and no memory.
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+CALL = "_compiled_call_impl"  # what `nn.Module.compile` sets: the call that a module makes instead
+
+
+def call_compiled(model: nn.Module, function: Callable[..., Any]) -> None:
+    """Have `model(...)` call a function."""
+    setattr(model, CALL, function)
+
+
+def call_uncompiled(model: nn.Module) -> None:
+    """Have `model(...)` run its own code again."""
+    vars(model).pop(CALL, None)
+
+
 __all__ = [
     "BelowAutograd",
     "FakeTensorMode",
     "aot_export_joint_with_descriptors",
+    "call_compiled",
+    "call_uncompiled",
     "descriptors",
     "dynamo_graph_capture_for_export",
+    "keeps_graph",
+    "skip_code",
 ]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a model's weights and buffers, and moving them there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Homes:
+    """Where each parameter and buffer of a model lives; `move` and `move_back` bring them there.
+
+    Parameters and buffers keep their identity. Those that share memory share a device.
+    """
+
+    def __init__(self, model: nn.Module, device_of: Mapping[str, torch.device]) -> None:
+        self.model = model
+        self.device_of = dict(device_of)
+        self._before: list[tuple[torch.Tensor, torch.device]] = []
+
+    def of_module(self, module: nn.Module, path: str) -> torch.device | None:
+        """Return the device of a module's own weights; None where it has none."""
+        for name, _ in own_tensors(module):
+            device = self.device_of.get(f"{path}.{name}" if path else name)
+            if device is not None:
+                return device
+        return None
+
+    def move(self) -> None:
+        """Bring all weights and buffers to their devices, gradients with them."""
+        shared: dict[tuple[int, int], torch.device] = {}
+        for name, tensor in named_tensors(self.model):
+            device = self.device_of.get(name)
+            if device is None:
+                continue
+            memory = (id(tensor), 0) if tensor.is_meta else _memory(tensor)
+            device = self.device_of[name] = shared.setdefault(memory, device)
+            if tensor.device != device:
+                self._before.append((tensor, tensor.device))
+                put(tensor, device)
+
+    def move_back(self) -> None:
+        """Bring all weights and buffers to where they were."""
+        for tensor, device in self._before:
+            if tensor.device != device:
+                put(tensor, device)
+        self._before.clear()
+
+
+def put(tensor: torch.Tensor, device: torch.device) -> None:
+    """Bring a parameter or buffer, and its gradient, to a device; it stays the same object."""
+    gradient = tensor.grad
+    tensor.grad = None
+    tensor.data = tensor.data.to(device)
+    if gradient is not None:
+        gradient.data = gradient.data.to(device)
+        tensor.grad = gradient
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    try:
+        return tensor.untyped_storage().data_ptr(), tensor.device.index or 0
+    except (RuntimeError, NotImplementedError):  # a tensor that wraps others has none of its own
+        return id(tensor), 0
+
+
+def own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a module's own parameters and buffers by name."""
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all parameters and buffers by name; one that has several names with each."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def modules_by_path(model: nn.Module) -> dict[str, Any]:
+    """Return every module once, by the first path that it has."""
+    return dict(model.named_modules())

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward hooks by which placed modules bring what they read to their devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from baechi.torch.private import skip_code
+from baechi.torch.where.homes import Homes
+from baechi.torch.where.mode import Together
+from baechi.torch.where.moving import map_tensors, moved, sent
+
+_CPU = torch.device("cpu")
+
+
+class _Entered(threading.local):
+    """What has entered the function mode in this thread: the outermost placed module of a call."""
+
+    def __init__(self) -> None:
+        self.by: Enter | None = None
+        self.again = 0  # how often that module was entered since
+        self.device: torch.device | None = None  # where it was called
+
+
+_entered = _Entered()
+
+
+class Enter:
+    """A forward pre-hook: the outermost placed module of a call enters the function mode."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self.mode = Together(devices)
+        self.first = devices[0]
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        """Enter the mode unless it has been."""
+        if _entered.by is None:
+            _entered.by = self
+            _entered.device = first_device((args, kwargs), self.mode.devices)
+            self.mode.__enter__()
+        elif _entered.by is self:
+            _entered.again += 1
+
+
+class Leave:
+    """A forward hook, called always: who has entered the mode leaves it, and its output comes back.
+
+    It comes to the device of the first tensor of the call; where the batch was on the host, to the
+    first of the plan's. Of an output with a scalar, its loss, only that comes, which is small.
+    """
+
+    def __init__(self, enter: Enter) -> None:
+        self.enter = enter
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        """Leave the mode if this module has entered it."""
+        if _entered.by is not self.enter:
+            return output
+        if _entered.again > 0:
+            _entered.again -= 1
+            return output
+        self.enter.mode.__exit__(None, None, None)
+        device = _entered.device or self.enter.first
+        _entered.by = _entered.device = None
+        return returned(output, device, self.enter.mode.devices)
+
+
+class Bring:
+    """A forward pre-hook: the arguments of a module come to a device.
+
+    A module of the user's own may change its arguments in place, which must not be lost on a copy:
+    they stay where they are, and the mode brings together what each function reads.
+    """
+
+    def __init__(self, device: torch.device | None, devices: Iterable[torch.device]) -> None:
+        self.device = device
+        # What is on the host is never of use to a module with weights elsewhere.
+        self.devices = frozenset(devices) | (frozenset() if device is None else {_CPU})
+
+    def __call__(
+        self,
+        module: nn.Module,  # noqa: ARG002 the protocol's
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        """Return the arguments where the module runs."""
+        device = self.device
+        if device is None:
+            device = first_device((args, kwargs), self.devices)
+        brought: tuple[Any, Any] = moved((args, kwargs), device, self.devices)
+        return brought
+
+
+class BringBatch:
+    """The model's own forward pre-hook: a batch that is all on the host comes to a device."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self.devices = frozenset(devices)
+        self.first = devices[0]
+
+    def __call__(
+        self,
+        module: nn.Module,  # noqa: ARG002 the protocol's
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        """Return the arguments, on a device of the plan where none of them was."""
+        brought: tuple[Any, Any] = batch_on((args, kwargs), self.first, self.devices)
+        return brought
+
+
+def batch_on(batch: Any, first: torch.device, devices: frozenset[torch.device]) -> Any:
+    """Return a batch that is all on the host on the first device; another one as it is."""
+    if first_device(batch, devices) is not None:
+        return batch
+    return moved(batch, first, {_CPU})
+
+
+def returned(output: Any, device: torch.device, among: frozenset[torch.device]) -> Any:
+    """Return an output, or the scalars in it, on a device."""
+    scalars: list[torch.Tensor] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0:
+            scalars.append(tensor)
+        return tensor
+
+    map_tensors(look, output)
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        stays = tensor.device == device or tensor.device not in among
+        return tensor if stays or (scalars and tensor.dim() > 0) else sent(tensor, device)
+
+    return map_tensors(move, output)
+
+
+for _hook in (Enter, Leave, Bring, BringBatch):
+    skip_code(_hook.__call__.__code__)  # a graph has it inside, or none has it
+
+
+def first_device(value: Any, among: Iterable[torch.device]) -> torch.device | None:
+    """Return the device of the first tensor that is on one of some devices."""
+    found: list[torch.device] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        if not found and tensor.device in among:
+            found.append(tensor.device)
+        return tensor
+
+    map_tensors(look, value)
+    return found[0] if found else None
+
+
+def is_torchs_own(module: nn.Module) -> bool:
+    """Tell whether a module's class is PyTorch's, which changes no argument of one with weights."""
+    return type(module).__module__.startswith("torch.nn.")
+
+
+class Installed:
+    """A model whose hooks are in place and whose weights are on their devices, until `remove`."""
+
+    def __init__(self, homes: Homes, handles: list[RemovableHandle]) -> None:
+        self.homes = homes
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Take the hooks away and bring the weights back to where they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.homes.move_back()
+
+
+def install(model: nn.Module, homes: Homes, devices: Sequence[torch.device]) -> Installed:
+    """Bring a model's weights to their devices, and hook its modules."""
+    homes.move()
+    handles: list[RemovableHandle] = []
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        leaf = next(module.children(), None) is None
+        home = homes.of_module(module, path)
+        if is_torchs_own(module) and (home is not None or leaf):
+            handles.append(_before(module, Bring(home, devices)))
+        if module is model:
+            handles.append(_before(module, BringBatch(devices)))
+        if module is model or home is not None or not leaf:
+            enter = Enter(devices)
+            handles.append(_before(module, enter))
+            handles.append(module.register_forward_hook(Leave(enter), always_call=True))
+    return Installed(homes, handles)
+
+
+def _before(module: nn.Module, hook: Any) -> RemovableHandle:
+    return module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function mode that brings together what one function reads from several devices of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from baechi.torch.where.moving import moved
+
+# What reads tensors of several devices on purpose: it asks about them, or says where one goes.
+_LEFT_ALONE = {
+    torch.Tensor.to,
+    torch.Tensor.type_as,
+    torch.Tensor.copy_,
+    torch.Tensor.set_,
+    torch.Tensor.backward,
+    torch.Tensor.register_hook,
+    torch.autograd.grad,
+    torch.autograd.backward,
+    torch.Tensor.data.__set__,
+    torch.Tensor.grad.__set__,
+}
+
+
+# Functions of lists, each of whose tensors is changed where it is.
+_ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
+
+# Functions that change an argument which is not their first, or may: where that argument is.
+_CHANGED = {
+    functional.batch_norm: (1, "running_mean"),
+    functional.instance_norm: (1, "running_mean"),
+    functional.embedding: (1, "weight"),
+    functional.embedding_bag: (1, "weight"),
+    torch.batch_norm: (3, "running_mean"),
+    torch.instance_norm: (3, "running_mean"),
+    torch.native_batch_norm: (3, "running_mean"),
+    torch.batch_norm_update_stats: (1, "running_mean"),
+}
+
+
+class Together(TorchFunctionMode):
+    """Functions read what they are given on one device.
+
+    It is that of the tensor that they change, else of the first tensor that they read. What is on
+    no device of the plan (the host, usually) stays there.
+    """
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        super().__init__()
+        self.devices = frozenset(devices)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function with its tensors on one device."""
+        kwargs = kwargs or {}
+        if not self.is_apart(args, kwargs) or func in _LEFT_ALONE:
+            return func(*args, **kwargs)
+        if func in _ONE_BY_ONE:
+            first, *others = args
+            args = (first, *(self.beside(first, other) for other in others))
+            return func(*args, **kwargs)
+        device = self.device_for(func, args, kwargs)
+        brought = moved((args, kwargs), device, self.devices)
+        result = func(*brought[0], **brought[1])
+        if not torch.compiler.is_compiling():
+            give_back((args, kwargs), brought)
+        return result
+
+    def is_apart(self, args: Any, kwargs: Any) -> bool:
+        """Tell whether tensors are on several devices of the plan."""
+        first: torch.device | None = None
+        for tensor in read_by(args, kwargs):
+            device = tensor.device
+            if device in self.devices:
+                if first is None:
+                    first = device
+                elif device != first:
+                    return True
+        return False
+
+    def device_for(self, func: Any, args: Any, kwargs: Any) -> torch.device | None:
+        """Return the device of what a function changes, else of the first tensor that it reads."""
+        candidates = [kwargs.get("out")]
+        if func in _CHANGED:
+            position, name = _CHANGED[func]
+            candidates.append(args[position] if len(args) > position else kwargs.get(name))
+        elif isinstance(func, torch._ops.OpOverload):
+            written = func._schema.arguments
+            changed = [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
+            candidates += [args[i] for i in changed if i < len(args)]
+        for tensor in read_by(candidates, {}):
+            if tensor.device in self.devices:
+                return tensor.device
+        return next((t.device for t in read_by(args, kwargs) if t.device in self.devices), None)
+
+    def beside(self, first: Any, other: Any) -> Any:
+        """Return a list whose tensors are where those of another list are, one by one."""
+        if not isinstance(other, (list, tuple)) or not isinstance(first, (list, tuple)):
+            return other
+        pairs = zip(first, other, strict=True)
+        return [
+            moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b for a, b in pairs
+        ]
+
+
+def give_back(given: tuple[Any, Any], brought: tuple[Any, Any]) -> None:
+    """Copy what a function has changed on a copy to where it came from."""
+    for a, b in zip(read_by(*given), read_by(*brought), strict=True):
+        if a is not b and b._version:
+            a.copy_(b)
+
+
+def read_by(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among arguments, and in lists and tuples among these."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from read_by(value, {})
