@@ -59,7 +59,10 @@ class LossOf(nn.Module):
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
         """Return the loss."""
-        output = self.model(*args, **kwargs)
+        return self.of(self.model(*args, **kwargs), targets)
+
+    def of(self, output: Any, targets: Any) -> torch.Tensor:
+        """Return the loss of an output."""
         if self.loss is None:
             return own_loss(output)
         return self.loss(output) if targets is None else self.loss(output, targets)

@@ -55,6 +55,7 @@ def graph_of(
     *,
     held: bool = False,
     micro_batches: int = 1,
+    calls: bool = False,
 ) -> StepGraph:
     """Return the graph of a step of one micro-batch.
 
@@ -66,6 +67,7 @@ def graph_of(
         granularity: "module": all calls of a module share a device.
         held: The gradients of the step before are there from the beginning.
         micro_batches: Of a step, each of which adds its gradients to those that are there.
+        calls: Forward and backward are two calls: nothing of the backward begins before its own.
 
     """
     if granularity not in GRANULARITIES:
@@ -74,7 +76,7 @@ def graph_of(
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
     return _Assembly(
-        step, costs, kinds, updates, granularity == "module", held, micro_batches
+        step, costs, kinds, updates, granularity == "module", held, micro_batches, calls
     ).build()
 
 
@@ -90,10 +92,11 @@ class _Assembly:
         whole_modules: bool,
         held: bool,
         micro_batches: int,
+        calls: bool,
     ) -> None:
         self._step, self._costs, self._kinds = step, costs, list(kinds)
         self._updates, self._whole_modules = updates, whole_modules
-        self._held, self._parts = held, micro_batches
+        self._held, self._parts, self._calls = held, micro_batches, calls
         self._builder = GraphBuilder("step")
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
         self._name: dict[fx.Node, str] = {}  # of the operators that were added
@@ -175,13 +178,15 @@ class _Assembly:
         is_random = _is_random(node)
         how: dict[str, Any] = {"random": is_random, "writes": written} if VARIABLES else {}
         number = node.meta.get("seq_nr")
+        sources = self._sources(node)
         self._builder.add(
             key,
             self._with_additions(node, times),
             kind=key.rsplit(":", 2)[1],
             temporary=self._costs.temporary_of(signature) + lost,
             outputs=sizes,
-            inputs=self._sources(node),
+            inputs=sources,
+            after=self._begins_behind(node, sources) if back and self._calls else [],
             colocate=self._groups(node, back),
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
             backward=back,
@@ -191,6 +196,13 @@ class _Assembly:
         self._name[node] = key
         if not back and number is not None:
             self._forward.setdefault(number, key)
+
+    def _begins_behind(self, node: fx.Node, sources: list[tuple[str, int]]) -> list[str]:
+        """Return what a call of the backward waits for that reads nothing of the backward."""
+        tangent = next((name for name in self._name.values() if name == TANGENT), None)
+        read = {name for name, _ in sources}
+        behind = [n for n in node.all_input_nodes if is_backward(source_of(n)[0])]
+        return [] if tangent is None or behind or tangent in read else [tangent]
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
         additions = self._parts - (0 if self._held else 1)

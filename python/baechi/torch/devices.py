@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices: which PyTorch has here, what they have room for, and a cluster's devices on them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, InputError
+
+_WITHOUT_ACCELERATOR = ("cpu", "meta")
+_ENDLESS = 1 << 50  # bytes of a device that has no limit, as simulated ones may have none
+
+
+def accelerators() -> list[torch.device]:
+    """Return the accelerators that can be used now; a build for CUDA may find none."""
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or not torch.accelerator.is_available():
+        return []
+    return [torch.device(kind.type, i) for i in range(torch.accelerator.device_count())]
+
+
+def usable(device: str | torch.device) -> torch.device:
+    """Return a device as tensors name theirs: an accelerator with its index, the CPU without.
+
+    Raises:
+        InputError: It is not there; with the reason.
+
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        there = ", ".join(map(str, [*accelerators(), torch.device("cpu")]))
+        raise InputError(
+            f"devices: {str(device)!r} is no device here: name one as PyTorch does; here are "
+            f"{there}"
+        ) from None
+    if found.type in _WITHOUT_ACCELERATOR:
+        return torch.device(found.type)
+    if reason := _missing(found):
+        raise InputError(f"devices: {str(device)!r} is no device here: {reason}")
+    if found.index is None:
+        return torch.device(found.type, torch.accelerator.current_device_index())
+    return found
+
+
+def _missing(device: torch.device) -> str:
+    kind = torch.accelerator.current_accelerator()
+    if kind is None:
+        return "this PyTorch is built for the CPU only"
+    if kind.type == "sim" and device.type != "sim":
+        return (
+            "baechi.torch.sim takes the place of all other accelerators of a process; "
+            f"use {device.type} in one that does not import it"
+        )
+    if kind.type != device.type:
+        return f"the accelerator of this PyTorch is {kind.type}"
+    there = accelerators()
+    if not there:
+        return f"PyTorch finds no {kind.type} device on this machine"
+    if device.index is not None and device.index >= len(there):
+        return f"there are {len(there)}, {there[0]} to {there[-1]}"
+    return ""
+
+
+def chosen_devices(devices: Sequence[Any] | None, cluster: Cluster) -> list[torch.device]:
+    """Return what `devices=` names, or the default ones, one for each of the cluster's."""
+    if devices is None:
+        return _default_devices(cluster)
+    if isinstance(devices, (str, torch.device)):
+        raise InputError(f"devices: expected a list, such as ['{devices}'], found '{devices}'")
+    chosen = [usable(device) for device in devices]
+    if len(chosen) != len(cluster):
+        given = ", ".join(map(str, chosen))
+        raise InputError(
+            f"devices: {len(chosen)} given ({given}) for a cluster of {len(cluster)}: give one "
+            "for each"
+        )
+    real = [device for device in chosen if device.type != "cpu"]
+    if twice := next((device for device in real if real.count(device) > 1), None):
+        raise InputError(
+            f"devices: {twice} is given for several of the cluster's: each needs one of its own; "
+            "several processes may share a card"
+        )
+    return chosen
+
+
+def _default_devices(cluster: Cluster) -> list[torch.device]:
+    """Return the CPU for devices of kind "cpu", an accelerator of its own for every other one.
+
+    Where there is no accelerator, the CPU for all.
+    """
+    cpu = torch.device("cpu")
+    on_cpu = [device.kind == "cpu" for device in cluster.devices]
+    there = accelerators()
+    wanted = on_cpu.count(False)
+    if not there:
+        return [cpu] * len(cluster)
+    if len(there) < wanted:
+        raise InputError(
+            f"cluster: it has {wanted} accelerators and this machine {len(there)} ({there[0]} to "
+            f"{there[-1]}): name a smaller cluster, or devices=['cpu', ...] for a trial"
+        )
+    free = iter(there)
+    return [cpu if here else next(free) for here in on_cpu]
+
+
+def detected_cluster(model: nn.Module, given: Iterable[torch.Tensor] = ()) -> Cluster:
+    """Return the accelerators of this machine, with the memory that a step of the model may take.
+
+    That is what is free, and what its weights and `given`, its arguments, have already.
+
+    Raises:
+        InputError: There is none.
+
+    """
+    devices = accelerators()
+    if not devices:
+        raise InputError("cluster: no accelerator is found; name one, e.g. cluster='2x8GiB'")
+    weights = [*model.parameters(), *model.buffers()]
+    held = [*weights, *(w.grad for w in weights if w.grad is not None), *given]
+    return Cluster("+".join(f"1x{free_memory(device, held)}B" for device in devices))
+
+
+def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that are free, kept for reuse by the allocator, or taken by `held`."""
+    module = torch.get_device_module(device)
+    module.empty_cache()
+    free, _ = module.mem_get_info(device)
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in held
+        if t.device == device
+    }
+    return min(int(free), _ENDLESS) + sum(storages.values())
+
+
+def warn_of_small(cluster: Cluster, devices: Mapping[str, torch.device]) -> None:
+    """Warn where an accelerator has less memory than the cluster says."""
+    for device in cluster.devices:
+        real = devices[device.name]
+        if real.type in _WITHOUT_ACCELERATOR:
+            continue
+        total = int(torch.get_device_module(real).mem_get_info(real)[1])
+        if device.capacity > total:
+            warnings.warn(
+                f"cluster: {device.name} has {device.capacity} bytes, and {real}, where it runs, "
+                f"{total}: a step may run out of memory",
+                stacklevel=3,
+            )

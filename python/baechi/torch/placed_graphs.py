@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placed: a model that runs over several devices, what it does there, and how it becomes plain."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi._core import InputError, Plan
+from baechi.brief_errors import briefly
+from baechi.reports import report
+from baechi.summary import Summary, on_one_device, summary
+from baechi.torch.base.mini_batch import samples_in
+from baechi.torch.planned_step import PlannedStep
+from baechi.torch.request import Request
+from baechi.torch.run.backend import Backend
+from baechi.torch.run.calls import call_eagerly, compile_calls
+from baechi.torch.run.placement import Placement
+from baechi.torch.run.steps import Steps
+from baechi.torch.verify import Verification, verified
+from baechi.torch.weights import checkpoint, named_state, sources
+from baechi.torch.where import Homes, install
+from baechi.torch.where.homes import named_tensors
+
+
+class Placed:
+    """A model that runs over several devices, until `restore`."""
+
+    def __init__(self, planned: PlannedStep, asked: Request) -> None:
+        self.model = model = asked.model
+        self.asked = asked
+        self.plan: Plan = planned.plan
+        self.planned = planned
+        self._devices = planned.devices
+        index = {name: i for i, name in enumerate(planned.names)}
+        homes = {name: index[device] for name, device in planned.homes.items()}
+        self._placement = Placement(
+            model,
+            planned.devices,
+            {key: index[device] for key, device in planned.device_of_key.items()},
+            homes,
+            planned.starts,
+        )
+        where = Homes(model, {name: planned.devices[i] for name, i in homes.items()})
+        self._installed = install(model, where, planned.devices)
+        self._backend = Backend(self._placement)
+        compile_calls(model, self._backend)
+        self._steps = self._made_steps()
+        self._active = True
+
+    def _made_steps(self) -> Steps | None:
+        if self.asked.micro_batches is None and self.plan.micro_batches == 1:
+            return None
+        count = self.planned.micro_batches
+        samples = samples_in(self.asked.example_inputs, "example_inputs", self.asked.targets)
+        return Steps(self.model, self.asked.loss, self._placement, count, samples)
+
+    @briefly
+    def step(self, inputs: Any, targets: Any = None, *, scaler: Any = None) -> torch.Tensor:
+        """Run forward and backward of a mini-batch in the micro-batches that were planned.
+
+        Gradients are added to those of the parameters: the mean over the samples.
+
+        Args:
+            inputs: A mini-batch, as example inputs are given; it may be smaller or larger.
+            targets: What the loss is called with behind the output, as `place` was given them.
+            scaler: A `torch.amp.GradScaler`, whose scale the gradients get, as by
+                `scaler.scale(loss).backward()`. The loss that is returned has none.
+
+        Returns:
+            The mean of the micro-batches' losses by samples, without a gradient.
+
+        """
+        if self._steps is None:
+            raise InputError(
+                "step runs micro-batches: place(..., micro_batches=4), or another number"
+            )
+        if not self._active:
+            raise InputError("the model is not placed any more: restore() was called")
+        return self._steps(inputs, targets, scaler)
+
+    def restore(self) -> nn.Module:
+        """Undo everything: the model runs, and its weights are, where they were before."""
+        if self._active:
+            call_eagerly(self.model)
+            self._installed.remove()
+            self._active = False
+        return self.model
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Raise TypeError: what is called is the model, as ever."""
+        raise TypeError("call the model that was placed: model(inputs), or placed.model(inputs)")
+
+    @property
+    def program(self) -> str:
+        """Every call, send and wait of what has run so far, as text: the graphs in their order."""
+        parts = []
+        for number, frame in enumerate(self._backend.frames):
+            for name, program in frame.programs.items():
+                parts.append(f"# graph {number}, {name}\n{program}")
+            if frame.eager:
+                parts.append(f"# graph {number} runs eagerly: {frame.eager}")
+        for number, program in enumerate(self._steps.texts if self._steps else ()):
+            parts.append(f"# step {number}\n{program}")
+        return "\n\n".join(parts) or "# nothing has run yet: call the model, or step"
+
+    @property
+    def weight_devices(self) -> dict[str, str]:
+        """The cluster's device of every parameter and buffer, by name."""
+        return dict(self.planned.homes)
+
+    @property
+    def runs_on(self) -> dict[str, str]:
+        """The physical device of each device of the cluster."""
+        pairs = zip(self.planned.names, self._devices, strict=True)
+        return {name: str(device) for name, device in pairs}
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that each device is predicted to hold in a step like the example's."""
+        return dict(self.plan.run_peaks or self.plan.peaks)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Why parts of the model run eagerly, where some do."""
+        found = [frame.eager for frame in self._backend.frames if frame.eager]
+        return [*found, self._steps.by_calls] if self._steps and self._steps.by_calls else found
+
+    @briefly
+    def verify(
+        self,
+        inputs: Any,
+        *,
+        loss: Callable[[Any], torch.Tensor] | None = None,
+        tolerance: float | None = None,
+    ) -> Verification:
+        """Run a step on one device and placed; name the first module whose output differs.
+
+        Args:
+            inputs: As example inputs are given.
+            loss: From the model's output to a scalar; by default as for `place`.
+            tolerance: Largest difference allowed, as a share of the largest value of a tensor.
+
+        """
+        given = loss or self.asked.loss
+        return verified(self.model, inputs, given, tolerance, self._paused)
+
+    def _paused(self) -> Callable[[], None]:
+        """Take the model back to one device; return what places it again."""
+        device = self._devices[0]
+        call_eagerly(self.model)
+        self._installed.remove()
+        was = {name: t.device for name, t in named_tensors(self.model)}
+        Homes(self.model, dict.fromkeys(was, device)).move()
+
+        def again() -> None:
+            homes = self._placement.homes
+            where = Homes(self.model, {n: self._devices[i] for n, i in homes.items()})
+            Homes(self.model, was).move()
+            self._installed = install(self.model, where, self._devices)
+            compile_calls(self.model, self._backend)
+
+        return again
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the model."""
+        state: dict[str, Any] = self.model.state_dict()
+        return state
+
+    @briefly
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of the model."""
+        self.model.load_state_dict(state)
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the state of an optimizer of the model, by the names of its parameters.
+
+        It has the form that `torch.distributed.checkpoint.state_dict` gives it.
+        """
+        return named_state.named_state(self.model, optimizer, lambda _: True)
+
+    @briefly
+    def load_optimizer_state_dict(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    ) -> None:
+        """Load the state of an optimizer by names, or one that `optimizer.state_dict()` gave."""
+        named = named_state.checked_state(self.model, optimizer, state)
+        named_state.load_named(self.model, optimizer, named, lambda _: True)
+
+    @briefly
+    def save(
+        self, folder: str | os.PathLike[str], *, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Write a checkpoint by torch.distributed.checkpoint.
+
+        Args:
+            folder: One without a checkpoint.
+            optimizer: Whose state is written, too.
+
+        """
+        path, state = Path(folder), self.model.state_dict()
+        checkpoint.check_can_be_written(path, state)
+        kept = None if optimizer is None else self.optimizer_state_dict(optimizer)
+        checkpoint.write_beside(path, self.plan, {"processes": 1})
+        checkpoint.write(path, state, kept, None)
+
+    @briefly
+    def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Load weights, whatever placement and number of processes they come from.
+
+        All of them, or none where something is missing or of another shape.
+
+        Args:
+            source: A checkpoint's folder, a safetensors file or folder, or a state_dict.
+            optimizer: Whose state is in that checkpoint, too.
+
+        """
+        found = sources.source_of(source)
+        names = sources.matched(found, self.model.state_dict(keep_vars=True))
+        values = found.read(dict.fromkeys(names.values()))
+        kept = None
+        if optimizer is not None:
+            groups = named_state.group_names(self.model, optimizer)
+            own = [name for group in groups for name in group]
+            state = found.optimizer_state(own)
+            kept = named_state.checked_state(self.model, optimizer, state)
+        self.model.load_state_dict({name: values[there] for name, there in names.items()})
+        if optimizer is not None and kept is not None:
+            named_state.load_named(self.model, optimizer, kept, lambda _: True)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan as one HTML page."""
+        return report(self.plan, path)
+
+    @functools.cached_property
+    def _alone(self) -> str:
+        """What the step takes on one device, which may have to be planned."""
+        return on_one_device(self.plan)
+
+    def _summary(self) -> Summary:
+        name = type(self.model).__name__
+        said = summary(name, self.plan, self.runs_on, self.peaks, self._alone)
+        for why in dict.fromkeys(self.left_out):
+            said.below.append(f"a part runs eagerly: {why}")
+        if not self._active:
+            said.below.append("restored: it does not run so any more")
+        return said
+
+    def __str__(self) -> str:
+        return str(self._summary())
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PlannedStep: a step as a graph, the plan of it, and what the plan says of calls and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from baechi._core import Cluster, InputError, Plan
+from baechi.pipeline import DoesNotFit, cluster_of, described, place_graph
+from baechi.progress import stage
+from baechi.torch.base.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
+from baechi.torch.capture.loss import tensors_in
+from baechi.torch.capture.step import Step
+from baechi.torch.capture.trace import capture
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.measured import measured
+from baechi.torch.costs.roofline import estimated
+from baechi.torch.devices import chosen_devices, detected_cluster, warn_of_small
+from baechi.torch.graph.graph import StepGraph, graph_of
+from baechi.torch.request import Request
+
+_TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A plan, and how its operators are the calls and weights of a model."""
+
+    plan: Plan
+    step: Step
+    graph: StepGraph
+    devices: tuple[torch.device, ...]  # where each of the cluster's devices is
+    micro_batches: int = 1
+    held: bool = True  # there is room for the gradients of the step before
+
+    @property
+    def names(self) -> list[str]:
+        """The cluster's devices."""
+        return [device.name for device in self.plan.cluster.devices]
+
+    @property
+    def device_of_key(self) -> dict[str, str]:
+        """The device of every call, by key."""
+        found = {key: self._device_of(op) for key, op in self.graph.operator_of.items()}
+        return {key: device for key, device in found.items() if device is not None}
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """The device of every weight and buffer, by name."""
+        found = {}
+        for one in self.step.inputs:
+            if one.kind in ("weight", "buffer"):
+                found[one.name] = self._device_of(one.name)
+        for other, first in self.step.tied.items():
+            found[other] = found[first]
+        return {name: device for name, device in found.items() if device is not None}
+
+    @property
+    def starts(self) -> dict[str, list[int]]:
+        """When each call starts, by key, in each micro-batch."""
+        starts = dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
+        found = {}
+        for key, operator in self.graph.operator_of.items():
+            if operator in starts:
+                found[key] = [starts[operator]]
+            elif f"{operator}@0" in starts:
+                found[key] = [starts[f"{operator}@{m}"] for m in range(self.micro_batches)]
+        return found
+
+    def _device_of(self, operator: str) -> str | None:
+        device_of = self.plan.device_of
+        return device_of.get(operator, device_of.get(f"{operator}@0"))
+
+
+def planned(asked: Request, *, to_run: bool = True) -> PlannedStep:
+    """Return the plan of a step: the one that was given, or the best that is found."""
+    cluster = cluster_for(asked)
+    devices = tuple(chosen_devices(asked.devices, cluster)) if to_run else ()
+    if to_run:
+        names = [device.name for device in cluster.devices]
+        warn_of_small(cluster, dict(zip(names, devices, strict=True)))
+    best: PlannedStep | None = None
+    refused: DoesNotFit | None = None
+    for count in _counts(asked):
+        step = captured(asked, count, devices)
+        costs = costs_for(asked, step, cluster, devices)
+        try:
+            found = planned_in(asked, step, costs, cluster, devices, count)
+        except DoesNotFit as error:
+            refused = error
+            continue
+        if best is None or found.plan.makespan_ns < best.plan.makespan_ns:
+            best = found
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best
+
+
+def planned_in(
+    asked: Request,
+    step: Step,
+    costs: Costs,
+    cluster: Cluster,
+    devices: tuple[torch.device, ...],
+    count: int,
+) -> PlannedStep:
+    """Return the plan for a number of micro-batches.
+
+    It has room for the gradients of the step before, as they are where `zero_grad` comes behind the
+    forward or gradients are accumulated, if such a plan exists that takes at most 1% longer.
+    """
+    graph = graph_for(asked, step, cluster, costs, held=False, count=count)
+    if asked.plan is not None:
+        return PlannedStep(checked(asked.plan, graph), step, graph, devices, count, False)
+    freed = PlannedStep(
+        search_for(asked, graph, cluster, count), step, graph, devices, count, False
+    )
+    if not step.is_training:
+        return freed
+    graph = graph_for(asked, step, cluster, costs, held=True, count=count)
+    try:
+        plan = search_for(asked, graph, cluster, count)
+    except DoesNotFit:
+        return freed
+    if plan.makespan_ns > freed.plan.makespan_ns * 1.01:
+        return freed
+    return PlannedStep(plan, step, graph, devices, count, True)
+
+
+def cluster_for(asked: Request) -> Cluster:
+    """Return the cluster that is asked for, that of the plan, or what is here."""
+    if asked.plan is not None:
+        if asked.cluster != "auto" and cluster_of(asked.cluster) != asked.plan.cluster:
+            raise InputError(
+                "cluster: the plan was made for another one: leave cluster out, or plan anew"
+            )
+        return asked.plan.cluster
+    if asked.cluster == "auto":
+        return detected_cluster(asked.model, tensors_in(asked.example_inputs))
+    return cluster_of(asked.cluster)
+
+
+def _counts(asked: Request) -> list[int]:
+    """Return the numbers of micro-batches to plan for."""
+    if asked.plan is not None:
+        return [asked.plan.micro_batches]
+    if asked.micro_batches is None:
+        return [1]
+    samples = samples_in(asked.example_inputs, "example_inputs", asked.targets)
+    check_loss_is_of_parts(asked.loss, samples)
+    if asked.micro_batches == "auto":
+        return [count for count in _TRIED if samples % count == 0]
+    check_division(samples, asked.micro_batches)
+    return [int(asked.micro_batches)]
+
+
+@stage("tracing the model")
+def captured(asked: Request, micro_batches: int, devices: tuple[torch.device, ...]) -> Step:
+    """Return the step of one micro-batch, of the calls that it makes where it will run."""
+    example, targets = asked.example_inputs, asked.targets
+    if micro_batches > 1:
+        example, targets = cut((example, targets), micro_batches)[0]
+    accelerator = next((device for device in devices if device.type != "cpu"), None)
+    return capture(asked.model, example, asked.loss, targets, device=accelerator)
+
+
+@stage("costs")
+def costs_for(
+    asked: Request, step: Step, cluster: Cluster, devices: tuple[torch.device, ...]
+) -> Costs:
+    """Return what each call takes on each kind of device."""
+    if isinstance(asked.costs, Costs):
+        return asked.costs
+    if asked.costs == "estimate":
+        return estimated(step.keys, cluster)
+    if asked.costs != "measure":
+        raise InputError(
+            "costs: expected 'estimate', 'measure' or a baechi.torch.Costs, found "
+            f"{described(asked.costs)}; baechi.torch.Costs.load(path) reads what costs.save wrote"
+        )
+    if not devices:
+        raise InputError("costs: to measure them, name where: devices=['cuda:0', ...]")
+    real: dict[str, torch.device] = {}
+    for device, where in zip(cluster.devices, devices, strict=True):
+        real.setdefault(device.kind, where)
+    return measured(step.keys, real)
+
+
+def graph_for(
+    asked: Request, step: Step, cluster: Cluster, costs: Costs, *, held: bool, count: int
+) -> StepGraph:
+    """Return the graph to plan."""
+    return graph_of(
+        step,
+        costs,
+        cluster,
+        asked.optimizer,
+        asked.search.granularity,
+        held=held,
+        micro_batches=count,
+        calls=asked.micro_batches is None,
+    )
+
+
+@stage("planning")
+def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches: int) -> Plan:
+    """Return a plan; with second runs only where none fits without, unless they are asked for."""
+    options = asked.search.for_graph()
+    if micro_batches > 1:
+        options["micro_batches"] = micro_batches
+    recompute = asked.search.recompute
+    if recompute == "all":
+        return place_graph(graph.graph, cluster, recompute="all", **options)
+    try:
+        return place_graph(graph.graph, cluster, **options)
+    except DoesNotFit as error:
+        if recompute == "none" or error.step_with_recomputation_ns is None:
+            raise
+    return place_graph(graph.graph, cluster, recompute="auto", **options)
+
+
+def checked(plan: Plan, graph: StepGraph) -> Plan:
+    """Return a plan that was given if it is one of this step."""
+    there = set(plan.device_of)
+    wanted = set(graph.graph.names)
+    bare = {name.rpartition("@")[0] or name for name in there} | there
+    if missing := sorted(wanted - bare):
+        raise InputError(
+            f"plan: it is of another step: it has no {missing[0]!r} "
+            f"({len(missing)} of {len(wanted)} operators are missing): plan this one"
+        )
+    return plan
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` was given, or the model itself."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backend: what `torch.compile` hands the graphs of a placed model to.
+
+A graph that is trained becomes a node of autograd of our own (`joint`). What that does not take
+has AOTAutograd's runtime around the same programs; what AOTAutograd cannot make runs eagerly, as
+the hooks of `where` have it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from functorch.compile import default_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from baechi.torch.program import Program, lower
+from baechi.torch.run import executor
+from baechi.torch.run.joint import Graph
+from baechi.torch.run.marks import devices_of, keys_in, mark, promised
+from baechi.torch.run.placement import Placement
+
+_log = logging.getLogger(__name__)
+
+# What AOTAutograd answers wrongly in silence: the versions of tensors, which are all 0 there.
+_WRONG_IN_GRAPHS = ("_tensor_version", "_unsafe_set_version_counter")
+
+
+@dataclass
+class Frame:
+    """What became of one graph of dynamo's: its programs, or why it runs eagerly."""
+
+    calls: int = 0  # nodes of dynamo's graph
+    programs: dict[str, Program] = field(default_factory=dict)  # "forward", "backward"
+    eager: str = ""
+    theirs: str = ""  # why AOTAutograd's own runtime is around the programs
+
+
+class Backend:
+    """A backend of `torch.compile` for one placed model."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.frames: list[Frame] = []
+
+    def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return what runs a graph of dynamo's."""
+        frame = Frame(len(graph.graph.nodes))
+        self.frames.append(frame)
+        asked = " ".join(str(node.target) for node in graph.graph.nodes)
+        if any(name in asked for name in _WRONG_IN_GRAPHS):
+            frame.eager = "it reads the versions of tensors"
+            return eagerly(graph)
+        for make in (self._ours, self._theirs):
+            try:
+                return make(frame, graph, example_inputs)
+            except Exception as error:
+                frame.programs = {}
+                frame.theirs, frame.eager = frame.eager or first_line(error), first_line(error)
+                _log.debug("a graph of %d nodes: %s", frame.calls, make.__name__, exc_info=True)
+        return eagerly(graph)
+
+    def _ours(
+        self, frame: Frame, graph: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        made = Graph(graph, example_inputs, self.placement)
+        frame.programs, frame.eager = made.programs, ""
+        return made
+
+    def _theirs(
+        self, frame: Frame, graph: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        lowering = _Lowering(self.placement, frame)
+        compiled = aot_autograd(
+            fw_compiler=lowering.forward,
+            bw_compiler=lowering.backward,
+            inference_compiler=lowering.inference,
+            partition_fn=lowering.partition,
+            keep_inference_input_mutations=True,
+        )
+        found: Callable[..., Any] = compiled(graph, example_inputs)
+        frame.eager = ""
+        return found
+
+
+class _Lowering:
+    """Makes the programs of one graph of dynamo's for AOTAutograd's runtime."""
+
+    def __init__(self, placement: Placement, frame: Frame) -> None:
+        self.placement = placement
+        self.frame = frame
+        self.returned = 0  # of the forward's outputs, those that are not saved for the backward
+
+    def partition(
+        self, joint: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Give every call of the joint graph its key and device, and cut it in two."""
+        self.returned = num_fwd_outputs
+        mark(joint.graph, self.placement)
+        return default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
+
+    def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the program of a forward whose backward comes later."""
+        return self._compiled("forward", graph, self.returned)
+
+    def backward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the program of a backward."""
+        return self._compiled("backward", graph, None)
+
+    def inference(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the program of a forward without a backward."""
+        mark(graph.graph, self.placement)
+        return self._compiled("forward", graph, None)
+
+    def _compiled(
+        self, name: str, graph: fx.GraphModule, returned: int | None
+    ) -> Callable[..., Any]:
+        placement = self.placement
+        names = keys_in(graph.graph)
+        program = lower(
+            graph,
+            devices_of(graph.graph, placement),
+            devices=len(placement.devices),
+            order=placement.order(names),
+            promised=promised(graph, placement, returned),
+            names=names,
+        )
+        self.frame.programs[name] = program
+        run = executor.compile(program, placement.devices)
+
+        def boxed(inputs: list[Any]) -> list[Any]:  # AOTAutograd marks what takes a list
+            return run(inputs)
+
+        boxed._boxed_call = True  # type: ignore[attr-defined]
+        return boxed
+
+
+def eagerly(graph: fx.GraphModule) -> Callable[..., Any]:
+    """Return what runs a graph of dynamo's as it is; an error leaves autograd as it was."""
+
+    def run(*args: Any) -> Any:
+        enabled = torch.is_grad_enabled()
+        try:
+            return graph(*args)
+        except BaseException:
+            torch.set_grad_enabled(enabled)
+            raise
+
+    return run
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    text = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {text[0]}"

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a placed model: forward and backward run as programs, behind dynamo's own guards.
+
+What dynamo or AOTAutograd cannot take runs eagerly between programs, where the hooks have it: a
+frame, or a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.torch.capture.joint import flags
+from baechi.torch.private import call_compiled, call_uncompiled
+from baechi.torch.run.backend import Backend
+
+call_eagerly = call_uncompiled  # until the next `compile_calls`
+
+
+def compile_calls(model: nn.Module, backend: Backend) -> None:
+    """Have a model's calls run as programs.
+
+    The hooks of the model are traced with it, so that what is compiled is its whole call. A
+    function around it that is compiled, too, finds a boundary here.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    call_compiled(model, bounded(torch.compile(call, backend=backend)))
+
+
+def bounded(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that nobody compiles into a graph of theirs."""
+
+    @torch.compiler.disable(  # type: ignore[untyped-decorator]
+        recursive=False, reason="a placed model is compiled by itself"
+    )
+    def boundary(*args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(suppress_errors=True, **flags()):
+            return compiled(*args, **kwargs)
+
+    return boundary

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs: one of dynamo's, its forward and backward as programs behind one node of autograd.
+
+The node is ours, not AOTAutograd's, so that gradients are what eager autograd gives: where nothing
+reads an output, its part of the backward does not run, and weights behind it have no gradient; a
+second derivative is that of the graph run eagerly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from functorch.compile import default_partition
+from torch import fx, nn
+from torch.fx.traceback import preserve_node_meta
+
+from baechi.torch.capture.keys import is_call, is_view
+from baechi.torch.private import aot_export_joint_with_descriptors, descriptors, keeps_graph
+from baechi.torch.program import Program, lower
+from baechi.torch.run import executor
+from baechi.torch.run.marks import devices_of, keys_in, mark, promised
+from baechi.torch.run.placement import Placement
+from baechi.torch.run.undefined import is_tangent, reached, without
+
+_log = logging.getLogger(__name__)
+
+
+class NotOurs(Exception):
+    """A graph that wants more of AOTAutograd's runtime than is here; with the reason."""
+
+
+class _Flat(nn.Module):
+    """A graph of dynamo's as a module whose weights are its arguments."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *args: Any) -> Any:
+        with preserve_node_meta():  # which has the modules that calls are of
+            return fx.Interpreter(self.graph).run(*args)
+
+
+class Joint:
+    """Forward and backward of a graph of dynamo's as one functional graph."""
+
+    def __init__(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
+    ) -> None:
+        self.source = graph
+        self.placement = placement
+        with contextlib.ExitStack() as stack:
+            made = aot_export_joint_with_descriptors(
+                stack, _Flat(graph), tuple(example_inputs), keep_inference_input_mutations=False
+            )
+        self.module: fx.GraphModule = made.graph_module
+        mark(self.module.graph, placement)
+        placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+        self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]
+        self.primals = [n for n in placeholders if n not in self.tangents]
+        outputs = self.module.graph.output_node()
+        self.kinds = [_kind(desc) for desc in outputs.meta["desc"]]
+        self.descs = list(outputs.meta["desc"])
+        self.results = list(outputs.args[0])
+        self.returned = len(self.results) - len(self.primals)  # the others are gradients
+        self.shown: dict[int, list[fx.Node]] = {}  # outputs that show inputs or others: the views
+        self._check(example_inputs)
+
+    def _check(self, example_inputs: Sequence[Any]) -> None:
+        """Raise NotOurs where it wants more of AOTAutograd; note outputs that show others."""
+        known = {"PlainAOTOutput", "InputMutationAOTOutput", "NoneType"}
+        kinds = self.kinds[: self.returned]
+        if unknown := next((kind for kind in kinds if kind not in known), None):
+            raise NotOurs(f"it has an output of kind {unknown}")
+        if len(self.primals) != len(example_inputs):
+            raise NotOurs("its inputs share memory")
+        seen: dict[fx.Node, fx.Node] = {}  # the first output of each memory
+        for i, node in enumerate(self.results[: self.returned]):
+            if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+                continue
+            base = _memory(node)
+            if base.op == "placeholder":
+                self.shown[i] = _views(node, base)
+            elif base in seen:
+                self.shown[i] = _views(node, seen[base])
+            else:
+                seen[base] = node
+        for i, value in enumerate(example_inputs):
+            if i in self.mutated and isinstance(value, torch.Tensor) and value.requires_grad:
+                raise NotOurs("it changes a tensor that is trained")
+
+    @property
+    def mutated(self) -> dict[int, int]:
+        """The position of the new value of each input that is changed in place, by its own."""
+        return {
+            desc.mutated_input.idx: i
+            for i, desc in enumerate(self.descs)
+            if _kind(desc) == "InputMutationAOTOutput"
+        }
+
+    @property
+    def tangent_of(self) -> dict[int, int]:
+        """The position of each plain output's tangent, by that of the output."""
+        plain = [i for i, kind in enumerate(self.kinds) if kind == "PlainAOTOutput"]
+        found = {}
+        for position, node in enumerate(self.tangents):
+            output = node.meta["desc"].output
+            if _kind(output) != "PlainAOTOutput":
+                raise NotOurs("a tensor that it changes in place is trained")
+            found[plain[output.idx] if output.idx < len(plain) else output.idx] = position
+        return found
+
+
+def _memory(node: fx.Node) -> fx.Node:
+    """Return the node that made a value's memory: of a call's several results, the one."""
+    while node.op == "call_function" and is_view(node):
+        source = node.all_input_nodes[0]
+        if node.target is operator.getitem and is_call(source):
+            break
+        node = source
+    return node
+
+
+def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
+    """Return the views by which a node shows an input or an output, the last one first."""
+    found = [node]
+    while found[-1] is not base:
+        read = found[-1].all_input_nodes
+        if len(read) != 1 or found[-1].target is operator.getitem:
+            raise NotOurs("it returns a view of an input, or of what it returns, too")
+        found.append(read[0])
+    return found
+
+
+def _kind(desc: Any) -> str:
+    return type(desc).__name__
+
+
+class Graph:
+    """A graph of dynamo's that runs as programs."""
+
+    def __init__(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
+    ) -> None:
+        self.joint = joint = Joint(graph, example_inputs, placement)
+        if not joint.tangents:
+            raise NotOurs("nothing in it is trained")
+        self.placement = placement
+        self.tangent_of = joint.tangent_of
+        self.mutated = joint.mutated
+        self.is_random = any(
+            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            for node in joint.module.graph.nodes
+            if is_call(node)
+        )
+        fitted = default_partition(joint.module, (), num_fwd_outputs=joint.returned)
+        self.forward_graph, self.backward_graph = fitted
+        self.programs: dict[str, Program] = {}
+        self._backwards: dict[tuple[bool, ...], Any] = {}
+        self.forward = self._compiled("forward", self.forward_graph, joint.returned)
+        saved = self.forward_graph.graph.output_node().args[0][joint.returned :]
+        place = {node.name: i for i, node in enumerate(saved)}
+        read = [n for n in self.backward_graph.graph.nodes if n.op == "placeholder"]
+        self.read = [place[n.name] for n in read if not is_tangent(n)]  # of what is saved
+        plain = range(joint.returned)
+        kept = [i for i in plain if joint.kinds[i] != "InputMutationAOTOutput"]
+        self.outputs = [i for i in kept if i not in joint.shown]
+        self.order = kept
+        self.place = {joint.results[i]: i for i in self.outputs}
+
+    def __call__(self, *args: Any) -> list[Any]:
+        """Run the forward; autograd gets a node for the backward.
+
+        A batch that wants a gradient may be asked for its derivative, as gradient penalties are:
+        what cannot be run again for that runs eagerly.
+        """
+        if (self.is_random or self.mutated) and any(map(_wants_gradient, args)):
+            return list(self.joint.source(*args))
+        found = dict(zip(self.outputs, Call.apply(self, *args), strict=True))
+        for i, (*views, base) in self.joint.shown.items():
+            inputs = self.joint.primals
+            value = args[inputs.index(base)] if base in inputs else found[self.place[base]]
+            for view in reversed(views):
+                given = fx.node.map_arg((view.args, view.kwargs), lambda _, value=value: value)
+                value = view.target(*given[0], **given[1])
+            found[i] = value
+        return [found[i] for i in self.order]
+
+    def backward(self, kept: list[Any], tangents: list[Any], shapes: list[Any]) -> list[Any]:
+        """Run the backward; of outputs without a gradient its part is left out.
+
+        Args:
+            kept: What the forward saved; it is emptied.
+            tangents: The gradients of the outputs, None where there is none.
+            shapes: Size, type and device of each of them.
+
+        """
+        defined = tuple(tangent is not None for tangent in tangents)
+        values = [kept[i] for i in self.read]
+        kept.clear()
+        run = self._backward_of(defined)
+        if run is not None:
+            values.extend(tangent for tangent in tangents if tangent is not None)
+            found: list[Any] = run(values)
+            return found
+        pairs = zip(tangents, shapes, strict=True)
+        values.extend(torch.zeros(s[0], **s[1]) if t is None else t for t, s in pairs)
+        there = reached(self.backward_graph, [i for i, d in enumerate(defined) if not d])
+        found = self._backward_of((True,) * len(defined))(values)
+        return [value if is_there else None for value, is_there in zip(found, there, strict=True)]
+
+    def _backward_of(self, defined: tuple[bool, ...]) -> Any:
+        """Return the program of a backward without some outputs; None where it has to be filled."""
+        if defined not in self._backwards:
+            graph, name = self.backward_graph, "backward"
+            try:
+                if not all(defined):
+                    name = f"backward of {[i for i, there in enumerate(defined) if there]}"
+                    graph = without(graph, [i for i, there in enumerate(defined) if not there])
+                self._backwards[defined] = self._compiled(name, graph, None)
+            except NotImplementedError:
+                self._backwards[defined] = None
+        return self._backwards[defined]
+
+    def _compiled(self, name: str, graph: fx.GraphModule, returned: int | None) -> Any:
+        placement = self.placement
+        names = keys_in(graph.graph)
+        program = lower(
+            graph,
+            devices_of(graph.graph, placement),
+            devices=len(placement.devices),
+            order=placement.order(names),
+            promised=promised(graph, placement, returned),
+            names=names,
+        )
+        self.programs[name] = program
+        return executor.compile(program, placement.devices)
+
+
+def _wants_gradient(arg: Any) -> bool:
+    is_tensor = isinstance(arg, torch.Tensor) and not isinstance(arg, nn.Parameter)
+    return is_tensor and arg.requires_grad and arg.is_leaf
+
+
+class Call(torch.autograd.Function):
+    """One run of a graph's forward, and later of its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, *args: Any) -> tuple[Any, ...]:
+        """Run the forward program; keep what the backward reads."""
+        values = graph.forward(list(args))
+        for position, output in graph.mutated.items():
+            args[position].copy_(values[output])
+        outputs = tuple(values[i] for i in graph.outputs)
+        ctx.graph = graph
+        _keep(ctx, values[graph.joint.returned :], args, outputs)
+        ctx.set_materialize_grads(False)
+        trained = graph.tangent_of
+        there = {p: values[i] for i, p in trained.items()}
+        ctx.shapes = [
+            (there[p].shape, {"dtype": there[p].dtype, "device": there[p].device})
+            for p in range(len(there))
+        ]
+        dull = [
+            values[i]
+            for i in graph.outputs
+            if i not in trained and isinstance(values[i], torch.Tensor)
+        ]
+        ctx.mark_non_differentiable(*dull)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        """Run the backward program; one of second derivatives runs the graph eagerly."""
+        graph: Graph = ctx.graph
+        if torch.is_grad_enabled():
+            return (None, *_differentiable(ctx, gradients))
+        tangents: list[Any] = [None] * len(graph.tangent_of)
+        for position, gradient in zip(graph.outputs, gradients, strict=True):
+            if position in graph.tangent_of:
+                tangents[graph.tangent_of[position]] = gradient
+        return (None, *graph.backward(_kept(ctx), tangents, ctx.shapes))
+
+
+def _keep(ctx: Any, saved: list[Any], args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Keep saved values: autograd those that others have, too, which it watches for changes."""
+    others = {id(value) for value in (*args, *outputs)}
+    watched = [v for v in saved if isinstance(v, torch.Tensor) and id(v) in others]
+    unchanged = [a for i, a in enumerate(args) if i not in ctx.graph.mutated]
+    tensors = [a for a in unchanged if isinstance(a, torch.Tensor)]
+    ctx.save_for_backward(*watched, *tensors)
+    ctx.watched = len(watched)
+    ctx.own = [None if isinstance(v, torch.Tensor) and id(v) in others else v for v in saved]
+    ctx.shared = [isinstance(v, torch.Tensor) and id(v) in others for v in saved]
+    ctx.args = [None if isinstance(a, torch.Tensor) else a for a in args]
+    ctx.device_types = sorted({t.device.type for t in tensors})
+
+
+def _kept(ctx: Any) -> list[Any]:
+    """Return the saved values; nobody else holds them unless the backward may run again."""
+    if ctx.own is None:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time: its values were freed by the "
+            "first; give backward(retain_graph=True) there"
+        )
+    watched = iter(ctx.saved_tensors[: ctx.watched])
+    pairs = zip(ctx.own, ctx.shared, strict=True)
+    values = [next(watched) if shared else value for value, shared in pairs]
+    if not keeps_graph():
+        ctx.own = None
+    return values
+
+
+def _differentiable(ctx: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients that have derivatives: those of the graph run eagerly."""
+    graph: Graph = ctx.graph
+    if graph.is_random or graph.mutated:
+        raise RuntimeError(
+            "baechi: a second derivative is asked for of a forward that draws random numbers or "
+            "changes buffers, which cannot run again for it: require a gradient of what the model "
+            "is called with, so that it runs eagerly"
+        )
+    tensors = iter(ctx.saved_tensors[ctx.watched :])
+    is_tensor = [isinstance(node.meta.get("val"), torch.Tensor) for node in graph.joint.primals]
+    given = zip(ctx.args, is_tensor, strict=True)
+    args = [next(tensors) if tensor else value for value, tensor in given]
+    with torch.enable_grad():
+        outputs = graph.joint.source(*args)
+    flat = dict(zip(graph.order, outputs, strict=True))
+    found = zip(graph.outputs, gradients, strict=True)
+    pairs = [(flat[i], gradient) for i, gradient in found if gradient is not None]
+    wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+    found = torch.autograd.grad(
+        [o for o, _ in pairs],
+        wanted,
+        [g for _, g in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    by_id = {id(a): g for a, g in zip(wanted, found, strict=True)}
+    return [by_id.get(id(a)) if isinstance(a, torch.Tensor) else None for a in args]
+
+
+__all__ = ["Call", "Graph", "Joint", "NotOurs", "descriptors"]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks: the key and the device of every node of a functional graph, in its meta."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module_path
+from baechi.torch.program.instructions import HOST
+from baechi.torch.run.placement import Placement
+
+_KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
+
+
+def keys_in(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Return the keys of the calls of a marked graph."""
+    return {n: n.meta[_KEY] for n in graph.nodes if n.op == "call_function" and _KEY in n.meta}
+
+
+def devices_of(graph: fx.Graph, placement: Placement) -> dict[fx.Node, int]:
+    """Return the device of each node of a marked graph."""
+    found = {n: n.meta[_DEVICE] for n in graph.nodes if _DEVICE in n.meta}
+    for node in graph.nodes:  # tangents, and what a partition has added
+        if node not in found and isinstance(node.meta.get("val"), torch.Tensor):
+            found[node] = placement.index_of(node.meta["val"].device)
+    return found
+
+
+def promised(graph: fx.GraphModule, placement: Placement, returned: int | None) -> list[int | None]:
+    """Return the device that each output comes back on: what tracing said; saved ones stay."""
+    outputs = graph.graph.output_node().args[0]
+    found: list[int | None] = []
+    for i, node in enumerate(outputs):
+        value = node.meta.get("val") if isinstance(node, fx.Node) else None
+        stays = returned is not None and i >= returned
+        if stays or not isinstance(value, torch.Tensor):
+            found.append(None)
+        else:
+            found.append(placement.index_of(value.device))
+    return found
+
+
+def mark(graph: fx.Graph, placement: Placement) -> None:
+    """Write key and device of every node of a functional graph into its meta."""
+    ids = placement.names_by_id
+
+    def module_of(node: fx.Node) -> str | None:
+        return module_path(node, ids)
+
+    keys = keys_of(graph, module_of)
+    memo: dict[fx.Node, fx.Node] = {}
+    forward_of: dict[Any, int] = {}
+    for node in graph.nodes:
+        device = None
+        if node.op == "placeholder":
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                device = placement.index_of(value.device)
+        elif node.op == "call_function":
+            if node in keys:
+                node.meta[_KEY] = keys[node]
+            if is_call(node):
+                device = _device_of(node, keys.get(node), module_of(node), placement, forward_of)
+            else:
+                shown = node.all_input_nodes
+                base = base_of(node, memo) if not is_move(node) else shown[0]
+                device = base.meta.get(_DEVICE)
+        if device is not None:
+            node.meta[_DEVICE] = device
+            if node.op == "call_function" and "seq_nr" in node.meta:
+                forward_of.setdefault(node.meta["seq_nr"], device)
+
+
+def _device_of(
+    node: fx.Node,
+    key: str | None,
+    path: str | None,
+    placement: Placement,
+    forward_of: dict[Any, int],
+) -> int:
+    """Return a call's device: the plan's, its forward call's, its module's, its largest input's."""
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        value = next((v for v in value if isinstance(v, torch.Tensor)), None)
+    on_host = isinstance(value, torch.Tensor) and placement.index_of(value.device) == HOST
+    if on_host:
+        return HOST
+    found = placement.device_of_key.get(key or "")
+    if found is None and node.target is not operator.getitem:
+        found = forward_of.get(node.meta.get("seq_nr"))
+    if found is None and path is not None:
+        found = placement.of_module(path)
+    if found is None:
+        inputs = [n for n in node.all_input_nodes if _DEVICE in n.meta]
+        inputs = [n for n in inputs if isinstance(n.meta.get("val"), torch.Tensor)]
+        largest = max(inputs, key=lambda n: n.meta["val"].numel(), default=None)
+        found = None if largest is None else largest.meta[_DEVICE]
+        found = None if found == HOST else found
+    if found is None and isinstance(value, torch.Tensor):
+        found = placement.index_of(value.device)
+    return 0 if found is None else found

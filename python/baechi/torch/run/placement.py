@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement: the device of every call and weight of a model, looked up by keys and modules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import fx, nn
+
+from baechi.torch.program.instructions import HOST
+
+
+class Placement:
+    """Where calls run and when they are asked for; weights are where `homes` has them.
+
+    Args:
+        model: Whose modules the paths are of.
+        devices: The physical device of each device of the cluster.
+        device_of_key: The device of each planned call, by its index in the cluster.
+        starts: When the plan starts each call, in nanoseconds, in each micro-batch; without,
+            programs keep the order in which the model asks.
+        homes: The device of each weight and buffer, by name.
+
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        devices: Sequence[torch.device],
+        device_of_key: Mapping[str, int],
+        homes: Mapping[str, int],
+        starts: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.devices = list(devices)
+        self.device_of_key = device_of_key
+        self.homes = dict(homes)
+        self.starts = dict(starts or {})
+        self.names_by_id = {id(module): path for path, module in model.named_modules()}
+        self._of_path = _by_path(self.device_of_key, self.homes)
+        self._index: dict[torch.device, int] = {}
+        for i, device in enumerate(self.devices):
+            self._index.setdefault(device, i)
+
+    def index_of(self, device: torch.device) -> int:
+        """Return the first of the cluster's devices that a tensor's device is; else the host."""
+        return self._index.get(device, HOST)
+
+    def of_module(self, path: str) -> int | None:
+        """Return where most of a module's calls are, else those of the one that it is in."""
+        while True:
+            if path in self._of_path:
+                return self._of_path[path]
+            if not path:
+                return None
+            path = path.rpartition(".")[0]
+
+    def order(self, names: Mapping[fx.Node, str]) -> list[fx.Node] | None:
+        """Return calls in the order of the plan; None where it has none of them."""
+        found = self.order_of_parts(names, 1)
+        return None if found is None else [node for node, _ in found]
+
+    def order_of_parts(
+        self, names: Mapping[fx.Node, str], parts: int
+    ) -> list[tuple[fx.Node, int]] | None:
+        """Return the calls of several micro-batches in the order of the plan.
+
+        What was not planned comes with what is asked for before it; more micro-batches than were
+        planned take turns as those do.
+        """
+        if not any(key in self.starts for key in names.values()):
+            return None
+        when: dict[tuple[fx.Node, int], tuple[int, int, int]] = {}
+        for part in range(parts):
+            last = 0
+            for place, (node, key) in enumerate(names.items()):
+                starts = self.starts.get(key, ())
+                last = starts[part % len(starts)] if starts else last
+                when[node, part] = last, part, place
+        return sorted(when, key=when.__getitem__)
+
+
+def _by_path(device_of_key: Mapping[str, int], homes: Mapping[str, int]) -> dict[str, int]:
+    votes: dict[str, Counter[int]] = {}
+    paths: Iterable[tuple[str, int]] = [
+        *((key.rpartition(":")[0].rpartition(":")[0], d) for key, d in device_of_key.items()),
+        *((name.rpartition(".")[0], d) for name, d in homes.items()),
+    ]
+    for path, device in paths:
+        votes.setdefault(path, Counter())[device] += 1
+    return {path: count.most_common(1)[0][0] for path, count in votes.items()}

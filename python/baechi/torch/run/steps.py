@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of several micro-batches: collected behind dynamo's guards, then run as one program.
+
+A compiled function of model and loss is called once for each micro-batch, with a backend that only
+collects its inputs: guards are checked and side effects happen as ever. Then one program runs all
+that was collected. That needs a graph whose one tensor result is the loss: where Python is given
+any other tensor, it would see a stand-in. Such a model runs one micro-batch after the other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from baechi._core import InputError
+from baechi.torch.base.mini_batch import samples_in
+from baechi.torch.capture.joint import flags
+from baechi.torch.capture.loss import LossOf, call_arguments
+from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
+from baechi.torch.run import executor
+from baechi.torch.run.joint import Joint, NotOurs
+from baechi.torch.run.marks import devices_of, keys_in, promised
+from baechi.torch.run.placement import Placement
+from baechi.torch.where.hooks import batch_on
+from baechi.torch.where.moving import map_tensors
+
+
+class _ByCallsError(Exception):
+    """A graph that cannot be collected, with the reason."""
+
+
+@dataclass
+class Collectable:
+    """A graph of model and loss, whose inputs are collected instead of running it."""
+
+    joint: Joint
+    names: dict[fx.Node, str]
+    loss: int  # its place among the outputs
+    programs: dict[Any, tuple[Parts, Any]] = field(default_factory=dict)
+
+
+class Steps:
+    """What `placed.step` runs."""
+
+    def __init__(
+        self, model: nn.Module, loss: Any, placement: Placement, micro_batches: int, samples: int
+    ) -> None:
+        self.model = model
+        self.placement = placement
+        self.micro_batches = micro_batches
+        self.size = samples // micro_batches  # of a micro-batch, in samples
+        self.by_calls = ""  # why micro-batches run one after the other, where they do
+        self.texts: list[Program] = []
+        self._whole = LossOf(model, loss)
+        self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
+        whole = self._whole
+
+        first, devices = placement.devices[0], frozenset(placement.devices)
+
+        def one(args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
+            args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
+            return whole.of(model._call_impl(*args, **kwargs), targets)
+
+        self._one = one
+        self._compiled = torch.compile(one, backend=self._backend, fullgraph=True)
+
+    def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
+        """Run a mini-batch; return the mean loss, weighted by samples."""
+        count = samples_in(inputs, "inputs", targets)
+        losses: list[torch.Tensor] = []
+        shares: list[float] = []
+        for part, size in parts_of((inputs, targets), count, self.size):
+            share = size / count
+            args, kwargs = call_arguments(part[0])
+            if not self._collect(args, kwargs, part[1]):
+                losses += self._run(shares, scaler)
+                shares = []
+                losses.append(self._call(args, kwargs, part[1], share, scaler))
+            else:
+                shares.append(share)
+        losses += self._run(shares, scaler)
+        return sum(losses[1:], start=losses[0])
+
+    def _collect(self, args: Any, kwargs: Any, targets: Any) -> bool:
+        """Take a micro-batch; False where it has to be run by itself."""
+        why = self.by_calls or self._why_whole_gradients()
+        if not why:
+            try:
+                with torch._dynamo.config.patch(**flags()):
+                    self._compiled(args, kwargs, targets)
+                return True
+            except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
+                why = _first_line(getattr(error, "inner_exception", error))
+        if not self.by_calls:
+            self.by_calls = why
+            warnings.warn(
+                f"micro-batches run one after the other: {why}; losses and gradients are the same",
+                stacklevel=4,
+            )
+        return False
+
+    def _why_whole_gradients(self) -> str:
+        for name, weight in self.model.named_parameters():
+            if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+                return f"a hook of {name!r} is called with its whole gradient"
+        return ""
+
+    def _call(self, args: Any, kwargs: Any, targets: Any, share: float, scaler: Any) -> Any:
+        first = self.placement.devices[0]
+        devices = frozenset(self.placement.devices)
+        args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
+        output = self.model(*args, **kwargs)
+        loss = self._whole.of(output, targets)
+        part = loss * share
+        (part if scaler is None else scaler.scale(part)).backward()
+        return part.detach()
+
+    def _backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return what collects the inputs of a graph; a backend of `torch.compile`."""
+        try:
+            found = self._collectable(graph, example_inputs)
+        except _ByCallsError:
+            raise
+        except Exception as error:
+            why = f"its graph cannot be made: {type(error).__name__}: {_first_line(error)}"
+            raise _ByCallsError(why) from error
+
+        def collect(*args: Any) -> list[Any]:
+            self._collected.append((found, args))
+            return stand_ins(graph, args)
+
+        return collect
+
+    def _collectable(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Collectable:
+        outputs = graph.graph.output_node().args[0]
+        tensors = [
+            n
+            for n in outputs
+            if isinstance(n, fx.Node) and isinstance(n.meta.get("example_value"), torch.Tensor)
+        ]
+        if len(tensors) != 1:
+            raise _ByCallsError(
+                f"{len(tensors)} tensors leave its graph, and only the loss may: it keeps some, or "
+                "returns more"
+            )
+        if tensors[0].meta["example_value"].dim() != 0:
+            raise InputError("loss: it has to be a scalar")
+        joint = Joint(graph, example_inputs, self.placement)
+        plain = [i for i in range(joint.returned) if joint.kinds[i] == "PlainAOTOutput"]
+        trained = [i for i in plain if i in joint.tangent_of]
+        if len(trained) != 1 or joint.shown:
+            raise _ByCallsError("its loss is no result of its own")
+        return Collectable(joint, keys_in(joint.module.graph), trained[0])
+
+    def _run(self, shares: Sequence[float], scaler: Any) -> list[torch.Tensor]:
+        """Run what was collected: micro-batches of one graph together."""
+        collected, self._collected = self._collected, []
+        losses: list[torch.Tensor] = []
+        first = 0
+        while first < len(collected):
+            last = first
+            while last < len(collected) and collected[last][0] is collected[first][0]:
+                last += 1
+            group = [args for _, args in collected[first:last]]
+            losses += self._run_group(collected[first][0], group, shares[first:last], scaler)
+            first = last
+        return losses
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _run_group(
+        self,
+        found: Collectable,
+        group: Sequence[tuple[Any, ...]],
+        shares: Sequence[float],
+        scaler: Any,
+    ) -> list[torch.Tensor]:
+        joint = found.joint
+        weights = {
+            joint.returned + i: arg
+            for i, arg in enumerate(group[0])
+            if joint.results[joint.returned + i] is not None and isinstance(arg, torch.Tensor)
+        }
+        existing = frozenset(i for i, weight in weights.items() if weight.grad is not None)
+        shared = frozenset(
+            i for i, arg in enumerate(group[0]) if all(_same(arg, args[i]) for args in group)
+        )
+        parts, run = self._program(found, len(group), shared, existing)
+        values = run(self._inputs(found, parts, group, shares, weights, scaler))
+        losses = []
+        for output, value in zip(parts.outputs, values, strict=True):
+            if output.place == found.loss:
+                losses.append(value * shares[output.part or 0])
+            elif output.place in weights and weights[output.place].grad is None:
+                weights[output.place].grad = value
+        for i, place in joint.mutated.items():
+            at = next(k for k, output in enumerate(parts.outputs) if output.place == place)
+            group[0][i].copy_(values[at])
+        return losses
+
+    def _inputs(
+        self,
+        found: Collectable,
+        parts: Parts,
+        group: Sequence[tuple[Any, ...]],
+        shares: Sequence[float],
+        weights: Mapping[int, torch.Tensor],
+        scaler: Any,
+    ) -> list[Any]:
+        joint = found.joint
+        scale = 1.0
+        if scaler is not None:
+            device = joint.tangents[0].meta["val"].device
+            scale = float(scaler.scale(torch.ones((), device=device)))
+        values: list[Any] = []
+        for one in parts.inputs:
+            if one.gradient:
+                values.append(weights[one.place].grad)
+            elif one.place < len(joint.primals):
+                values.append(group[one.part or 0][one.place])
+            else:
+                like = joint.tangents[one.place - len(joint.primals)].meta["val"]
+                share = shares[one.part or 0] * scale
+                values.append(torch.full((), share, dtype=like.dtype, device=like.device))
+        return values
+
+    def _program(
+        self, found: Collectable, count: int, shared: frozenset[int], existing: frozenset[int]
+    ) -> tuple[Parts, Any]:
+        key = count, shared, existing
+        if key not in found.programs:
+            joint, placement = found.joint, self.placement
+            carried = joint.mutated
+            gradients = [
+                i for i in range(joint.returned, len(joint.results)) if joint.results[i] is not None
+            ]
+            calls = calls_of(
+                joint.module,
+                devices_of(joint.module.graph, placement),
+                promised=promised(joint.module, placement, None),
+                names=found.names,
+            )
+            roles = Roles(shared - set(carried), gradients, carried)
+            parts = in_parts(calls, count, roles, existing=existing)
+            order = placement.order_of_parts(found.names, count)
+            program = lower(parts.calls, devices=len(placement.devices), order=order)
+            self.texts.append(program)
+            found.programs[key] = parts, executor.compile(program, placement.devices)
+        return found.programs[key]
+
+
+def parts_of(batch: Any, samples: int, size: int) -> list[tuple[Any, int]]:
+    """Return micro-batches of so many samples, the last one maybe of fewer, and how many each has.
+
+    Tensors in them are views; those without dimensions go to every micro-batch as they are.
+    """
+    found = []
+    for first in range(0, samples, size):
+        count = min(size, samples - first)
+
+        def part(tensor: torch.Tensor, first: int = first, count: int = count) -> torch.Tensor:
+            return tensor if tensor.dim() == 0 else tensor.narrow(0, first, count)
+
+        found.append((map_tensors(part, batch), count))
+    return found
+
+
+def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
+    """Return what a collected graph gives Python: its numbers, and nothing for its loss."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    known: dict[fx.Node, Any] = dict(zip(placeholders, args, strict=True))
+
+    def value(node: Any) -> Any:
+        if not isinstance(node, fx.Node):
+            return node
+        if node not in known:
+            given = [value(arg) for arg in node.args]
+            method = node.op == "call_method"
+            known[node] = (
+                getattr(given[0], node.target)(*given[1:]) if method else node.target(*given)
+            )
+        return known[node]
+
+    def given(node: Any) -> Any:
+        is_tensor = isinstance(node, fx.Node) and isinstance(
+            node.meta.get("example_value"), torch.Tensor
+        )
+        return torch.zeros(()) if is_tensor else value(node)
+
+    return [given(node) for node in graph.graph.output_node().args[0]]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) else a == b
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+__all__ = ["NotOurs", "Steps"]

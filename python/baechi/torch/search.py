@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search: what `place` tells the planner about how to look for a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from baechi._core import InputError, check_options
+from baechi.pipeline import described
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a plan is looked for; keywords of `place` that it does not know come here, too.
+
+    Args:
+        method: One of `baechi.methods()`.
+        budget: How long to search.
+        recompute: Whether calls may run again in the backward, so that what they make need not be
+            held: "auto" where nothing fits without, "all" in whole regions, "none" never.
+        seed: Of every random choice.
+        granularity: "call" plans every call by itself, "module" all calls of a module together.
+        verbose: Whether to say on stderr what takes over a second; None does so on a terminal.
+        options: More for `baechi.place_graph`, which says what there is.
+
+    """
+
+    method: str = "auto"
+    budget: str | float = "1s"
+    recompute: str = "auto"
+    seed: int = 1
+    granularity: str = "call"
+    verbose: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody could mean."""
+        for name, known in (("recompute", _RECOMPUTE), ("granularity", _GRANULARITY)):
+            if getattr(self, name) not in known:
+                given = described(getattr(self, name))
+                raise InputError(f"{name} is one of {', '.join(known)}, not {given}")
+        check_options("place", {"method": self.method, **self.options}, _OWN)
+
+    def for_graph(self) -> dict[str, Any]:
+        """Return the keywords of `baechi.place_graph`."""
+        return {
+            "method": self.method,
+            "budget": self.budget,
+            "seed": self.seed,
+            **self.options,
+        }
+
+
+_RECOMPUTE = ("auto", "all", "none")
+_GRANULARITY = ("call", "module")
+_OWN = [f.name for f in dataclasses.fields(Search) if f.name not in ("method", "options")]
+
+
+def search_of(search: Search | None, keywords: Mapping[str, Any]) -> Search:
+    """Return a search with the keywords that `place` was given beside it."""
+    if search is not None and not isinstance(search, Search):
+        raise InputError(f"search: expected a baechi.torch.Search, found {described(search)}")
+    named = {f.name for f in dataclasses.fields(Search)} - {"options"}
+    own = {name: value for name, value in keywords.items() if name in named}
+    rest = {name: value for name, value in keywords.items() if name not in named}
+    base = search or Search()
+    return dataclasses.replace(base, **own, options={**base.options, **rest})

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of micro-batches, collected and run as one program, train as their parts on one device."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from baechi.torch.run.backend import Backend
+from baechi.torch.run.placement import Placement
+from baechi.torch.run.steps import Steps
+from baechi.torch.where import Homes, install
+from places import WIDTH, Branches, Drawn, Hooked, homes_of, machine, rows, same
+from torch import nn
+from torch.nn import functional
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@dataclasses.dataclass(slots=True)
+class Schedule:
+    """What a forward reads and nobody tells of."""
+
+    temperature: float = 1.0
+
+
+class Scheduled(Branches):
+    """A number in slots that changes from step to step, and a count of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule, self.calls = Schedule(), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) / self.schedule.temperature
+
+
+class Keeps(Branches):
+    """Each micro-batch reads what the one before has left: no stand-in may be seen by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: torch.Tensor | float = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output = super().forward(x + self.kept)
+        self.kept = output.detach().mean()
+        return output
+
+
+class Tells(Branches):
+    """A forward that looks at a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output = super().forward(x)
+        return output * 2 if output.sum().item() > 0 else output
+
+
+class HookedWeight(Branches):
+    """A hook that is called with the gradient of a weight, clipped as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
+def loss_of(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output, targets)
+
+
+def targets(seed: int, count: int) -> torch.Tensor:
+    return torch.randint(3, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def alone(model: nn.Module, batches: list[Any], size: int, change: Any) -> dict[str, torch.Tensor]:
+    """Train on one device, part after part."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.double)
+        for a, b in zip(x.split(size), y.split(size), strict=True):
+            part = loss_of(model(a), b) * (len(a) / len(x))
+            part.backward()
+            total = total + part.detach().cpu()
+        return total
+
+    return trained(model, batches, step, change)
+
+
+def trained(model: nn.Module, batches: list[Any], step: Any, change: Any) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    found = {}
+    for i, (x, y) in enumerate(batches):
+        change(model, i)
+        found[f"loss {i}"] = step(x, y).cpu()
+        if i != 1:  # gradients of two steps add up
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        found[name] = tensor.detach().to("cpu", copy=True)
+    return found
+
+
+def no_change(model: nn.Module, step: int) -> None:
+    pass
+
+
+def heat(model: Any, step: int) -> None:
+    model.schedule.temperature = 1.0 + 0.5 * step
+
+
+def compared(
+    build: Callable[[], nn.Module], seed: int, *, size: int = 3, change: Any = no_change
+) -> tuple[str, Steps, nn.Module]:
+    """Train three steps, the last of fewer samples; say what differs."""
+    torch.manual_seed(seed)
+    model = build().double().train()
+    twin = copy.deepcopy(model)
+    batches = [(rows(i, n), targets(i, n)) for i, n in ((1, 9), (2, 9), (3, 8))]
+    with machine(asynchronous=False):
+        twin.to("sim:0")
+        here = [(x.to("sim:0"), y.to("sim:0")) for x, y in batches]
+        expected = alone(twin, here, size, change)
+    with machine(seed=seed) as devices:
+        homes = homes_of(model, seed)
+        where = Homes(model, {name: devices[i] for name, i in homes.items()})
+        installed = install(model, where, devices)
+        torch._dynamo.reset()
+        placement = Placement(model, devices, Drawn(seed), homes)
+        Backend(placement)
+        steps = Steps(model, loss_of, placement, 9 // size, 9)
+        found = trained(model, batches, lambda x, y: steps(x, y, None), change)
+        installed.remove()
+    return same(expected, found), steps, model
+
+
+@pytest.mark.parametrize("build", [Branches, Hooked], ids=lambda build: build.__name__)
+def test_a_step_trains_as_its_parts_do(build: Callable[[], nn.Module]) -> None:
+    for seed in (1, 2, 3):
+        wrong, steps, _ = compared(build, seed)
+        assert wrong == ""
+        assert steps.by_calls == ""
+
+
+def test_a_step_is_one_program_of_all_its_micro_batches() -> None:
+    _, steps, _ = compared(Branches, 1)
+    text = str(steps.texts[0])
+    calls = [line for line in text.splitlines() if "aten.tanh.default" in line]
+    assert len(calls) == 3
+    assert " = send " in text
+
+
+def test_what_a_forward_reads_in_slots_is_followed_and_its_calls_are_counted() -> None:
+    wrong, steps, model = compared(Scheduled, 1, change=heat)
+    assert wrong == ""
+    assert steps.by_calls == ""
+    assert model.calls == 3 + 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (Keeps, "only the loss may"),
+        (Tells, "data-dependent"),
+        (HookedWeight, "a hook of 'a.weight'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_be_collected_runs_one_after_the_other(
+    build: Callable[[], nn.Module], why: str
+) -> None:
+    if build is HookedWeight:  # a hook of a copy is not copied with it
+        wrong, steps = "", compared(build, 1)[1]
+    else:
+        wrong, steps, _ = compared(build, 1)
+    assert wrong == ""
+    assert why in steps.by_calls
+
+
+def test_that_micro_batches_run_one_after_the_other_is_said_once() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compared(Keeps, 2)
+    said = [str(each.message) for each in caught if "one after the other" in str(each.message)]
+    assert len(said) == 1
+
+
+def test_a_scaler_scales_the_gradients_and_not_the_loss() -> None:
+    model = Branches().double()
+    with machine(asynchronous=False) as devices:
+        homes = homes_of(model, 1)
+        installed = install(model, Homes(model, {n: devices[i] for n, i in homes.items()}), devices)
+        steps = Steps(model, loss_of, Placement(model, devices, Drawn(1), homes), 4, 8)
+        x, y = rows(1, 8).to("sim:0"), targets(1, 8).to("sim:0")
+        plain = steps(x, y, None)
+        gradient = model.last.weight.grad
+        assert gradient is not None
+        kept = gradient.clone()
+        model.zero_grad()
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(torch.ones(()))
+
+        class Scaler:
+            def scale(self, value: torch.Tensor) -> torch.Tensor:
+                return value * 4.0
+
+        assert torch.allclose(steps(x, y, Scaler()), plain)
+        scaled = model.last.weight.grad
+        assert scaled is not None
+        assert torch.allclose(scaled, kept * 4.0)
+        installed.remove()
+    assert WIDTH == 6

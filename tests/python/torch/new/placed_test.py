@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call from a model to a plan that runs, and what it says where that cannot be."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch.sim as sim
+import torch
+from baechi.torch.placing_graphs import place, plan
+from baechi.torch.search import Search
+from places import WIDTH, Branches, rows
+from torch import nn
+
+import baechi
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+CLOCK: dict[str, Any] = {"clock": "virtual", "operator_time": "20us", "memory_bandwidth": "1GB/s"}
+LINK = "1us,10GB/s"
+
+
+class Deep(nn.Module):
+    """Two branches of four layers each, which two devices take half of the time for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def branch() -> nn.Module:
+            layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+            return nn.Sequential(*layers)
+
+        self.left, self.right, self.last = branch(), branch(), nn.Linear(2 * WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.cat([self.left(x), self.right(x)], 1)).square().mean()
+
+
+def test_a_model_is_planned_and_runs_as_planned() -> None:
+    torch.manual_seed(1)
+    model = Deep().double()
+    twin = copy.deepcopy(model)
+    twin(rows(1)).backward()
+    link = sim.Link("1us", "10GB/s")
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False, link=link, **CLOCK):
+        cluster = baechi.Cluster("2x1GiB", link=LINK)
+        placed = place(model, rows(1), cluster, costs="measure", optimizer="sgd", budget="200ms")
+        x = rows(1).to("sim:0")
+        for _ in range(2):
+            model.zero_grad()
+            torch.accelerator.synchronize()
+            sim.reset_virtual_clock()
+            loss = model(x)
+            loss.backward()
+            torch.accelerator.synchronize()
+        measured = sim.virtual_time()
+        assert torch.allclose(loss.cpu(), twin(rows(1)))
+        pairs = zip(model.parameters(), twin.parameters(), strict=True)
+        assert all(torch.allclose(a.grad.cpu(), b.grad) for a, b in pairs)
+        alone = baechi.place_graph(placed.plan.graph, "1x1GiB", "single").makespan_ns
+        assert placed.plan.makespan_ns < 0.7 * alone
+        assert measured < 0.75e-9 * alone
+        assert set(placed.weight_devices.values()) == {"gpu:0", "gpu:1"}
+        assert " = send " in placed.program
+        assert "Deep on 2 of 2 devices" in str(placed)
+        assert placed.restore() is model
+        assert {str(p.device) for p in model.parameters()} == {"cpu"}
+        with pytest.raises(TypeError, match="call the model"):
+            placed(x)
+
+
+def test_a_plan_is_made_without_devices_and_weights_and_run_later(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        empty = Deep().double()
+    made = plan(empty, rows(1).to("meta"), "2x1GiB", optimizer="sgd", budget="50ms")
+    made.save(tmp_path / "plan.json")
+    again = baechi.Plan.load(tmp_path / "plan.json", made.graph)
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
+        model = Deep().double()
+        expected = copy.deepcopy(model)(rows(1))
+        placed = place(model, rows(1), plan=again, optimizer="sgd")
+        assert torch.allclose(model(rows(1).to("sim:0")).cpu(), expected)
+        placed.restore()
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        late = place(empty, rows(1), plan=again, optimizer="sgd", weights=weights)
+        assert torch.allclose(empty(rows(1).to("sim:0")).cpu(), expected)
+        assert {p.device.type for p in empty.parameters()} == {"sim"}
+        late.restore()
+
+
+def test_checkpoints_go_from_a_placed_model_to_any(tmp_path: Path) -> None:
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
+        model, other = Branches().double(), Branches().double()
+        placed = place(model, rows(1), "2x1GiB", budget="50ms", optimizer="adam")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(rows(1).to("sim:0")).square().mean().backward()
+        optimizer.step()
+        placed.save(tmp_path / "checkpoint", optimizer=optimizer)
+        expected = model(rows(2).to("sim:0")).cpu()
+        placed.restore()
+        second = place(other, rows(1), "1x1GiB", budget="50ms")
+        later = torch.optim.Adam(other.parameters())
+        other(rows(1).to("sim:0")).square().mean().backward()
+        later.step()
+        second.load(tmp_path / "checkpoint", optimizer=later)
+        found = second.optimizer_state_dict(later)["state"]["a.weight"]["exp_avg"].cpu()
+        kept = optimizer.state[model.a.weight]["exp_avg"].cpu()
+        assert torch.equal(found, kept)
+        other.train()
+        assert torch.allclose(other(rows(2).to("sim:0")).cpu(), expected)
+        second.restore()
+
+
+def test_verify_names_what_differs() -> None:
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
+        model = Branches().double().eval()
+        placed = place(model, rows(1), "2x1GiB", budget="50ms")
+        model.requires_grad_()
+        assert placed.verify(rows(1).to("sim:0"), loss=lambda out: out.sum())
+        turn = [0]
+
+        def wrong(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+            turn[0] += 1
+            return output * (1 + 0.1 * (turn[0] > 1))
+
+        handle = model.b.register_forward_hook(wrong)
+        found = placed.verify(rows(1).to("sim:0"), loss=lambda out: out.sum())
+        assert not found
+        assert "is off by" in str(found)
+        handle.remove()
+        placed.restore()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"cluster": "5x1GiB"}, "it has 5 accelerators and this machine 2"),
+        ({"devices": ["sim:0"]}, "1 given .* for a cluster of 2"),
+        ({"devices": ["sim:0", "sim:0"]}, "sim:0 is given for several"),
+        ({"costs": "guess"}, "costs: expected 'estimate'"),
+        ({"loss": 3}, "loss: expected a function"),
+        ({"targets": rows(1)}, "give loss="),
+        ({"micro_batches": 3}, "3 does not divide the 4 samples"),
+        ({"recompute": "some"}, "recompute is one of auto, all, none"),
+        ({"search": "fast"}, "search: expected a baechi.torch.Search"),
+        ({"budgte": "1s"}, "budgte"),
+        ({"optimizer": "sdg"}, "sdg"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_right_is_refused_in_one_line(arguments: dict[str, Any], said: str) -> None:
+    model = Branches()
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
+        given: dict[str, Any] = {"cluster": "2x1GiB", **arguments}
+        with pytest.raises(baechi.InputError, match=said) as caught:
+            place(model, rows(1).float(), **given)
+        assert "\n" not in str(caught.value).strip()
+        assert model(rows(1).float()).shape == (4, 3)  # as before, unplaced
+
+
+def test_a_search_is_an_argument_of_its_own_and_takes_keywords_through() -> None:
+    found = Search(method="m-etf", budget="10ms")
+    made = plan(Branches(), rows(1).float(), "2x1GiB", search=found)
+    assert made.method == "m-etf"
+    again = plan(Branches(), rows(1).float(), "2x1GiB", search=found, method="single")
+    assert again.method == "single"
+
+
+def test_a_model_that_torch_compile_wrapped_is_the_model() -> None:
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
+        model = Branches().double()
+        wrapped = torch.compile(model, backend="eager")
+        expected = copy.deepcopy(model)(rows(1))
+        placed = place(wrapped, rows(1), "2x1GiB", budget="50ms")
+        assert placed.model is model
+        assert torch.allclose(model(rows(1).to("sim:0")).cpu(), expected)
+        placed.restore()

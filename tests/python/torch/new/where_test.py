@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placed at random over three asynchronous devices, models train as on one device."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.hooks import _entered
+from places import WIDTH, Branches, Hooked, compared, machine, placed, rows
+from torch import nn
+from torch.nn import functional
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class OwnNorm(nn.Module):
+    """A class of one's own that calls the function which changes its averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.weight, self.bias = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("variance", torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return functional.batch_norm(
+            x, self.mean, self.variance, self.weight, self.bias, training=True
+        )
+
+
+class Momentum(nn.Module):
+    """A copy of its weights that follows them in the forward, one by one and as lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            theirs, ours = list(self.target.parameters()), list(self.online.parameters())
+            if not torch.compiler.is_compiling():  # which passes modes by for lists
+                torch._foreach_lerp_(theirs[:2], ours[:2], 0.5)
+                theirs, ours = theirs[2:], ours[2:]
+            for a, b in zip(theirs, ours, strict=True):
+                a.lerp_(b, 0.5)
+        difference: torch.Tensor = self.online(x) - self.target(x)
+        return difference
+
+
+class Adds(nn.Module):
+    """Adds its weight to its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.add_(self.weight)
+        x[:, 0] = self.weight[0]
+        return x.sum(1, keepdim=True)
+
+
+class InPlace(nn.Module):
+    """A model one of whose modules changes its argument in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.adds = nn.Linear(WIDTH, WIDTH), Adds()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        total = self.adds(hidden)
+        return hidden * total
+
+
+class Tied(nn.Module):
+    """An embedding that is the last layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.middle = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, 9, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ids = x.abs().mul(7).long() % 9
+        found: torch.Tensor = self.last(self.middle(self.words(ids)).tanh())
+        return found
+
+
+class Slope(nn.Module):
+    """Forces: the loss has a derivative of a derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
+        return slope
+
+
+class Versioned(nn.Module):
+    """What it remembers depends on the version of a weight, which AOTAutograd takes for 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.eye(WIDTH) * 0.5), nn.Linear(WIDTH, 2)
+        self.known: tuple[int, torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.known is None or self.known[0] != self.weight._version:
+            self.known = self.weight._version, self.weight.detach().norm()
+        found: torch.Tensor = self.last(x @ (self.weight / self.known[1]))
+        return found
+
+
+class TwoResults(nn.Module):
+    """Only one of its results is trained for: weights behind the other get no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.used, self.pooler = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.body(x).tanh()
+        return {"used": self.used(x), "pooled": self.pooler(x)}
+
+
+def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    output = model(batch)
+    found: torch.Tensor = output["used"] if isinstance(output, dict) else output
+    return found.square().mean()
+
+
+MODELS: list[Callable[[], nn.Module]] = [
+    Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, Slope, Versioned, TwoResults,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "programs"])
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_a_model_trains_as_on_one_device(build: Callable[[], nn.Module], compiled: bool) -> None:
+    for seed in (1, 2):
+        wrong, _ = compared(build, rows, squares, seed=seed, compiled=compiled)
+        assert wrong == ""
+
+
+def test_a_model_is_one_forward_and_one_backward_in_every_step() -> None:
+    wrong, backend = compared(Branches, rows, squares)
+    assert wrong == ""
+    assert [sorted(frame.programs) for frame in backend.frames] == [["backward", "forward"]]
+    assert not backend.frames[0].theirs
+    assert " = send " in str(backend.frames[0].programs["backward"])
+
+
+def test_what_is_not_read_of_the_results_has_no_backward() -> None:
+    _, backend = compared(TwoResults, rows, squares)
+    (frame,) = backend.frames
+    assert sorted(frame.programs) == ["backward of [0]", "forward"]
+    assert "pooler" not in str(frame.programs["backward of [0]"])
+
+
+def test_restoring_leaves_no_trace() -> None:
+    model = Branches()
+    before = {name: value for module in model.modules() for name, value in vars(module).items()}
+    kept = {name: (t, t.device) for name, t in named_tensors(model)}
+    with machine() as devices, placed(model, devices, 1):
+        model(rows(1).float())
+        assert len({t.device for _, t in named_tensors(model)}) > 1
+    after = {name: value for module in model.modules() for name, value in vars(module).items()}
+    assert before.keys() == after.keys()
+    assert all(t is kept[n][0] and t.device == kept[n][1] for n, t in named_tensors(model))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_error_in_a_forward_leaves_the_mode() -> None:
+    class Fails(Branches):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] == 3:
+                raise ValueError("three")
+            return super().forward(x)
+
+    model = Fails().double()
+    with machine() as devices, placed(model, devices, 2, compiled=False):
+        with pytest.raises(ValueError, match="three"):
+            model(rows(1, 3))
+        assert _entered.by is None
+        assert model(rows(1)).shape == (4, 3)
+
+
+def test_threads_call_a_placed_model_at_the_same_time() -> None:
+    model = Branches().double().eval()
+    expected = model(rows(1)).detach()
+    found: list[Any] = []
+    with machine() as devices, placed(model, devices, 3, compiled=False):
+        run = [threading.Thread(target=lambda: found.append(model(rows(1)).cpu())) for _ in "123"]
+        for thread in run:
+            thread.start()
+        for thread in run:
+            thread.join()
+    assert len(found) == 3
+    assert all(torch.allclose(each, expected) for each in found)
+
+
+def test_a_placed_model_is_copied_and_pickled() -> None:
+    model = Branches().double().eval()
+    with machine() as devices, placed(model, devices, 1):
+        expected = model(rows(1)).cpu()
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            model.last.weight.zero_()
+            model.last.bias.zero_()
+        assert torch.allclose(twin(rows(1)).cpu(), expected)  # with weights of its own
+        again = pickle.loads(pickle.dumps(twin))
+        assert torch.allclose(again(rows(1)).cpu(), expected)
+
+
+def test_a_method_of_a_part_is_called_by_itself() -> None:
+    model = Branches().double().eval()
+    expected = model.last(torch.cat([model.a(rows(1)), model.b(rows(1))], 1))
+    with machine() as devices, placed(model, devices, 1):
+        x = rows(1).to("sim:0")
+        found = model.last(torch.cat([model.a(x), model.b(x)], 1))
+        assert torch.allclose(found.cpu(), expected)
+
+
+def test_a_training_function_that_is_compiled_finds_a_boundary() -> None:
+    model = Branches().double()
+    alone = copy.deepcopy(model)
+    expected = squares(alone, rows(1))
+    expected.backward()
+    with machine() as devices, placed(model, devices, 2):
+
+        @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
+        def step(batch: torch.Tensor) -> torch.Tensor:
+            return squares(model, batch * 1.0)
+
+        found = step(rows(1).to("sim:0"))
+        found.backward()
+        assert torch.allclose(found.cpu(), expected)
+        gradient = model.a.weight.grad
+        assert gradient is not None
+        assert torch.allclose(gradient.cpu(), alone.a.weight.grad)
