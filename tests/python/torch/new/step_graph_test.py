@@ -224,7 +224,7 @@ def test_plans_of_language_models_gain_by_more_devices(
     one = baechi.place_graph(alone, "1x1GiB", method="single").makespan_ns
     part = {key: value[: 16 // micro_batches] for key, value in example.items()}
     step = capture(model, part, models.total)
-    options = {"micro_batches": micro_batches} if micro_batches > 1 else {}
+    options: Any = {"micro_batches": micro_batches} if micro_batches > 1 else {}
     graph = graph_of(step, clocked(step), ["gpu"], "sgd", **options).graph
     method = "pipeline" if options else "auto"
     for devices, gain in gains.items():
