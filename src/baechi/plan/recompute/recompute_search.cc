@@ -10,6 +10,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/recompute/forward_runs.h"
 #include "baechi/plan/recompute/recompute_walk.h"
 #include "baechi/plan/search/refine.h"
 #include "baechi/simulate/simulator.h"
@@ -21,53 +22,6 @@ namespace {
 constexpr std::int64_t kReplaysPerTry = 6;
 constexpr int kMostRounds = 12;
 constexpr std::size_t kMostSwaps = 400;
-
-// The forward runs of a device in a sequence, and which operators they are.
-struct DeviceRuns {
-  std::vector<ForwardRun> runs;
-  std::vector<OpId> ops;
-};
-
-// Without a placement all on one device.
-std::vector<DeviceRuns> forward_runs(const CostModel& costs, const SecondRuns& may,
-                                     const std::vector<OpId>& sequence, const Placement* placement,
-                                     std::size_t num_devices) {
-  const OpGraph& graph = costs.graph();
-  std::vector<DeviceRuns> devices(num_devices);
-  IdVector<OpId, std::size_t> index(graph.num_ops());
-  const auto device_of = [&](OpId op) {
-    return placement != nullptr ? (*placement)[op] : DeviceId(0);
-  };
-  for (const OpId op : sequence) {
-    if (graph[op].backward || graph.outputs(op).empty()) continue;
-    DeviceRuns& device = devices[device_of(op).index()];
-    index[op] = device.ops.size();
-    device.ops.push_back(op);
-    ForwardRun run{.may = may.may(op), .needed = false, .time = {}, .bytes = {}};
-    for (const KindId kind : graph.kinds())
-      if (const auto time = graph.times(kind)[op]; time.has_value())
-        run.time = std::max(run.time, *time);
-    if (placement != nullptr) run.time = costs.compute_time(op, device_of(op)).value_or(run.time);
-    for (const TensorId tensor : graph.outputs(op)) {
-      const auto edges = graph.consumers(tensor);
-      const bool backward = std::any_of(edges.begin(), edges.end(),
-                                        [&](const Edge& edge) { return graph[edge.to].backward; });
-      const bool again = std::any_of(edges.begin(), edges.end(),
-                                     [&](const Edge& edge) { return may.may(edge.to); });
-      run.needed = run.needed || backward;
-      if (backward || again) run.bytes += graph.size(tensor);
-    }
-    device.runs.push_back(std::move(run));
-  }
-  for (const OpId op : sequence) {
-    if (graph[op].backward || graph.outputs(op).empty()) continue;
-    for (const Edge& edge : graph.out_edges(op))
-      if (edge.tensor.has_value() && !graph[edge.to].backward && !graph.outputs(edge.to).empty() &&
-          device_of(op) == device_of(edge.to))
-        devices[device_of(op).index()].runs[index[op]].readers.push_back(index[edge.to]);
-  }
-  return devices;
-}
 
 void simulated(RecomputePlan& plan, Simulator& simulator, const Cluster& cluster) {
   const StepSummary& step = simulator.run(plan.placed);

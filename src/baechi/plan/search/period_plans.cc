@@ -11,7 +11,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/parallel.h"
 #include "baechi/graph/recosted.h"
-#include "baechi/optimize/list_schedule.h"
+#include "baechi/plan/search/layouts.h"
 #include "baechi/plan/search/restarts.h"
 #include "baechi/simulate/simulator.h"
 
@@ -201,71 +201,9 @@ PlanRequest for_window(const PeriodOptions& options, double budget) {
   return request;
 }
 
-struct Replayed {
-  PlacedGraph placed;
-  Time makespan;
-  bool fits;
-};
-
-// The placement as it will be executed; where the plan has the order, in the better of two: by the
-// longest path ahead, and layer by layer as the program has it.
-Replayed replayed(const CostModel& costs, const Placement& placement, ExecutionOrder order,
-                  Simulator& simulator) {
-  const auto replay = [&](PlacedGraph placed) -> Replayed {
-    const Cluster& cluster = costs.cluster();
-    const StepSummary& step = simulator.run(placed);
-    const bool fits = std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
-      return step.peaks[device] <= cluster[device].capacity;
-    });
-    return {std::move(placed), step.makespan, fits};
-  };
-  const auto executed = [&](ExecutionOrder by) {
-    return as_executed({placement, std::nullopt}, by, costs.graph(), costs.cluster().num_devices());
-  };
-  if (order != ExecutionOrder::kPlanned) return replay(executed(order));
-  Replayed ahead = replay(list_schedule(costs, placement).placed);
-  Replayed program = replay(executed(ExecutionOrder::kProgram));
-  const bool better = program.fits != ahead.fits ? program.fits : program.makespan < ahead.makespan;
-  return better ? std::move(program) : std::move(ahead);
-}
-
-void keep_shorter(const Replayed& other, std::optional<Replayed>& shortest) {
-  if (!shortest.has_value() || other.makespan < shortest->makespan) shortest = other;
-}
-
-// The first of the shortest of some layouts.
-struct Shortest {
-  std::optional<Replayed> of_all, fitting;
-
-  void add(const Replayed& laid) {
-    keep_shorter(laid, of_all);
-    if (laid.fits) keep_shorter(laid, fitting);
-  }
-  void add(const Shortest& others) {
-    if (others.of_all.has_value()) keep_shorter(*others.of_all, of_all);
-    if (others.fitting.has_value()) keep_shorter(*others.fitting, fitting);
-  }
-};
-
-// Each thread has a simulator and replays some that follow each other.
-Shortest shortest_of(const CostModel& costs, const std::vector<Placement>& layouts,
-                     const PlanRequest& request) {
-  const std::size_t parts = std::min<std::size_t>(layouts.size(), request.threads);
-  std::vector<Shortest> shortest(parts);
-  parallel_for(parts, request.threads, [&](std::size_t part) {
-    Simulator simulator(costs);
-    const std::size_t end = (part + 1) * layouts.size() / parts;
-    for (std::size_t i = part * layouts.size() / parts; i < end; ++i)
-      shortest[part].add(replayed(costs, layouts[i], request.place.order, simulator));
-  });
-  Shortest result;
-  for (const Shortest& some : shortest) result.add(some);
-  return result;
-}
-
 struct Planned {  // of a window
   bool asked = false;
-  Shortest shortest;
+  ShortestLayout shortest;
 };
 
 // One period for all, two in turn, or the whole window again and again.
@@ -309,7 +247,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   PeriodPlans result;
   Placement start = base.device;
   for (const Repetition& repetition : repetitions) {
-    Shortest shortest;
+    ShortestLayout shortest;
     const auto share = [&](const Periods& attempt) {
       return options.budget * attempt.part / static_cast<double>(repetitions.size());
     };
