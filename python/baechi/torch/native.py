@@ -122,6 +122,7 @@ def common_flags() -> list[str]:
         "-O1",  # most of the time goes into PyTorch's own kernels
         "-fPIC",
         "-pthread",
+        "-DNDEBUG",  # as PyTorch was: some of its classes have other members without
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         "-isystem",

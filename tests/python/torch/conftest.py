@@ -141,8 +141,10 @@ def sim() -> Iterator[ModuleType]:
     if any(module.memory_allocated(i) for i in range(module.device_count())):
         gc.collect()  # models of earlier tests, which some tests would count
     module.reset_virtual_clock()
+    module.configure(checked=True)
     yield module
     module.reset()
+    assert module.mismatches() == []
 
 
 @pytest.fixture
@@ -152,8 +154,11 @@ def asynchronous_devices() -> Iterator[None]:
 
     gc.collect()
     link = module.Link("300us", "1GB/s")
-    with module.configured(devices=4, asynchronous=True, poison=True, link=link, memory="1GiB"):
+    with module.configured(
+        devices=4, asynchronous=True, poison=True, link=link, memory="1GiB", checked=True
+    ):
         yield
+    assert module.mismatches() == []
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ __all__ = [
     "device_count",
     "empty_cache",
     "get_rng_state",
+    "host_memory_stats",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
@@ -64,6 +65,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "mismatches",
     "nanoseconds",
     "reset",
     "reset_peak_memory_stats",
@@ -214,6 +216,13 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
     return dict(zip(_STATISTICS, values, strict=True))
 
 
+def host_memory_stats() -> dict[str, int]:
+    """Return how many bytes of the host's memory are pinned, and the most since `reset`."""
+    values = (ctypes.c_int64 * 2)()
+    library.baechi_sim_pinned_statistics(values)
+    return {"allocated_bytes.current": values[0], "allocated_bytes.peak": values[1]}
+
+
 def memory_allocated(device: _Device = None) -> int:
     """Return the bytes in live tensors, each rounded up to 512."""
     return memory_stats(device)["allocated_bytes.all.current"]
@@ -292,6 +301,14 @@ def work(duration: float | str, device: _Device = None) -> None:
     check(library.baechi_sim_work(_index(device), nanoseconds(duration)))
 
 
+def mismatches() -> list[str]:
+    """Return where kernels differed from their meta functions since the last call, if ``checked``.
+
+    A line per operator: number, types, sizes or strides of its results.
+    """
+    return library.baechi_sim_take_mismatches().decode().splitlines()
+
+
 def kernel_time() -> float:
     """Return the processor time, in seconds, that kernels of all devices have taken so far.
 
@@ -307,7 +324,7 @@ def virtual_time() -> float:
 
 
 def virtual_host_time() -> float:
-    """Return the virtual time, in seconds, until which the host has waited for devices."""
+    """Return how far the host has come, in virtual seconds: it waited for devices, and it asked."""
     return int(library.baechi_sim_virtual_host()) / 1e9
 
 

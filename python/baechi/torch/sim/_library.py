@@ -14,6 +14,7 @@ from baechi.torch.native import build
 MAX_DEVICES = 16
 HOST = MAX_DEVICES  # the host's row and column in the tables of links
 UNLIMITED = 2**63 - 1
+MEASURED = -1  # in the place of what a call or a copy costs the host
 
 _Row = ctypes.c_int64 * (MAX_DEVICES + 1)
 _RealRow = ctypes.c_double * (MAX_DEVICES + 1)
@@ -28,8 +29,12 @@ class NativeSettings(ctypes.Structure):
         ("virtual_clock", ctypes.c_int32),
         ("poison", ctypes.c_int32),
         ("communication", ctypes.c_int32),
+        ("checked", ctypes.c_int32),
         ("operator_ns", ctypes.c_int64),
         ("operator_ns_per_byte", ctypes.c_double),
+        ("host_call_ns", ctypes.c_int64),
+        ("host_send_ns", ctypes.c_int64),
+        ("pinned_capacity", ctypes.c_int64),
         ("longest_delay_ns", ctypes.c_int64),
         ("delay_seed", ctypes.c_uint64),
         ("capacity", ctypes.c_int64 * MAX_DEVICES),
@@ -49,6 +54,8 @@ def _load() -> ctypes.CDLL:
     library.baechi_sim_work.argtypes = [ctypes.c_int, ctypes.c_int64]
     library.baechi_sim_seed.argtypes = [ctypes.c_int, ctypes.c_uint64]
     library.baechi_sim_kernel_time.restype = ctypes.c_int64
+    library.baechi_sim_take_mismatches.restype = ctypes.c_char_p
+    library.baechi_sim_num_checked.restype = ctypes.c_int64
     library.baechi_sim_virtual_now.restype = ctypes.c_int64
     library.baechi_sim_virtual_host.restype = ctypes.c_int64
     atexit.register(library.baechi_sim_stop)  # before PyTorch's own globals are destroyed

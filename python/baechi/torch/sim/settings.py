@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.torch.sim._library import HOST, MAX_DEVICES, UNLIMITED, NativeSettings, library
+from baechi.torch.sim._library import (
+    HOST,
+    MAX_DEVICES,
+    MEASURED,
+    UNLIMITED,
+    NativeSettings,
+    library,
+)
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 COMMUNICATION = ("parallel", "sequential", "duplex")
@@ -54,7 +61,11 @@ class Settings:
     communication: str = "parallel"
     operator_time: float | str = 0.0
     memory_bandwidth: float | str | None = None
+    host_call: float | str = 0.0
+    host_send: float | str = 0.0
+    pinned: int | str | None = None
     poison: bool = False
+    checked: bool = False
     longest_delay: float | str = 0.0
     seed: int = 0
 
@@ -73,17 +84,18 @@ class Settings:
             asynchronous=self.asynchronous,
             virtual_clock=self.clock == "virtual",
             poison=self.poison,
+            checked=self.checked,
             communication=COMMUNICATION.index(self.communication),
             operator_ns=nanoseconds(self.operator_time),
             operator_ns_per_byte=Link(bandwidth=self.memory_bandwidth).ns_per_byte(),
+            host_call_ns=_host_time(self.host_call),
+            host_send_ns=_host_time(self.host_send),
+            pinned_capacity=_limit("pinned", self.pinned),
             longest_delay_ns=nanoseconds(self.longest_delay),
             delay_seed=self.seed,
         )
         for device, limit in enumerate(self._limits()):
-            try:
-                result.capacity[device] = UNLIMITED if limit is None else byte_count(limit)
-            except ValueError as error:
-                raise ValueError(f"memory: {error}") from None
+            result.capacity[device] = _limit("memory", limit)
         for source in range(MAX_DEVICES + 1):
             for target in range(MAX_DEVICES + 1):
                 link = self.link if source != target else Link()
@@ -105,6 +117,17 @@ class Settings:
         if isinstance(name, int) and 0 <= name < self.devices:
             return name
         raise ValueError(f"a link's ends are device numbers or 'host', not {name!r}")
+
+
+def _limit(name: str, limit: int | str | None) -> int:
+    try:
+        return UNLIMITED if limit is None else byte_count(limit)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _host_time(duration: float | str) -> int:
+    return MEASURED if duration == "measured" else nanoseconds(duration)
 
 
 def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> None:
@@ -187,7 +210,13 @@ def configure(settings: Settings | None = None, /, **changes: Any) -> Settings:
     - ``operator_time`` (seconds or ``"10us"``) and ``memory_bandwidth`` (bytes/s or
       ``"900GB/s"``): every operator takes at least the first plus what its inputs and outputs
       take at the second.
+    - ``host_call`` and ``host_send``: what a call of an operator and a copy cost the host that asks
+      for them, on the virtual clock; no operator starts before it was asked for. ``"measured"``:
+      the processor time that the calling thread took since the call or copy before.
+    - ``pinned``: a limit for pinned host memory; ``pin_memory()`` beyond it is a RuntimeError.
     - ``poison``: fill memory with 0xFF (NaN) when it is allocated and when it is freed.
+    - ``checked``: compare what every kernel returns with what the operator's meta function says;
+      `mismatches` has what differs.
     - ``longest_delay`` and ``seed``: race mode. Before each task a stream sleeps at random, up to
       so long.
     """
@@ -204,6 +233,7 @@ def reset() -> None:
     configure(Settings())
     library.baechi_sim_empty_cache()
     library.baechi_sim_reset_virtual_clock()
+    library.baechi_sim_reset_pinned_peak()
     for device in range(MAX_DEVICES):
         library.baechi_sim_reset_peak(device)
         library.baechi_sim_reset_counts(device)

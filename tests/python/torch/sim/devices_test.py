@@ -281,11 +281,11 @@ def test_a_forked_child_is_told_that_it_cannot_use_the_devices(sim: Any) -> None
 def test_a_wrong_setting_is_named(sim: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sim.configure(**change)
-    assert sim.current() == sim.Settings()
+    assert sim.current() == sim.Settings(checked=True)
 
 
 def test_settings_come_back_after_a_with_block(sim: Any) -> None:
     with sim.configured(memory="1MiB", poison=True):
         assert sim.mem_get_info(2)[1] == MIB
         assert torch.empty(3, device="sim").isnan().all()
-    assert sim.current() == sim.Settings()
+    assert sim.current() == sim.Settings(checked=True)

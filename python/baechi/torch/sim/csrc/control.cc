@@ -7,9 +7,11 @@
 #include <exception>
 #include <string>
 
+#include "check.h"
 #include "generator.h"
 #include "launch.h"
 #include "memory.h"
+#include "pinned.h"
 #include "streams.h"
 
 namespace {
@@ -40,8 +42,12 @@ struct BaechiSimSettings {
   std::int32_t virtual_clock;
   std::int32_t poison;
   std::int32_t communication;  // 0 parallel, 1 sequential, 2 duplex
+  std::int32_t checked;
   std::int64_t operator_ns;
   double operator_ns_per_byte;
+  std::int64_t host_call_ns;  // or kMeasured
+  std::int64_t host_send_ns;
+  std::int64_t pinned_capacity;
   std::int64_t longest_delay_ns;
   std::uint64_t delay_seed;
   std::int64_t capacity[kMaxDevices];
@@ -64,8 +70,12 @@ BAECHI_EXPORT void baechi_sim_configure(const BaechiSimSettings* wanted) {
   s.virtual_clock = wanted->virtual_clock != 0;
   s.poison = wanted->poison != 0;
   s.communication = static_cast<Communication>(wanted->communication);
+  set_checked(wanted->checked != 0);
   s.operator_ns = wanted->operator_ns;
   s.operator_ns_per_byte = wanted->operator_ns_per_byte;
+  s.host_call_ns = wanted->host_call_ns;
+  s.host_send_ns = wanted->host_send_ns;
+  s.pinned_capacity = wanted->pinned_capacity;
   s.longest_delay_ns = wanted->longest_delay_ns;
   s.delay_seed = wanted->delay_seed;
   for (std::size_t i = 0; i < kMaxDevices; ++i) s.capacity[i] = wanted->capacity[i];
@@ -89,6 +99,13 @@ BAECHI_EXPORT void baechi_sim_memory_statistics(int device, std::int64_t* result
 BAECHI_EXPORT void baechi_sim_reset_peak(int device) { reset_peak(device); }
 BAECHI_EXPORT void baechi_sim_reset_counts(int device) { reset_counts(device); }
 
+BAECHI_EXPORT void baechi_sim_pinned_statistics(std::int64_t* result) {
+  const PinnedStatistics stats = pinned_statistics();
+  result[0] = stats.allocated;
+  result[1] = stats.peak;
+}
+BAECHI_EXPORT void baechi_sim_reset_pinned_peak() { reset_pinned_peak(); }
+
 BAECHI_EXPORT void baechi_sim_seed(int device, std::uint64_t seed) {
   auto generator = default_generator(device);
   generator.set_current_seed(seed);
@@ -98,6 +115,13 @@ BAECHI_EXPORT bool baechi_sim_work(int device, std::int64_t duration_ns) {
   return guarded(
       [&] { submit(current_stream(device), {.name = "work", .duration_ns = duration_ns}, [] {}); });
 }
+
+BAECHI_EXPORT const char* baechi_sim_take_mismatches() {
+  thread_local std::string taken;
+  taken = take_mismatches();
+  return taken.c_str();
+}
+BAECHI_EXPORT std::int64_t baechi_sim_num_checked() { return num_checked(); }
 
 BAECHI_EXPORT std::int64_t baechi_sim_kernel_time() { return kernel_time_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_now() { return virtual_now_ns(); }

@@ -8,6 +8,7 @@
 
 #include "launch.h"
 #include "memory.h"
+#include "pinned.h"
 
 namespace baechi::sim {
 namespace {
@@ -32,36 +33,40 @@ std::shared_ptr<void> reference_to(const at::Tensor& host) {
 void copy_between_devices(const at::Tensor& source, const at::Tensor& target) {
   const int from = source.device().index(), to = target.device().index();
   submit_copy(current_stream(from), current_stream(to),
-              {.name = "copy between devices", .duration_ns = link_ns(from, to, bytes_of(target))},
+              {.name = "copy between devices",
+               .duration_ns = link_ns(from, to, bytes_of(target)),
+               .copy = true},
               copy_task(source, target));
+}
+
+// The host goes on only if its memory is pinned: else it may change, or go away, too early.
+void finish_copy(c10::Stream stream, const at::Tensor& host, bool non_blocking) {
+  if (non_blocking && is_pinned(host.storage().data()))
+    keep_alive_until_done(stream, reference_to(host));
+  else
+    synchronize(stream);
 }
 
 void copy_from_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const int device = target.device().index();
   const c10::Stream stream = current_stream(device);
-  const bool pinned = is_pinned(source.storage().data());
-  const bool returns_early = non_blocking && settings().asynchronous;
-  // What is not pinned may change or go away as soon as this call has returned.
-  const at::Tensor stable = returns_early && !pinned ? source.clone() : source;
   submit(stream,
-         {.name = "copy from the host", .duration_ns = link_ns(kHost, device, bytes_of(target))},
-         copy_task(stable, target));
-  if (returns_early)
-    keep_alive_until_done(stream, reference_to(stable));
-  else
-    synchronize(stream);
+         {.name = "copy from the host",
+          .duration_ns = link_ns(kHost, device, bytes_of(target)),
+          .copy = true},
+         copy_task(source, target));
+  finish_copy(stream, source, non_blocking);
 }
 
 void copy_to_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   const int device = source.device().index();
   const c10::Stream stream = current_stream(device);
   submit(stream,
-         {.name = "copy to the host", .duration_ns = link_ns(device, kHost, bytes_of(source))},
+         {.name = "copy to the host",
+          .duration_ns = link_ns(device, kHost, bytes_of(source)),
+          .copy = true},
          copy_task(source, target));
-  if (non_blocking && settings().asynchronous && is_pinned(target.storage().data()))
-    keep_alive_until_done(stream, reference_to(target));
-  else
-    synchronize(stream);
+  finish_copy(stream, target, non_blocking);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {

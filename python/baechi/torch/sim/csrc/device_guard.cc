@@ -3,8 +3,10 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "capture.h"
 #include "generator.h"
 #include "memory.h"
+#include "pinned.h"
 #include "streams.h"
 
 namespace baechi::sim {
@@ -71,7 +73,9 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr && mark_of(event)) wait_for(stream, mark_of(event));
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr || !mark_of(event) || mark_of(event)->passed;
+    if (event == nullptr || !mark_of(event)) return true;
+    refuse_captured(mark_of(event), "cannot ask whether an event has passed");
+    return mark_of(event)->passed;
   }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr && mark_of(event)) synchronize(mark_of(event), current_device());

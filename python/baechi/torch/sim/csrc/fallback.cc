@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any operator on simulated devices, by its CPU kernel.
+// Any operator on simulated devices; see fallback.h.
 //
 // A call reaches this point below autograd and autocast, as its schema and a stack of arguments.
 // Its tensors must be on one device. Operators that write to their arguments (in place, or into
 // `out`, which is how PyTorch calls most others) are enqueued at once. Results that have to be
-// allocated get their sizes from the operator's meta kernel; where there is none, because sizes
-// depend on values or because a result is no tensor, the host waits and runs the kernel itself.
+// allocated are what the operator's meta function says; where there is none, because sizes depend
+// on values or because a result is no tensor, the host waits and runs the kernel itself.
 #include "fallback.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided_native.h>
@@ -21,59 +20,57 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
 #include "generator.h"
+#include "host_time.h"
 #include "launch.h"
-#include "meta_memo.h"
+#include "meta.h"
+#include "stack.h"
 
 namespace baechi::sim {
 namespace {
-
-using torch::jit::Stack;
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Calls visit(tensor) -> Tensor on every tensor of an argument and returns the argument with what
-// it returned.
-template <class Visit>
-c10::IValue map_tensors(const c10::IValue& value, Visit visit) {
-  if (value.isTensor()) return visit(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> mapped;
-    for (const at::Tensor& tensor : value.toTensorVector()) mapped.push_back(visit(tensor));
-    return mapped;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> mapped;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-      mapped.push_back(tensor ? std::optional(visit(*tensor)) : std::nullopt);
-    return mapped;
-  }
-  return value;
+// Runs a kernel, ours or the CPU's, on a copy of its arguments: they live until it has returned
+// (PyTorch before 2.12 takes results that are several of them from the stack after it has destroyed
+// them there), and are there for a second run.
+Stack results_of(const c10::OperatorHandle& op, Kernel kernel, const Stack& arguments) {
+  Stack stack = arguments;
+  const HostKernelScope scope;
+  if (kernel != nullptr)
+    kernel(stack);
+  else
+    op.callBoxed(&stack);
+  return stack;
 }
 
-template <class Visit>
-void for_each_tensor(const c10::IValue& value, Visit visit) {
-  map_tensors(value, [&](const at::Tensor& tensor) {
-    if (tensor.defined()) visit(tensor);
-    return tensor;
+// Copies what a kernel returned to where the meta function says that it is. Kernels return nothing
+// where it promises something that only kernels of other devices use.
+void copy_into(const c10::OperatorHandle& op, const c10::IValue& target,
+               const c10::IValue& result) {
+  std::vector<at::Tensor> from;
+  map_tensors(result, [&](const at::Tensor& tensor) { return from.emplace_back(tensor); });
+  std::size_t next = 0;
+  map_tensors(target, [&](const at::Tensor& tensor) {
+    const at::Tensor& source = from.at(next++);
+    if (!tensor.defined() || !source.defined() || source.is_same(tensor)) return tensor;
+    if (source.numel() == 0) return tensor;
+    TORCH_CHECK(source.sizes() == tensor.sizes(), op.schema().name(), " returned ", source.sizes(),
+                " where its meta function says ", tensor.sizes());
+    return tensor.copy_(source);
   });
-}
-
-// Puts a kernel's results in the place of its arguments, which live until then: PyTorch before 2.12
-// takes results that are several of the arguments (`max_pool2d_with_indices.out`) from the stack
-// after it has destroyed them there.
-void call_kernel(const c10::OperatorHandle& op, Stack& stack) {
-  const Stack held = stack;
-  op.callBoxed(&stack);
 }
 
 // One call of one operator.
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, Stack* stack)
+  Call(const c10::OperatorHandle& op, Stack* stack, Kernel kernel = nullptr, bool sizes_too = false)
       : op_(op),
+        kernel_(kernel),
+        meta_kernel_(sizes_too ? kernel : nullptr),
         schema_(op.schema()),
         stack_(stack),
         first_(stack->size() - schema_.arguments().size()),
@@ -87,22 +84,20 @@ class Call {
       enqueue({});
       return finish({});
     }
-    if (settings().asynchronous && returns_only_tensors() && meta_tells_sizes())
-      if (const auto expected = infer()) return run_later(*expected);
-    run_here();
+    const auto expected = meta_results(op_, meta_arguments(op_, arguments()), meta_kernel_);
+    const bool later = settings().asynchronous || capture_of(current_stream(device_));
+    if (expected && later && (kernel_ != nullptr || returns_only_tensors()))
+      return run_later(*expected);
+    run_here(expected);
   }
 
  private:
   const c10::IValue& argument(std::size_t i) const { return (*stack_)[first_ + i]; }
   std::size_t num_arguments() const { return schema_.arguments().size(); }
-  const char* name() const { return schema_.name().c_str(); }
-
-  // The CPU's kernels of bags of embeddings return other helpers for their backward than the meta
-  // kernels, which are those of a GPU.
-  bool meta_tells_sizes() const {
-    return schema_.name() != "aten::_embedding_bag" &&
-           schema_.name() != "aten::_embedding_bag_forward_only";
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return c10::ArrayRef<c10::IValue>(*stack_).slice(first_);
   }
+  const char* name() const { return schema_.name().c_str(); }
 
   // The device of all tensors, or an error. A CPU scalar may take part in anything; indices and
   // lengths may stay on the host, as on any accelerator.
@@ -177,7 +172,7 @@ class Call {
       const c10::IValue& value = argument(i);
       if (value.isDevice()) {
         host.emplace_back(c10::Device(c10::DeviceType::CPU));
-      } else if (is_generator(i)) {
+      } else if (is_generator(schema_.arguments()[i])) {
         const at::Generator& generator =
             value.isNone() ? default_generator(device_) : value.toGenerator();
         host.emplace_back(host_generator_for_next_operator(generator));
@@ -193,66 +188,25 @@ class Call {
     return host;
   }
 
-  bool is_generator(std::size_t i) const {
-    const auto& type = schema_.arguments()[i].type();
-    if (type->kind() == c10::TypeKind::GeneratorType) return true;
-    return type->kind() == c10::TypeKind::OptionalType &&
-           type->expectRef<c10::OptionalType>().getElementType()->kind() ==
-               c10::TypeKind::GeneratorType;
-  }
-
-  // What the meta kernel makes of the arguments; nothing where there is none or where it fails.
-  // (The CPU kernel then says what is wrong with the call.)
-  std::optional<Stack> infer(Stack* arguments = nullptr) const {
-    Stack meta;
-    for (std::size_t i = 0; i < num_arguments(); ++i) {
-      if (argument(i).isDevice()) {
-        meta.emplace_back(c10::Device(c10::DeviceType::Meta));
-      } else if (is_generator(i)) {
-        meta.emplace_back();
-      } else {
-        meta.push_back(map_tensors(argument(i), [](const at::Tensor& tensor) -> at::Tensor {
-          if (!on_sim(tensor)) return tensor;
-          return at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(),
-                                                           tensor.scalar_type()));
-        }));
-      }
-    }
-    if (arguments != nullptr) {
-      *arguments = meta;
-      return call_meta(std::move(meta));
-    }
-    auto key = key_of(op_, meta);
-    if (!key) return call_meta(std::move(meta));
-    if (auto known = remembered(*key)) return *std::move(known);
-    auto results = call_meta(std::move(meta));
-    remember(*std::move(key), results);
-    return results;
-  }
-
-  std::optional<Stack> call_meta(Stack meta) const {
-    try {
-      const HostKernelScope scope;
-      call_kernel(op_, meta);
-    } catch (const std::exception&) {
-      return std::nullopt;
-    }
-    return meta;
-  }
-
-  // An empty `out` argument gets the size of what will be written into it.
+  // An empty `out` argument gets the sizes and strides of what will be written into it.
   void size_outputs() {
     bool any = false;
     for (std::size_t i = 0; i < num_arguments(); ++i)
       any = any || (schema_.arguments()[i].is_out() && argument(i).isTensor() &&
                     argument(i).toTensor().numel() == 0);
     if (!any) return;
-    Stack meta;
-    if (!infer(&meta)) return;
-    for (std::size_t i = 0; i < num_arguments(); ++i)
-      if (schema_.arguments()[i].is_out() && argument(i).isTensor() &&
-          argument(i).toTensor().sizes() != meta[i].toTensor().sizes())
-        argument(i).toTensor().resize_(meta[i].toTensor().sizes());
+    const auto results = meta_results(op_, meta_arguments(op_, arguments()));
+    if (!results) return;
+    for (std::size_t i = 0; i < results->size(); ++i) {
+      const auto target = aliased_argument(schema_.returns()[i]);
+      if (!target || !argument(*target).isTensor()) continue;
+      const at::Tensor& out = argument(*target).toTensor();
+      const at::Tensor& meta = (*results)[i].toTensor();
+      if (out.sizes() == meta.sizes()) continue;
+      out.resize_(meta.sizes());
+      if (meta.is_non_overlapping_and_dense())
+        out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());
+    }
   }
 
   std::int64_t bytes(const Stack& results) const {
@@ -263,69 +217,61 @@ class Call {
     return total;
   }
 
-  // Enqueues the CPU kernel; what it returns is copied into `results`.
+  // Enqueues the kernel; what it returns is copied into `results`.
   void enqueue(const Stack& results) {
     HostAliases aliases;
     Stack host = host_arguments(aliases, true);
-    Stack targets;
-    for (const c10::IValue& result : results)
-      targets.push_back(map_tensors(result, [&](const at::Tensor& t) { return aliases.of(t); }));
     launch(name(), device_, bytes(results),
-           [op = op_, host = std::move(host), targets = std::move(targets)]() mutable {
-             call_kernel(op, host);
-             for (std::size_t i = 0; i < targets.size(); ++i) copy_into(targets[i], host[i]);
+           [op = op_, kernel = kernel_, host = std::move(host),
+            targets = targets_of(results, aliases)] {
+             const Stack found = results_of(op, kernel, host);
+             for (std::size_t i = 0; i < targets.size(); ++i) copy_into(op, targets[i], found[i]);
            });
   }
 
-  static void copy_into(const c10::IValue& target, const c10::IValue& result) {
-    std::vector<at::Tensor> from;
-    for_each_tensor(result, [&](const at::Tensor& tensor) { from.push_back(tensor); });
-    std::size_t next = 0;
-    for_each_tensor(target, [&](const at::Tensor& tensor) {
-      const at::Tensor& source = from.at(next++);
-      // Some kernels return nothing where their meta kernels promise something: it is not used.
-      if (source.numel() > 0 && !source.is_same(tensor)) tensor.copy_(source);
-    });
+  // Where the results go; nothing where they are arguments.
+  Stack targets_of(const Stack& results, HostAliases& aliases) const {
+    Stack targets;
+    for (std::size_t i = 0; i < results.size(); ++i)
+      targets.push_back(
+          aliased_argument(schema_.returns()[i])
+              ? c10::IValue()
+              : map_tensors(results[i], [&](const auto& t) { return aliases.of(t); }));
+    return targets;
+  }
+
+  // Tensors for the i-th result, as `like` has them.
+  c10::IValue make_result(std::size_t i, const c10::IValue& like) const {
+    if (const auto alias = aliased_argument(schema_.returns()[i])) return argument(*alias);
+    return map_tensors(like, [&](const at::Tensor& t) { return empty_like_host(device_, t); });
   }
 
   void run_later(const Stack& expected) {
     Stack results;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      if (const auto alias = aliased_argument(schema_.returns()[i]))
-        results.push_back(argument(*alias));
-      else
-        results.push_back(map_tensors(
-            expected[i], [&](const at::Tensor& meta) { return empty_like_host(device_, meta); }));
-    }
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      results.push_back(make_result(i, expected[i]));
     enqueue(results);
     finish(std::move(results));
   }
 
   // The host waits for the stream and runs the kernel itself. Its results go through the stream: a
   // block may come with work on it that the stream has yet to do.
-  void run_here() {
+  void run_here(const std::optional<Stack>& expected) {
+    const std::string refused = std::string("cannot run ") + name() + ", which needs the host,";
+    refuse_in_capture(current_stream(device_), refused.c_str());
     if (settings().asynchronous) synchronize(current_stream(device_));
     HostAliases aliases;
-    Stack host = host_arguments(aliases, false);
-    {
-      const HostKernelScope scope;
-      call_kernel(op_, host);
-    }
-    Stack results, targets, sources;
-    for (std::size_t i = 0; i < host.size(); ++i) {
-      if (const auto alias = aliased_argument(schema_.returns()[i])) {
-        results.push_back(argument(*alias));
-        continue;
-      }
-      results.push_back(map_tensors(
-          host[i], [&](const at::Tensor& tensor) { return empty_like_host(device_, tensor); }));
-      sources.push_back(host[i]);
-      targets.push_back(
-          map_tensors(results.back(), [&](const at::Tensor& t) { return aliases.of(t); }));
+    std::optional<NotHostTime> paused(std::in_place);
+    Stack found = results_of(op_, kernel_, host_arguments(aliases, false));
+    paused.reset();
+    Stack results;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const bool known = expected && (found[i].isTensor() || found[i].isTensorList());
+      results.push_back(make_result(i, known ? (*expected)[i] : found[i]));
     }
     launch(name(), device_, bytes(results),
-           [targets = std::move(targets), sources = std::move(sources)] {
-             for (std::size_t i = 0; i < targets.size(); ++i) copy_into(targets[i], sources[i]);
+           [op = op_, targets = targets_of(results, aliases), found = std::move(found)] {
+             for (std::size_t i = 0; i < targets.size(); ++i) copy_into(op, targets[i], found[i]);
            });
     finish(std::move(results));
   }
@@ -335,11 +281,7 @@ class Call {
     const std::size_t base = *aliased_argument(schema_.returns()[0]);
     const at::Tensor self = argument(base).toTensor();
     HostAliases aliases;
-    Stack host = host_arguments(aliases, false);
-    {
-      const HostKernelScope scope;
-      call_kernel(op_, host);
-    }
+    const Stack host = results_of(op_, nullptr, host_arguments(aliases, false));
     finish({map_tensors(host[0], [&](const at::Tensor& view) -> at::Tensor {
       auto result = c10::make_intrusive<c10::TensorImpl>(
           c10::TensorImpl::VIEW, c10::Storage(self.storage()), self.key_set(), view.dtype());
@@ -358,6 +300,8 @@ class Call {
   }
 
   const c10::OperatorHandle& op_;
+  const Kernel kernel_;       // nothing: the CPU's
+  const Kernel meta_kernel_;  // nothing: the operator's own
   const c10::FunctionSchema& schema_;
   Stack* stack_;
   const std::size_t first_;
@@ -367,5 +311,9 @@ class Call {
 }  // namespace
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run(); }
+
+void run_by(const c10::OperatorHandle& op, Stack* stack, Kernel kernel, bool sizes_too) {
+  Call(op, stack, kernel, sizes_too).run();
+}
 
 }  // namespace baechi::sim

@@ -3,14 +3,14 @@
 #include "launch.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
-#include <ATen/TensorUtils.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <time.h>
 
 #include <atomic>
 
+#include "host_time.h"
 #include "memory.h"
 
 namespace baechi::sim {
@@ -25,12 +25,6 @@ c10::DispatchKeySet keys_above_kernels() {
 }
 
 std::atomic<std::int64_t> kernels_ns = 0;
-
-std::int64_t processor_time_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -59,17 +53,6 @@ HostKernelScope::HostKernelScope() : excluded_(keys_above_kernels()) {}
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.numel() * static_cast<std::int64_t>(tensor.itemsize()) : 0;
-}
-
-void check_same_device(const char* name, at::ArrayRef<at::Tensor> tensors) {
-  const at::Tensor* first = nullptr;
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    if (first == nullptr) first = &tensor;
-    TORCH_CHECK(first->device() == tensor.device(),
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                first->device(), " and ", tensor.device(), "! (in ", name, ")");
-  }
 }
 
 void launch(const char* name, int device, std::int64_t bytes, Task kernel) {
@@ -102,7 +85,7 @@ at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef s
 
 at::Tensor empty_like_host(int device, const at::Tensor& host) {
   if (!host.defined()) return host;
-  return host.is_non_overlapping_and_dense()
+  return at::has_internal_overlap(host) != at::MemOverlap::Yes
              ? empty_strided_on(device, host.sizes(), host.strides(), host.scalar_type())
              : empty_on(device, host.sizes(), host.scalar_type());
 }

@@ -41,10 +41,6 @@ class HostKernelScope {
 
 std::int64_t bytes_of(const at::Tensor& tensor);
 
-// Throws "Expected all tensors to be on the same device", unless they are; undefined ones may be
-// among them.
-void check_same_device(const char* name, at::ArrayRef<at::Tensor> tensors);
-
 // Runs `kernel` on the current stream of `device`; see `submit`. `bytes` are read or written.
 void launch(const char* name, int device, std::int64_t bytes, Task kernel);
 
@@ -56,7 +52,7 @@ at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
 at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
                             at::ScalarType type);
 
-// A tensor of a device with the sizes and, where nothing overlaps, the strides of a CPU tensor.
+// A tensor of a device with the sizes and, where nothing overlaps, the strides of another tensor.
 at::Tensor empty_like_host(int device, const at::Tensor& host);
 
 }  // namespace baechi::sim

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
 #include "streams.h"
 
 namespace baechi::sim {
@@ -30,6 +31,7 @@ struct Block {
   std::size_t bytes;
   int device;
   std::int64_t stream;
+  std::uint64_t pool;                              // the capture that it is for; 0: none
   std::set<std::pair<int, std::int64_t>> used_by;  // other streams, from record_stream
 };
 
@@ -59,8 +61,13 @@ c10::Stream stream_of(int device, std::int64_t id) {
 }
 
 void poison(const Block& block) {
-  submit_quietly(stream_of(block.device, block.stream),
-                 [p = block.pointer, n = block.bytes] { std::memset(p, 0xFF, n); });
+  const c10::Stream stream = stream_of(block.device, block.stream);
+  Task fill = [p = block.pointer, n = block.bytes] { std::memset(p, 0xFF, n); };
+  const auto capture = block.pool != 0 ? capture_of(stream) : nullptr;
+  if (capture)
+    capture->run(stream, {.name = "poison"}, std::move(fill));
+  else
+    submit_quietly(stream, std::move(fill));
 }
 
 class Memory {
@@ -68,15 +75,19 @@ class Memory {
   Block* allocate(int device, std::size_t wanted) {
     const std::size_t bytes = (wanted + kGranule - 1) / kGranule * kGranule;
     const std::int64_t stream = current_stream(device).id();
+    const std::uint64_t pool = pool_of(current_stream(device));
     collect();
-    if (!fits(device, bytes)) {
+    if (pool == 0 && !fits(device, bytes)) {
       // Blocks whose last use has not been seen yet are the only ones that waiting can free.
       wait_for_deferred(device);
       collect();
     }
     const std::unique_lock lock(mutex_);
     MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
-    if (!fits_locked(device, bytes)) {
+    Block* block = take_cached({device, pool, stream, bytes});
+    const bool kept = block != nullptr && pool != 0;  // and counted
+    if (!kept && !fits_locked(device, bytes)) {
+      if (block != nullptr) give_cached(block);
       ++stats.out_of_memory;
       const auto capacity = settings().capacity[static_cast<std::size_t>(device)];
       TORCH_CHECK_WITH(OutOfMemoryError, false, "sim:", device,
@@ -84,16 +95,15 @@ class Memory {
                        in_units(static_cast<std::int64_t>(bytes)), "; ", in_units(stats.active),
                        " of ", in_units(capacity), " are in use.");
     }
-    Block* block = take_cached(device, stream, bytes);
     const bool fresh = block == nullptr;
     if (fresh) {
       void* pointer = std::aligned_alloc(64, bytes);
       if (pointer == nullptr) throw std::bad_alloc();
-      block = new Block{pointer, bytes, device, stream, {}};
+      block = new Block{pointer, bytes, device, stream, pool, {}};
       stats.reserved += static_cast<std::int64_t>(bytes);
     }
     stats.allocated += static_cast<std::int64_t>(bytes);
-    stats.active += static_cast<std::int64_t>(bytes);
+    if (!kept) stats.active += static_cast<std::int64_t>(bytes);
     stats.peak_allocated = std::max(stats.peak_allocated, stats.allocated);
     stats.peak_active = std::max(stats.peak_active, stats.active);
     ++stats.allocations;
@@ -103,14 +113,17 @@ class Memory {
 
   void free(Block* block) {
     std::vector<MarkPtr> until;
+    const bool captured = is_captured(*block);
     for (const auto& [device, stream] : block->used_by)
-      if (!forked()) until.push_back(record(stream_of(device, stream)));
+      if (!forked() && !captured) until.push_back(record_now(stream_of(device, stream)));
     {
       const std::lock_guard lock(mutex_);
       statistics_[static_cast<std::size_t>(block->device)].allocated -=
           static_cast<std::int64_t>(block->bytes);
       Deferred deferred{block, std::move(until)};
-      if (deferred.done())
+      if (captured && !block->used_by.empty())
+        cache_[{block->device, block->pool, kUsedElsewhere, block->bytes}].push_back(block);
+      else if (deferred.done())
         release_locked(block);
       else
         deferred_.push_back(std::move(deferred));
@@ -139,8 +152,11 @@ class Memory {
     std::vector<Block*> blocks;
     {
       const std::lock_guard lock(mutex_);
-      for (auto& [key, cached] : cache_) blocks.insert(blocks.end(), cached.begin(), cached.end());
-      cache_.clear();
+      for (auto& [key, cached] : cache_)
+        if (std::get<1>(key) == 0) {
+          blocks.insert(blocks.end(), cached.begin(), cached.end());
+          cached.clear();
+        }
     }
     // Nobody can have these again, but what was submitted before still writes to them: the poison
     // of blocks released just now, and kernels that other threads started meanwhile.
@@ -153,6 +169,19 @@ class Memory {
       std::free(block->pointer);
       delete block;
     }
+  }
+
+  // What a capture kept is memory like any other.
+  void release_pool(std::uint64_t pool) {
+    std::vector<Block*> blocks;
+    const std::lock_guard lock(mutex_);
+    released_.insert(pool);
+    for (auto& [key, cached] : cache_)
+      if (std::get<1>(key) == pool) {
+        blocks.insert(blocks.end(), cached.begin(), cached.end());
+        cached.clear();
+      }
+    for (Block* block : blocks) release_locked(block);
   }
 
   MemoryStatistics statistics(int device) {
@@ -176,7 +205,14 @@ class Memory {
   }
 
  private:
-  using Key = std::tuple<int, std::int64_t, std::size_t>;  // device, stream, bytes
+  using Key = std::tuple<int, std::uint64_t, std::int64_t, std::size_t>;  // stream after pool
+
+  // In the place of a stream, of blocks that a capture uses on several: none of them may have it.
+  static constexpr std::int64_t kUsedElsewhere = -1;
+
+  static bool is_captured(const Block& block) {
+    return block.pool != 0 && capture_of(stream_of(block.device, block.stream)) != nullptr;
+  }
 
   bool fits_locked(int device, std::size_t bytes) const {
     const auto d = static_cast<std::size_t>(device);
@@ -199,26 +235,34 @@ class Memory {
     for (const MarkPtr& mark : marks) mark->wait();
   }
 
+  // A capture's memory stays in use, by its replays.
   void release_locked(Block* block) {
-    statistics_[static_cast<std::size_t>(block->device)].active -=
-        static_cast<std::int64_t>(block->bytes);
+    if (released_.count(block->pool) > 0) block->pool = 0;
     block->used_by.clear();
     if (settings().poison) poison(*block);
-    cache_[{block->device, block->stream, block->bytes}].push_back(block);
-    cached_ += static_cast<std::int64_t>(block->bytes);
+    if (block->pool == 0)
+      statistics_[static_cast<std::size_t>(block->device)].active -=
+          static_cast<std::int64_t>(block->bytes);
+    give_cached(block);
   }
 
-  Block* take_cached(int device, std::int64_t stream, std::size_t bytes) {
-    const auto found = cache_.find({device, stream, bytes});
+  void give_cached(Block* block) {
+    cache_[{block->device, block->pool, block->stream, block->bytes}].push_back(block);
+    if (block->pool == 0) cached_ += static_cast<std::int64_t>(block->bytes);
+  }
+
+  Block* take_cached(const Key& key) {
+    const auto found = cache_.find(key);
     if (found == cache_.end() || found->second.empty()) return nullptr;
     Block* block = found->second.back();
     found->second.pop_back();
-    cached_ -= static_cast<std::int64_t>(bytes);
+    if (block->pool == 0) cached_ -= static_cast<std::int64_t>(block->bytes);
     return block;
   }
 
   std::mutex mutex_;
   std::map<Key, std::vector<Block*>> cache_;
+  std::set<std::uint64_t> released_;  // captures that are gone
   std::vector<Deferred> deferred_;
   std::array<MemoryStatistics, kMaxDevices> statistics_{};
   std::atomic<std::int64_t> cached_ = 0;
@@ -273,50 +317,6 @@ class SimAllocator final : public c10::DeviceAllocator {
   }
 };
 
-// Pinned host memory: a register of what was allocated here. The blocks themselves are ordinary.
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
-    void* pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (pointer == nullptr) throw std::bad_alloc();
-    const std::lock_guard lock(mutex_);
-    blocks_[pointer] = bytes;
-    return {pointer, pointer, &PinnedAllocator::forget, c10::Device(c10::DeviceType::CPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::forget; }
-  void copy_data(void* target, const void* source, std::size_t bytes) const override {
-    default_copy_data(target, source, bytes);
-  }
-  bool holds(const void* pointer) {
-    const std::lock_guard lock(mutex_);
-    auto above = blocks_.upper_bound(pointer);
-    if (above == blocks_.begin()) return false;
-    const auto& [start, bytes] = *--above;
-    return static_cast<const char*>(pointer) < static_cast<const char*>(start) + bytes;
-  }
-
- private:
-  static void forget(void* pointer);
-
-  std::mutex mutex_;
-  std::map<const void*, std::size_t> blocks_;
-};
-
-PinnedAllocator& the_pinned_allocator() {
-  static auto* the = new PinnedAllocator;
-  return *the;
-}
-
-void PinnedAllocator::forget(void* pointer) {
-  PinnedAllocator& self = the_pinned_allocator();
-  {
-    const std::lock_guard lock(self.mutex_);
-    self.blocks_.erase(pointer);
-  }
-  std::free(pointer);
-}
-
 }  // namespace
 
 c10::DeviceAllocator& device_allocator() {
@@ -324,13 +324,11 @@ c10::DeviceAllocator& device_allocator() {
   return *the;
 }
 
-c10::Allocator& pinned_allocator() { return the_pinned_allocator(); }
-bool is_pinned(const void* pointer) { return the_pinned_allocator().holds(pointer); }
-
 MemoryStatistics memory_statistics(int device) { return memory().statistics(device); }
 void reset_peak(int device) { memory().reset_peak(device); }
 void reset_counts(int device) { memory().reset_counts(device); }
 void empty_cache() { memory().empty_cache(); }
+void release_pool(std::uint64_t pool) { memory().release_pool(pool); }
 
 c10::DataPtr allocate_on(int device, std::size_t bytes) {
   if (bytes == 0) return {nullptr, sim_device(device)};

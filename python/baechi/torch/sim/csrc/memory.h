@@ -29,13 +29,12 @@ struct MemoryStatistics {
 };
 
 c10::DeviceAllocator& device_allocator();
-c10::Allocator& pinned_allocator();
-bool is_pinned(const void* pointer);
 
 MemoryStatistics memory_statistics(int device);
 void reset_peak(int device);
 void reset_counts(int device);
-void empty_cache();  // waits for all streams
+void empty_cache();                     // waits for all streams
+void release_pool(std::uint64_t pool);  // the memory of a capture that is not replayed any more
 
 // A block of the given device, whichever device is current.
 c10::DataPtr allocate_on(int device, std::size_t bytes);

@@ -3,8 +3,9 @@
 //
 // Two clocks run side by side. The real one is the host's. The virtual one is computed when work is
 // submitted: a task starts when its stream is free, the streams and events that it waits for have
-// passed, and the host has submitted it; the host's own time passes only when it waits. Virtual
-// times thus depend on what was submitted, never on how fast this machine ran it.
+// passed, and the host has submitted it. The host's own time passes when it waits, and by what each
+// call and copy costs it. Unless that is measured, virtual times thus depend on what was submitted,
+// never on how fast this machine ran it.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -28,6 +29,8 @@ struct Mark {
   std::atomic<bool> passed = false;
   Clock::time_point when;  // valid once passed
   std::int64_t virtual_ns = 0;
+  std::uint64_t capture = 0;   // in which it was recorded: then it never passes
+  std::size_t in_capture = 0;  // which of that capture's marks it is
 
   void wait() const { passed.wait(false); }
 };
@@ -37,6 +40,8 @@ struct Submission {
   const char* name;              // of the operator, for error messages; lives for ever
   std::int64_t duration_ns = 0;  // the least the task takes, on the clock in use
   bool delayed_by_race = true;   // race mode may hold it up
+  bool copy = false;             // to or from another device or the host
+  bool charged = true;           // costs the host what a call or a copy costs
 };
 
 c10::Device sim_device(int index);
@@ -48,8 +53,12 @@ c10::Stream exchange_current_stream(c10::Stream stream);
 int current_device();
 void set_current_device(int device);
 
+// What one call costs the host, where a replay asks for many tasks at once.
+void charge_host_call();
+
 // Runs the task after everything submitted to the stream before: now, if streams are synchronous.
-// Throws what a former task of the device threw and nobody has been told yet.
+// Throws what a former task of the device threw and nobody has been told yet. In a capture the task
+// is written down instead, as are marks and waits below.
 void submit(c10::Stream stream, const Submission& submission, Task task);
 
 // For memory that is filled while it is freed: reports nothing, throws nothing.
@@ -59,6 +68,7 @@ void submit_quietly(c10::Stream stream, Task task) noexcept;
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task);
 
 MarkPtr record(c10::Stream stream);
+MarkPtr record_now(c10::Stream stream);                  // also in a capture
 void wait_for(c10::Stream stream, const MarkPtr& mark);  // the stream waits, the caller does not
 bool is_idle(c10::Stream stream);
 
@@ -76,7 +86,7 @@ void keep_alive_until_done(c10::Stream stream, std::shared_ptr<void> reference);
 std::int64_t operator_duration_ns(std::int64_t bytes);
 
 std::int64_t virtual_now_ns();   // when everything submitted so far will have run
-std::int64_t virtual_host_ns();  // what the host has waited for
+std::int64_t virtual_host_ns();  // what the host has waited for and was charged
 void reset_virtual_clock();
 void stop_threads() noexcept;  // at exit: waits for all work, ends all threads
 bool forked() noexcept;        // this process is a child without the parent's threads

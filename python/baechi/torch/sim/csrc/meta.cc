@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of meta kernels' answers; see meta_memo.h.
-#include "meta_memo.h"
+// What meta functions say, and the memory of it; see meta.h.
+#include "meta.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdint>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include "host_time.h"
+#include "launch.h"
+#include "stack.h"
 
 namespace baechi::sim {
 namespace {
+
+// A call of an operator as far as the sizes and types of its results depend on it.
+using CallKey = std::vector<std::int64_t>;
 
 constexpr std::size_t kMost = 20'000;  // then all is forgotten: shapes that never come back
 
@@ -67,10 +80,8 @@ bool add_value(const c10::IValue& value, CallKey& key) {
   return true;
 }
 
-}  // namespace
-
-std::optional<CallKey> key_of(const c10::OperatorHandle& op,
-                              const torch::jit::Stack& meta_arguments) {
+// Nothing if an argument is of a kind whose part in that is not known.
+std::optional<CallKey> key_of(const c10::OperatorHandle& op, const Stack& meta_arguments) {
   // Only PyTorch's own operators stay what they are while the process runs.
   if (op.schema().name().rfind("aten::", 0) != 0) return std::nullopt;
   // The default type decides what mixed types become.
@@ -81,18 +92,80 @@ std::optional<CallKey> key_of(const c10::OperatorHandle& op,
   return key;
 }
 
-std::optional<std::optional<torch::jit::Stack>> remembered(const CallKey& key) {
+// What was remembered: nothing, or the results, which are nothing where the meta function failed.
+std::optional<std::optional<Stack>> remembered(const CallKey& key) {
   const std::lock_guard lock(memo().mutex);
   const auto found = memo().known.find(key);
   if (found == memo().known.end()) return std::nullopt;
   return found->second;
 }
 
-void remember(CallKey key, std::optional<torch::jit::Stack> results) {
+void remember(CallKey key, std::optional<Stack> results) {
   decltype(Memo::known) forgotten;  // ends without the lock: it may hold Python's objects
   const std::lock_guard lock(memo().mutex);
   if (memo().known.size() >= kMost) forgotten.swap(memo().known);
   memo().known.try_emplace(std::move(key), std::move(results));
+}
+
+// Of a backend of this kind PyTorch says that its convolutions return contiguous tensors. Their meta
+// function says what CUDA's do; whoever traces (fake tensors) corrects it by the backend.
+bool is_convolution(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 4> kNames = {
+      "aten::convolution", "aten::convolution_backward", "aten::convolution_overrideable",
+      "aten::convolution_backward_overrideable"};
+  return std::find(kNames.begin(), kNames.end(), op.schema().name()) != kNames.end();
+}
+
+at::Tensor contiguous_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_contiguous()) return tensor;
+  return at::Tensor(at::detail::empty_meta(tensor.sizes(), tensor.scalar_type()));
+}
+
+std::optional<Stack> call_meta(const c10::OperatorHandle& op, Stack stack, Kernel instead) {
+  try {
+    const HostKernelScope scope;
+    const Stack held = stack;  // see `call_kernel`
+    if (instead != nullptr)
+      instead(stack);
+    else
+      op.callBoxed(&stack);
+    if (is_convolution(op))
+      for (c10::IValue& result : stack) result = map_tensors(result, contiguous_meta);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  return stack;
+}
+
+}  // namespace
+
+Stack meta_arguments(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  Stack meta;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isDevice()) {
+      meta.emplace_back(c10::Device(c10::DeviceType::Meta));
+    } else if (is_generator(op.schema().arguments()[i])) {
+      meta.emplace_back();
+    } else {
+      meta.push_back(map_tensors(arguments[i], [](const at::Tensor& tensor) -> at::Tensor {
+        if (!on_sim(tensor)) return tensor;
+        return at::Tensor(
+            at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+      }));
+    }
+  }
+  return meta;
+}
+
+std::optional<Stack> meta_results(const c10::OperatorHandle& op, const Stack& meta_arguments,
+                                  Kernel instead) {
+  auto key = key_of(op, meta_arguments);
+  if (!key) return call_meta(op, meta_arguments, instead);
+  if (auto known = remembered(*key)) return *std::move(known);
+  const NotHostTime paused;
+  auto results = call_meta(op, meta_arguments, instead);
+  remember(*std::move(key), results);
+  return results;
 }
 
 }  // namespace baechi::sim
