@@ -164,3 +164,50 @@ def test_race_mode_does_not_change_virtual_time(sim: Any) -> None:
     calm = chain(sim)
     sim.configure(longest_delay="1ms", seed=1)
     assert chain(sim) == calm
+
+
+def test_no_operator_starts_before_the_host_has_asked_for_it(clock: Any) -> None:
+    clock.configure(host_call="2us", host_send="10us", link=clock.Link("1us"))
+    x = torch.zeros(8, device="sim:0")
+    clock.reset_virtual_clock()
+    for _ in range(10):
+        x.add_(1)  # takes no time, but that of asking
+    assert clock.virtual_time() == pytest.approx(20e-6)
+    clock.work("1ms", 0)
+    x.add_(1)
+    assert clock.virtual_host_time() == pytest.approx(24e-6)
+    assert clock.virtual_time() == pytest.approx(22e-6 + 1e-3)
+    y = x.to("sim:1", non_blocking=True)
+    assert clock.virtual_host_time() == pytest.approx(34e-6)
+    y.add_(1)
+    assert clock.virtual_time() == pytest.approx(22e-6 + 1e-3 + 1e-6)
+
+
+def test_the_host_is_the_bottleneck_of_small_operators_on_two_devices(clock: Any) -> None:
+    clock.configure(host_call="5us", operator_time="2us")
+    x, y = torch.zeros(8, device="sim:0"), torch.zeros(8, device="sim:1")
+    clock.reset_virtual_clock()
+    for _ in range(20):
+        x.add_(1)
+        y.add_(1)
+    assert clock.virtual_time() == pytest.approx(40 * 5e-6 + 2e-6)
+
+
+def test_what_the_host_takes_can_be_measured(clock: Any) -> None:
+    clock.configure(host_call="measured", host_send="measured")
+    x = torch.ones(300, 300, device="sim:0")
+    x @ x
+    clock.synchronize(0)
+    clock.reset_virtual_clock()
+    before = time.thread_time()
+    for _ in range(50):
+        x + x
+    asked = time.thread_time() - before
+    host = clock.virtual_host_time()
+    assert 0 < host <= asked
+    y = x @ x  # its kernel is no time of the host's, wherever it runs
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.02:
+        pass
+    y + y  # what the caller did itself is
+    assert host + 0.02 <= clock.virtual_host_time() <= time.thread_time() - before

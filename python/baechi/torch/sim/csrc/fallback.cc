@@ -76,6 +76,20 @@ class Call {
         first_(stack->size() - schema_.arguments().size()),
         device_(find_device()) {}
 
+  void run_by_out() {
+    const c10::DeviceGuard guard(sim_device(device_));
+    const auto expected = meta_results(op_, meta_arguments(op_, arguments()));
+    if (!expected) return run_here(expected);
+    Stack results;
+    for (std::size_t i = 0; i < expected->size(); ++i)
+      results.push_back(make_result(i, (*expected)[i]));
+    Stack stack = arguments().vec();
+    stack.insert(stack.end(), results.begin(), results.end());
+    const auto out = c10::Dispatcher::singleton().findSchemaOrThrow(name(), "out");
+    out.callBoxed(&stack);
+    finish(std::move(results));
+  }
+
   void run() {
     const c10::DeviceGuard guard(sim_device(device_));
     if (returns_view()) return run_view();
@@ -188,7 +202,7 @@ class Call {
     return host;
   }
 
-  // An empty `out` argument gets the sizes and strides of what will be written into it.
+  // An empty `out` argument gets the sizes of what will be written into it.
   void size_outputs() {
     bool any = false;
     for (std::size_t i = 0; i < num_arguments(); ++i)
@@ -204,8 +218,6 @@ class Call {
       const at::Tensor& meta = (*results)[i].toTensor();
       if (out.sizes() == meta.sizes()) continue;
       out.resize_(meta.sizes());
-      if (meta.is_non_overlapping_and_dense())
-        out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());
     }
   }
 
@@ -311,6 +323,8 @@ class Call {
 }  // namespace
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run(); }
+
+void by_out(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run_by_out(); }
 
 void run_by(const c10::OperatorHandle& op, Stack* stack, Kernel kernel, bool sizes_too) {
   Call(op, stack, kernel, sizes_too).run();

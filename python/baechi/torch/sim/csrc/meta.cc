@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
@@ -116,6 +117,21 @@ bool is_convolution(const c10::OperatorHandle& op) {
   return std::find(kNames.begin(), kNames.end(), op.schema().name()) != kNames.end();
 }
 
+// Their meta functions ask whether the device is CUDA, and take meta tensors for CUDA's. For other
+// devices, ours among them, they say what the CPU's kernels return.
+bool is_as_on_the_host(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 5> kNames = {"aten::_fft_c2c", "aten::_fft_r2c",
+                                                             "aten::_fft_c2r", "aten::linalg_eig",
+                                                             "aten::_linalg_svd"};
+  return std::find(kNames.begin(), kNames.end(), op.schema().name()) != kNames.end();
+}
+
+at::Tensor zeros_like_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU))
+      .zero_();
+}
+
 at::Tensor contiguous_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_contiguous()) return tensor;
   return at::Tensor(at::detail::empty_meta(tensor.sizes(), tensor.scalar_type()));
@@ -124,7 +140,9 @@ at::Tensor contiguous_meta(const at::Tensor& tensor) {
 std::optional<Stack> call_meta(const c10::OperatorHandle& op, Stack stack, Kernel instead) {
   try {
     const HostKernelScope scope;
-    const Stack held = stack;  // see `call_kernel`
+    if (is_as_on_the_host(op))
+      for (c10::IValue& argument : stack) argument = map_tensors(argument, zeros_like_meta);
+    const Stack held = stack;  // until the kernel has returned
     if (instead != nullptr)
       instead(stack);
     else
