@@ -395,7 +395,7 @@ def test_a_graph_without_a_name_may_change_its_file_name(
 ) -> None:
     before, after, plan = (tmp_path / name for name in ("one.json", "other.json", "plan.json"))
     before.write_bytes((data / "good" / "dnn_partitioning.json").read_bytes())
-    assert run("place", before, "-c", CLUSTER, "-m", "single", "-o", plan).returncode == 0
+    assert run("place", before, "-c", "2xcpu:8GiB", "-m", "single", "-o", plan).returncode == 0
     before.rename(after)
     assert run("verify", after, plan).returncode == 0
     converted = tmp_path / "graph.json"
