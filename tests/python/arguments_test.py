@@ -71,8 +71,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         "inputs: expected Sequence[tuple[str, int]], found list ['b']",
     ),
     (
-        lambda: baechi.GraphBuilder().add("a"),  # type: ignore[call-arg]
-        "baechi.GraphBuilder.add needs the argument times: Mapping[str, int]",
+        lambda: baechi.GraphBuilder().add(),  # type: ignore[call-arg]
+        "baechi.GraphBuilder.add needs the argument name: str",
     ),
     (
         lambda: baechi.GraphBuilder().add("a", {"gpu": 1}, permanent=1.5),  # type: ignore[arg-type]

@@ -50,7 +50,16 @@ struct Part {
 };
 
 struct Argument {
-  enum class Kind { kPart, kDouble, kWrapped, kTensors, kOptionalTensors, kInts, kDoubles };
+  enum class Kind {
+    kPart,
+    kTensor,
+    kDouble,
+    kWrapped,
+    kTensors,
+    kOptionalTensors,
+    kInts,
+    kDoubles
+  };
   Kind kind = Kind::kPart;
   std::vector<Part> parts;
 };
@@ -277,8 +286,16 @@ class Executor {
       return made;
     }
     const auto tuple = said.cast<py::tuple>();
-    if (tuple.size() == 1) return {Argument::Kind::kPart, {{-1, constant_of(tuple[0], argument)}}};
-    return {kind_of_slot(type, tuple[1].cast<bool>()), {{tuple[0].cast<int>(), {}}}};
+    const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
+    if (tuple.size() == 1) {
+      const bool undefined = is_tensor && tuple[0].is_none();
+      return {Argument::Kind::kPart,
+              {{-1, undefined ? IValue(at::Tensor()) : constant_of(tuple[0], argument)}}};
+    }
+    const bool is_number = tuple[1].cast<bool>();
+    const auto kind =
+        is_tensor && !is_number ? Argument::Kind::kTensor : kind_of_slot(type, is_number);
+    return {kind, {{tuple[0].cast<int>(), {}}}};
   }
 
   std::unique_ptr<Frame> take_frame() {
@@ -379,10 +396,17 @@ class Executor {
     return part.slot < 0 ? part.constant : at(frame, part.slot);
   }
 
+  static at::Tensor tensor_of(const IValue& value) {
+    return value.isNone() ? at::Tensor() : value.toTensor();
+  }
+
   static void push(const Argument& argument, Frame& frame, torch::jit::Stack& stack) {
     switch (argument.kind) {
       case Argument::Kind::kPart:
         stack.push_back(value_of(argument.parts[0], frame));
+        return;
+      case Argument::Kind::kTensor:  // Python has None for one that is undefined
+        stack.emplace_back(tensor_of(value_of(argument.parts[0], frame)));
         return;
       case Argument::Kind::kDouble:
         stack.emplace_back(value_of(argument.parts[0], frame).toScalar().toDouble());
@@ -391,7 +415,7 @@ class Executor {
         stack.emplace_back(wrapped(value_of(argument.parts[0], frame)));
         return;
       case Argument::Kind::kTensors:
-        push_list<at::Tensor>(argument, frame, stack, [](const IValue& v) { return v.toTensor(); });
+        push_list<at::Tensor>(argument, frame, stack, [](const IValue& v) { return tensor_of(v); });
         return;
       case Argument::Kind::kOptionalTensors:
         push_list<std::optional<at::Tensor>>(argument, frame, stack, [](const IValue& v) {
