@@ -31,8 +31,7 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       images_(images),
       simulator_(costs),
       random_(seed) {
-  // With a host time a block may stand still inside.
-  if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value()) {
+  if (order_ != ExecutionOrder::kNone) {
     blocks_.emplace(costs);
     ceiling_.emplace(costs, blocks_->edges());
   }
@@ -63,7 +62,7 @@ void LocalSearch::number_ranks(std::span<const OpId> sequence) {
   if (order_ == ExecutionOrder::kNone) return;
   now_.order = DeviceOrder(costs_->cluster().num_devices());
   for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
-  if (blocks_.has_value()) blocks_->start(now_);
+  blocks_->start(now_);
 }
 
 Time LocalSearch::makespan() {
