@@ -213,6 +213,14 @@ def test_strides_of_results_do_not_depend_on_whether_calls_wait(sim: Any) -> Non
     assert found[0] == found[1]
 
 
+def test_least_squares_whose_kernel_gives_its_results_their_sizes(sim: Any) -> None:
+    a, b = torch.randn(2, 6, 3), torch.randn(2, 6, 4)
+    for asynchronous in (True, False):
+        sim.configure(asynchronous=asynchronous)
+        found = torch.linalg.lstsq(a.to("sim:0"), b.to("sim:0"))
+        torch.testing.assert_close(found.solution.cpu(), torch.linalg.lstsq(a, b).solution)
+
+
 def test_a_kernel_that_returns_other_strides_than_its_meta_function_is_named(sim: Any) -> None:
     library = torch.library.Library("baechi_check_test", "FRAGMENT")
     library.define("turned(Tensor x) -> Tensor")

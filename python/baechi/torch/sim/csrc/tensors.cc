@@ -102,7 +102,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // These have decompositions, which would be preferred to the fallback and round differently.
   for (const char* name :
        {"native_layer_norm", "native_group_norm", "_stack", "_stack.out", "addr", "addr.out",
-        "all.dims", "all.dims_out", "any.dims", "any.dims_out", "linalg__powsum",
+        "all.dims", "all.dims_out", "any.dims", "any.dims_out", "linalg__powsum", "linalg_lstsq",
         // And these are laid out otherwise than their meta functions say.
         "_softmax_backward_data", "_log_softmax_backward_data"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
