@@ -131,9 +131,17 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
   set.add("--comm", argument.communication,
           "How transfers share devices: parallel, sequential or duplex")
       .type_name("MODE");
+  set.add("--host-time", argument.host_time,
+          "What asking for an operator and for a transfer takes the thread that asks, one per host "
+          "of the cluster, such as 2us,10us")
+      .type_name("TIMES");
 }
 
 Cluster load_cluster(const ClusterArgument& argument) { return Cluster(read_cluster(argument)); }
+
+Cluster load_cluster(const ClusterArgument& argument, const ClusterSpec& planned) {
+  return argument.cluster.empty() ? Cluster(changed(planned, argument)) : load_cluster(argument);
+}
 
 void add_output_option(OptionSet& set, std::string& path) {
   set.add("-o,--output", path, "Write the result to this file instead of standard output")

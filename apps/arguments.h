@@ -63,6 +63,8 @@ std::string check_path(const std::string& path);
 // --cluster, --link, --comm.
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required);
 Cluster load_cluster(const ClusterArgument& argument);
+// Of who names no cluster: that of the plan.
+Cluster load_cluster(const ClusterArgument& argument, const ClusterSpec& planned);
 
 // -o, --output: for write_result() in apps/console.h.
 void add_output_option(OptionSet& set, std::string& path);

@@ -59,8 +59,7 @@ ExitCode explain(const ExplainArguments& options, const RunContext& context) {
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
   require_right(step, given, options.plan, {.capacities = false});
-  const Cluster cluster =
-      options.cluster.cluster.empty() ? Cluster(given.cluster) : load_cluster(options.cluster);
+  const Cluster cluster = load_cluster(options.cluster, given.cluster);
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);
   if (plan.bounds.empty() && plan.recomputed.empty())

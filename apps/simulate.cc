@@ -45,8 +45,7 @@ Plan replay(const SimulateArguments& options, const Unrolled& step, const Plan& 
 ExitCode simulate_plan(const SimulateArguments& options, const RunContext& context) {
   const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
   const OpGraph& graph = step.graph;
-  const Cluster cluster =
-      options.cluster.cluster.empty() ? Cluster(plan.cluster) : load_cluster(options.cluster);
+  const Cluster cluster = load_cluster(options.cluster, plan.cluster);
   if (cluster.num_devices() != plan.cluster.devices.size())
     throw InputError(options.plan,
                      "the plan is for " + std::to_string(plan.cluster.devices.size()) +
@@ -86,6 +85,7 @@ extern const Command kSimulateCommand{
     .examples =
         "baechi simulate model.json plan.json\n"
         "baechi simulate model.json plan.json --order none\n"
+        "baechi simulate model.json plan.json --host-time 2us,10us\n"
         "baechi simulate model.json plan.json --cluster 4x8GiB --link 5us,50GB/s --json",
     .declare = declare_simulate,
 };

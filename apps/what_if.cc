@@ -55,7 +55,8 @@ std::vector<Scenario> chosen(const WhatIfArguments& options, const ClusterSpec& 
     scenarios.push_back(
         {"cluster " + text, read_cluster({.cluster = text,
                                           .link = options.cluster.link,
-                                          .communication = options.cluster.communication})});
+                                          .communication = options.cluster.communication,
+                                          .host_time = options.cluster.host_time})});
   for (const std::string& text : options.devices)
     scenarios.push_back(
         {text + " devices",

@@ -3,6 +3,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -97,14 +98,16 @@ void bind_cluster(nb::module_& m) {
       .def(
           "__init__",
           [](ClusterHandle* self, const std::string& text, std::optional<std::string> link,
-             std::optional<std::string> communication) {
-            new (self) ClusterHandle(
-                handle(read_cluster({text, std::move(link), std::move(communication)})));
+             std::optional<std::string> communication, std::optional<std::string> host_time) {
+            new (self) ClusterHandle(handle(read_cluster(
+                {text, std::move(link), std::move(communication), std::move(host_time)})));
           },
           "text"_a, nb::kw_only(), "link"_a = nb::none(), "communication"_a = nb::none(),
+          "host_time"_a = nb::none(),
           "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
           "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
-          "'duplex'.")
+          "'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer "
+          "takes.")
       .def_static(
           "from_json",
           [](const std::string& text) { return handle(parse_cluster(text, "<string>")); }, "text"_a)
@@ -118,6 +121,14 @@ void bind_cluster(nb::module_& m) {
       .def_prop_ro("name", [](const ClusterHandle& h) { return h.cluster->name(); })
       .def_prop_ro("communication",
                    [](const ClusterHandle& h) { return mode_name(h.cluster->communication()); })
+      .def_prop_ro(
+          "host_time_ns",
+          [](const ClusterHandle& h) -> std::optional<std::pair<std::int64_t, std::int64_t>> {
+            if (!h.cluster->host_time().has_value()) return std::nullopt;
+            return std::pair(h.cluster->host_time()->call.count(),
+                             h.cluster->host_time()->send.count());
+          },
+          "What asking for an operator and for a transfer takes; None: no time.")
       .def_prop_ro("devices", [](const ClusterHandle& h) { return h.cluster->spec().devices; })
       .def(
           "with_capacities",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "baechi/bounds/asking.h"
 #include "baechi/bounds/components.h"
 #include "baechi/bounds/cut.h"
 #include "baechi/bounds/fill_drain.h"
@@ -71,7 +72,11 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
   }
   const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count(), distances);
   if (cut >= bounds::kNever) return {};
-  if (cut > strongest.count()) add("cut", cut);
+  if (cut > strongest.count()) {
+    add("cut", cut);
+    strongest = Time(cut);
+  }
+  if (const Time asked = bounds::asking(costs); asked > strongest) add("asking", asked.count());
 
   std::ranges::sort(found, [](const NamedBound& a, const NamedBound& b) {
     return a.value != b.value ? a.value > b.value : a.name < b.name;

@@ -65,12 +65,21 @@ struct LinkRule {
   friend bool operator==(const LinkRule&, const LinkRule&) = default;
 };
 
+// What one thread per host takes to ask for work: for an operator, and for a transfer
+// (docs/reference/semantics.md, "The host that asks").
+struct HostTime {
+  Time call, send;
+
+  friend bool operator==(const HostTime&, const HostTime&) = default;
+};
+
 // A cluster as a user writes it.
 struct ClusterSpec {
   std::string name;
   std::vector<Device> devices;
   std::vector<LinkRule> links;
   CommunicationMode communication = CommunicationMode::kSequential;
+  std::optional<HostTime> host_time = {};  // absent: asking takes no time
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
@@ -95,6 +104,10 @@ class Cluster {
   const ClusterSpec& spec() const { return spec_; }
   const std::string& name() const { return spec_.name; }
   CommunicationMode communication() const { return spec_.communication; }
+  const std::optional<HostTime>& host_time() const { return spec_.host_time; }
+  // Hosts are numbered in the order of their first devices.
+  std::size_t num_hosts() const { return num_hosts_; }
+  std::size_t host_of(DeviceId device) const { return host_of_[device.index()]; }
 
   std::size_t num_devices() const { return spec_.devices.size(); }
   IdRange<DeviceId> devices() const { return IdRange<DeviceId>(num_devices()); }
@@ -122,6 +135,8 @@ class Cluster {
   std::vector<Link> links_;
   std::vector<std::size_t> pairs_;      // by link
   std::vector<std::uint32_t> link_of_;  // row-major by (from, to)
+  std::size_t num_hosts_ = 0;
+  std::vector<std::size_t> host_of_;  // by device
 };
 
 // `count` equal devices "gpu:0", "gpu:1", ... of kind "gpu" on one host, linked pairwise alike.

@@ -61,6 +61,8 @@ class WalkBack {
       while (visit.next < visit.causes.size() && seen(visit.causes[visit.next].node)) ++visit.next;
       if (visit.next < visit.causes.size() || add_instant_mate(visit)) {
         enter(visits, Node(visit.causes[visit.next].node));
+      } else if (starts_when_asked(visit.node)) {
+        break;
       } else {
         if (visits.size() == 1 || start_of(visit.node) < end_of(visit.node)) throw_no_cause(visit);
         visits.pop_back();
@@ -96,6 +98,17 @@ class WalkBack {
     return node.is_transfer ? transfer_seen_[node.index] : op_seen_[OpId(node.index)];
   }
   bool is_step_start(Node node) const { return !node.is_transfer && start_of(node) == Time(0); }
+
+  // Its host had not asked for it before.
+  bool starts_when_asked(Node node) const {
+    if (schedule_.asked.empty()) return false;
+    if (!node.is_transfer) return slot(node).start == schedule_.asked[OpId(node.index)];
+    const OpId producer = graph_.producer(transfer(node).tensor);
+    std::int64_t nth = 1;
+    for (std::size_t i = node.index; i-- > 0; ++nth)
+      if (graph_.producer(schedule_.transfers[i].tensor) != producer) break;
+    return transfer(node).start == schedule_.asked[producer] + cluster_.host_time()->send * nth;
+  }
 
   void enter(std::vector<Visit>& visits, Node node) {
     if (node.is_transfer)

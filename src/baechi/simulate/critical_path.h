@@ -19,7 +19,7 @@ namespace baechi {
 
 // Why a link of the path could not start before the link before it had ended.
 enum class CriticalReason : std::uint8_t {
-  kStepStart,    // it is the first: an operator that starts with the step
+  kStepStart,    // it is the first: it starts with the step, or when its host has asked for it
   kInput,        // an operator reads what the operator before it made on its device
   kControl,      // an operator is ordered after the operator before it
   kArrival,      // an operator reads the tensor that the transfer before it brought
@@ -56,12 +56,13 @@ struct CriticalSegment {
 };
 
 struct CriticalPath {
-  // In the order of time: the first starts at 0, each starts when the one before it ends, the last
+  // In the order of time: the first starts at 0 or as late as its host asks for it, each starts when the one before it ends, the last
   // ends with the step. Empty for a graph without operators.
   std::vector<CriticalLink> links;
 
   CriticalUse use(std::size_t link) const;
-  Time total(CriticalUse use) const;  // of all links; over all uses they add up to the makespan
+  // Of all links; over all uses they add up to the makespan without the start of the first.
+  Time total(CriticalUse use) const;
 
   // All of the path, in the order of time. Requires the schedule that it is the path of.
   std::vector<CriticalSegment> segments(const Schedule& schedule) const;

@@ -99,7 +99,11 @@ void HeldTensors::sent(const Sent& sent) {
   Time last_end;
   for (const TensorCopy& copy : copies) {
     HoldingDevice& receiver = devices_[copy.to];
-    receiver.arrivals.push_back({copy.start, tensor.size, kept});
+    auto at = receiver.arrivals.end();  // behind all but those that are asked for late
+    const auto first =
+        receiver.arrivals.begin() + static_cast<std::ptrdiff_t>(receiver.next_arrival);
+    while (at != first && (at - 1)->at > copy.start) --at;
+    receiver.arrivals.insert(at, {copy.start, tensor.size, kept});
     receiver.next = std::min(receiver.next.value_or(copy.start), copy.start);
     last_end = std::max(last_end, copy.end);
   }

@@ -112,7 +112,7 @@ void check_order(const OpGraph& graph, const Schedule& schedule, ExecutionOrder 
                  const std::function<void(const std::string&)>& report) {
   const OrderChecker checker(graph, schedule, ready, say, report);
   if (order == ExecutionOrder::kProgram) checker.check_program(rows.size());
-  if (order == ExecutionOrder::kNone)
+  if (order == ExecutionOrder::kNone && schedule.asked.empty())
     for (const std::vector<OpId>& row : rows) checker.check_first_come(row);
 }
 

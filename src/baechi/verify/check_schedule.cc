@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "baechi/base/assert.h"
+#include "baechi/verify/check_host.h"
 #include "baechi/verify/check_order.h"
 #include "baechi/verify/check_variables.h"
 #include "baechi/verify/recounted_memory.h"
@@ -32,12 +33,16 @@ class Checker {
     check_variables(graph_, schedule_, say_, [this](const std::string& fault) { report(fault); });
     check_groups();
     check_transfers();
+    check_asking();
     check_starts();
     check_queues();
     check_makespan();
     if (violations_.empty())
       check_order(graph_, schedule_, order, order_, ready_, say_,
                   [this](const std::string& sentence) { report(sentence); });
+    if (violations_.empty() && order == ExecutionOrder::kProgram)
+      check_asked_in_program_order(graph_, cluster_, schedule_, say_,
+                                   [this](const std::string& sentence) { report(sentence); });
     // With broken timing, an account of memory over time would be about nothing.
     if (capacities && violations_.empty()) check_capacities();
   }
@@ -202,6 +207,29 @@ class Checker {
              Sentences::time(transfer.end - transfer.start));
   }
 
+  // Whoever is asked for late is ready late.
+  void check_asking() {
+    const bool asks = cluster_.host_time().has_value();
+    check_host(graph_, cluster_, schedule_, say_, [this](const std::string& f) { report(f); });
+    if (!asks || schedule_.asked.size() != graph_.num_ops()) return;
+    for (const OpId op : graph_.ops()) {
+      const OpSlot& slot = schedule_.slots[op];
+      if (slot.start == slot.end) continue;
+      if (slot.start < schedule_.asked[op])
+        report(named_slot(op) + " starts at " + Sentences::time(slot.start) +
+               ", before its host has asked for it at " + Sentences::time(schedule_.asked[op]));
+      ready_[op] = std::max(ready_[op], schedule_.asked[op]);
+    }
+    asked_ = asked_transfers(cluster_, graph_, schedule_);
+  }
+
+  // When a transfer has been requested and asked for.
+  Time may_start(const Transfer& transfer) const {
+    if (asked_.empty()) return transfer.requested;
+    return std::max(transfer.requested,
+                    asked_[static_cast<std::size_t>(&transfer - schedule_.transfers.data())]);
+  }
+
   // Each device's operators by start. Operators that take no time come before the one that starts
   // at the same moment; among them whoever became ready last, since it may have held up the rest
   // (which of them came first cannot be read off a schedule, so the kindest order is taken).
@@ -303,9 +331,9 @@ class Checker {
   void check_queues() {
     if (cluster_.communication() == CommunicationMode::kParallel) {
       for (const Transfer& transfer : schedule_.transfers)
-        if (transfer.start != transfer.requested)
+        if (transfer.start != may_start(transfer))
           report(say_.transfer(transfer) + " starts at " + Sentences::time(transfer.start) +
-                 " although it could start at " + Sentences::time(transfer.requested));
+                 " although it could start at " + Sentences::time(may_start(transfer)));
       return;
     }
     // Queues are numbered: one or two per device, then the channels.
@@ -331,13 +359,16 @@ class Checker {
 
   // `before` is the last to end of the transfers that were served earlier in a shared queue.
   void check_turn(const Transfer& transfer, const Transfer* before) {
-    Time turn = transfer.requested;
+    Time turn = may_start(transfer);
     if (before != nullptr) turn = std::max(turn, before->end);
     if (transfer.start == turn) return;
     const std::string what =
         say_.transfer(transfer) + " starts at " + Sentences::time(transfer.start);
     if (transfer.start < transfer.requested)
       report(what + ", before it is requested at " + Sentences::time(transfer.requested));
+    else if (transfer.start < may_start(transfer))
+      report(what + ", before its host has asked for it at " +
+             Sentences::time(may_start(transfer)));
     else if (transfer.start < turn)
       report(what + ", before its turn: " + say_.transfer(*before) +
              " comes first and takes until " + Sentences::time(turn));
@@ -388,6 +419,7 @@ class Checker {
   IdVector<DeviceId, std::optional<Time>> arrival_;  // of the tensor in hand; empty in between
   std::vector<DeviceId> destinations_;               // of the tensor in hand
   DeviceOrder order_;                                // by sort_operators()
+  std::vector<Time> asked_;                          // of the transfers; by check_asking()
 };
 
 }  // namespace

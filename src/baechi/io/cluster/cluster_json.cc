@@ -102,6 +102,15 @@ LinkRule read_link(JsonReader& json) {
   return rule;
 }
 
+HostTime read_host_time(JsonReader& json) {
+  static constexpr std::array<std::string_view, 2> kNames{"call", "send"};
+  HostTime host;
+  const std::uint64_t seen = json.read_fields(
+      kNames, [&](std::size_t field) { (field == 0 ? host.call : host.send) = read_time(json); });
+  json.require_fields(kNames, seen, 2);
+  return host;
+}
+
 void write_device(JsonWriter& json, const Device& device) {
   json.begin_object(JsonWriter::Layout::kInline);
   json.field("name", device.name);
@@ -137,14 +146,14 @@ void write_link(JsonWriter& json, const LinkRule& rule) {
 }  // namespace
 
 ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
-  enum : std::size_t { kDevices, kCommunication, kLinks, kName, kFormat, kVersion };
-  static constexpr std::array<std::string_view, 6> kNames{"devices", "communication", "links",
-                                                          "name",    "format",        "version"};
+  enum : std::size_t { kDevices, kCommunication, kLinks, kName, kHostTime, kFormat, kVersion };
+  static constexpr std::array<std::string_view, 7> kNames{
+      "devices", "communication", "links", "name", "host_time", "format", "version"};
   json.peek();
   const std::size_t begin = json.offset();
   const std::string path = json.path();
   ClusterSpec spec;
-  const std::span<const std::string_view> names(kNames.data(), standalone ? 6 : 4);
+  const std::span<const std::string_view> names(kNames.data(), standalone ? 7 : 5);
   const std::uint64_t seen = json.read_fields(names, [&](std::size_t field) {
     switch (field) {
       case kDevices:
@@ -166,6 +175,9 @@ ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
       case kName:
         spec.name = std::string(json.read_string());
         break;
+      case kHostTime:
+        spec.host_time = read_host_time(json);
+        break;
       case kFormat:
         read_format(json, "baechi-cluster");
         break;
@@ -180,8 +192,8 @@ ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
   if (standalone)
     json.require_fields(kNames,
                         seen | (std::uint64_t{1} << kCommunication) | (std::uint64_t{1} << kLinks) |
-                            (std::uint64_t{1} << kName),
-                        6);
+                            (std::uint64_t{1} << kName) | (std::uint64_t{1} << kHostTime),
+                        7);
   try {
     return Cluster(std::move(spec)).spec();  // checks what concerns several fields
   } catch (const InputError& error) {
@@ -197,6 +209,13 @@ void write_cluster_object(JsonWriter& json, const ClusterSpec& spec, bool standa
   }
   if (!spec.name.empty()) json.field("name", spec.name);
   json.field("communication", communication_name(spec.communication));
+  if (spec.host_time.has_value()) {
+    json.key("host_time");
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("call", exact_text(spec.host_time->call));
+    json.field("send", exact_text(spec.host_time->send));
+    json.end_object();
+  }
   json.key("devices");
   json.begin_array();
   for (const Device& device : spec.devices) write_device(json, device);

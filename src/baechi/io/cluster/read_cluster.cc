@@ -163,6 +163,18 @@ CommunicationMode parse_communication(std::string_view text) {
                    "expected parallel, sequential or duplex");
 }
 
+HostTime parse_host_time(std::string_view text) try {
+  std::string_view rest = text;
+  const bool has_send = text.find(',') != text.npos;
+  HostTime host;
+  host.call = parse_time(trim(take_until(rest, ',')));
+  host.send = has_send ? parse_time(trim(rest)) : host.call;
+  return host;
+} catch (const InputError& error) {
+  throw InputError("host time '" + printable(text, 60) + "'",
+                   std::string(error.what()) + " (expected CALL,SEND such as 2us,10us)");
+}
+
 ClusterSpec parse_cluster(std::string_view text, const std::string& place) {
   const DocumentKind kind = document_kind(text, place);
   if (!kind.format.has_value() &&
@@ -182,11 +194,16 @@ ClusterSpec read_cluster_file(const std::filesystem::path& path) {
 }
 
 ClusterSpec read_cluster(const ClusterArgument& argument) {
-  ClusterSpec spec = is_file(argument.cluster) ? read_cluster_file(argument.cluster)
-                                               : read_named_or_line(argument.cluster);
+  return changed(is_file(argument.cluster) ? read_cluster_file(argument.cluster)
+                                           : read_named_or_line(argument.cluster),
+                 argument);
+}
+
+ClusterSpec changed(ClusterSpec spec, const ClusterArgument& argument) {
   if (argument.link.has_value()) spec.links = {parse_link(*argument.link)};
   if (argument.communication.has_value())
     spec.communication = parse_communication(*argument.communication);
+  if (argument.host_time.has_value()) spec.host_time = parse_host_time(*argument.host_time);
   return spec;
 }
 

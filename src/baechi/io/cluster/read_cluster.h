@@ -17,13 +17,16 @@ inline constexpr std::string_view kDefaultLink = "50us,6GB/s";
 
 // A cluster as the command line gives it, all text as typed.
 struct ClusterArgument {
-  std::string cluster;                       // a file's path, a named cluster, or a one-liner
-  std::optional<std::string> link;           // "50us,6GB/s": replaces every link rule
-  std::optional<std::string> communication;  // "parallel", "sequential" or "duplex"
+  std::string cluster;                        // a file's path, a named cluster, or a one-liner
+  std::optional<std::string> link;            // "50us,6GB/s": replaces every link rule
+  std::optional<std::string> communication;   // "parallel", "sequential" or "duplex"
+  std::optional<std::string> host_time = {};  // "2us,10us"
 };
 
 // What names an existing file is read as a file. Throws InputError.
 ClusterSpec read_cluster(const ClusterArgument& argument);
+// The cluster with all else that the argument says.
+ClusterSpec changed(ClusterSpec cluster, const ClusterArgument& argument);
 ClusterSpec read_cluster_file(const std::filesystem::path& path);
 
 // `place` stands for the file name in errors. The result satisfies Cluster's constructor.
@@ -33,5 +36,7 @@ ClusterSpec parse_cluster_line(std::string_view line);
 // "LATENCY,BANDWIDTH", "LATENCY" or "LATENCY,unlimited".
 LinkRule parse_link(std::string_view text);
 CommunicationMode parse_communication(std::string_view text);
+// "CALL,SEND", such as "2us,10us", or one time for both.
+HostTime parse_host_time(std::string_view text);
 
 }  // namespace baechi

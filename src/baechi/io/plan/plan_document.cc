@@ -265,7 +265,8 @@ DeviceId PlanReader::read_device_name() {
 }
 
 void PlanReader::read_operator() {
-  static constexpr std::array<std::string_view, 4> kOperatorNames{"name", "device", "start", "end"};
+  static constexpr std::array<std::string_view, 5> kOperatorNames{"name", "device", "start", "end",
+                                                                  "asked"};
   PlanDocument::Operator op;
   const std::uint64_t seen = json_.read_fields(kOperatorNames, [&](std::size_t field) {
     switch (field) {
@@ -281,8 +282,11 @@ void PlanReader::read_operator() {
       case 2:
         op.slot.start = read_time(json_);
         break;
-      default:
+      case 3:
         op.slot.end = read_time(json_);
+        break;
+      default:
+        op.asked = read_time(json_);
         break;
     }
   });

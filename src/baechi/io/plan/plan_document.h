@@ -20,6 +20,7 @@ struct PlanDocument {
   struct Operator {
     std::string_view name;
     OpSlot slot;
+    std::optional<Time> asked = {};
     std::size_t offset = 0;  // in the text, for errors
   };
   struct Transfer {

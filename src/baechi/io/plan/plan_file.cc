@@ -188,6 +188,7 @@ class PlanWriter {
       json_.field("device", device_name(slot.device));
       json_.field("start", slot.start.count());
       json_.field("end", slot.end.count());
+      if (!plan_.schedule.asked.empty()) json_.field("asked", plan_.schedule.asked[op].count());
       json_.end_object();
     }
     json_.end_array();
@@ -282,8 +283,17 @@ class PlanBinder {
     Plan plan = std::move(document.plan);
     if (document.operators.size() != graph_.num_ops()) fail_missing(document);
     plan.schedule.slots.resize(graph_.num_ops());
-    for (const PlanDocument::Operator& op : document.operators)
-      plan.schedule.slots[find(op.name, op.offset, "$.operators")] = op.slot;
+    const bool asks = plan.cluster.host_time.has_value();
+    if (asks) plan.schedule.asked.resize(graph_.num_ops());
+    for (const PlanDocument::Operator& entry : document.operators) {
+      const OpId op = find(entry.name, entry.offset, "$.operators");
+      plan.schedule.slots[op] = entry.slot;
+      if (entry.asked.has_value() != asks)
+        json_.fail_at(entry.offset, "$.operators",
+                      asks ? "the cluster has a host time: say when the operator is \"asked\" for"
+                           : "\"asked\" needs a cluster with a host time");
+      if (asks) plan.schedule.asked[op] = *entry.asked;
+    }
     for (const PlanDocument::Transfer& entry : document.transfers) {
       Transfer transfer = entry.transfer;
       transfer.tensor = find_tensor(entry);

@@ -61,6 +61,7 @@ void LocalSearch::number_ranks(std::span<const OpId> sequence) {
     rank_[sequence[i]] = static_cast<Rank>(i + 1) * kRankGap;
   if (order_ == ExecutionOrder::kNone) return;
   now_.order = DeviceOrder(costs_->cluster().num_devices());
+  if (order_ == ExecutionOrder::kProgram) now_.asking.emplace(sequence.begin(), sequence.end());
   for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
   blocks_->start(now_);
 }
@@ -206,7 +207,8 @@ void LocalSearch::undo() {
     std::sort(sequence.begin(), sequence.end(), by_rank());
     for (std::vector<OpId>& row : *now_.order) row.clear();
     for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
-    for (const DeviceId device : now_.order->keys()) blocks_->reorder(device);
+    if (blocks_.has_value())
+      for (const DeviceId device : now_.order->keys()) blocks_->reorder(device);
   }
   changes_.clear();
 }
@@ -217,7 +219,7 @@ void LocalSearch::set_rank(OpId op, Rank rank) {
   row.erase(std::lower_bound(row.begin(), row.end(), op, by_rank()));
   rank_[op] = rank;
   row.insert(std::lower_bound(row.begin(), row.end(), op, by_rank()), op);
-  blocks_->reorder(now_.device[op]);
+  if (blocks_.has_value()) blocks_->reorder(now_.device[op]);
 }
 
 // Who ran there before it.
