@@ -10,6 +10,7 @@
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/verify/check_plan.h"
 
 namespace baechi::cli {
 namespace {
@@ -114,6 +115,20 @@ OpGraph load_graph(const GraphArgument& argument, const RunContext& context) {
 OpenedPlan load_plan(const std::string& path, const GraphArgument& argument,
                      const RunContext& context) {
   return open_plan(path, load_graph(argument, context), context.cancel);
+}
+
+OpenedPlan load_plan_to_show(const std::string& path, const GraphArgument& argument,
+                             const RunContext& context) {
+  OpenedPlan opened = load_plan(path, argument, context);
+  warn_of_wrong(path, opened.original.has_value() ? &*opened.original : nullptr, opened.step,
+                opened.plan);
+  return opened;
+}
+
+void warn_of_wrong(const std::string& path, const OpGraph* original, const StepGraph& step,
+                   const Plan& plan) {
+  const std::string words = why_wrong(original, step, plan);
+  if (!words.empty()) print_words("baechi: warning: " + path + ": " + words);
 }
 
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required) {

@@ -36,6 +36,12 @@ OpGraph load_graph(const GraphArgument& argument, const RunContext& context);
 // The plan in `path` of that graph, with the graph that its ids are of.
 OpenedPlan load_plan(const std::string& path, const GraphArgument& argument,
                      const RunContext& context);
+// The same for what shows a plan, replays it or passes it on: a line on stderr says what is wrong
+// with it, if verify would object.
+OpenedPlan load_plan_to_show(const std::string& path, const GraphArgument& argument,
+                             const RunContext& context);
+void warn_of_wrong(const std::string& path, const OpGraph* original, const StepGraph& step,
+                   const Plan& plan);
 
 // What `read` makes of an option's text; its InputErrors name the option.
 template <class Read>

@@ -44,7 +44,7 @@ ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
   }
   TextTable table({{"bound"}, {"step time", Align::kRight}, {"nanoseconds", Align::kRight}});
   for (const NamedBound& bound : bounds)
-    table.add_row({bound.name, short_text(bound.value), std::to_string(bound.value.count())});
+    table.add_row({bound.name, short_text(bound.value), count_text(bound.value.count())});
   print_text(table.text());
   return ExitCode::kOk;
 }

@@ -9,6 +9,7 @@
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
@@ -38,10 +39,7 @@ struct Verdict {
 void require_right_plan(const SourceText& source, const OpGraph& graph, const RunContext& context) {
   const auto [step, plan, original] =
       open_plan_text(source.text, source.name, recosted(graph, {}), context.cancel);
-  require_right(step, plan, source.name);
-  if (!original.has_value()) return;
-  const auto faults = check_second_runs(*original, step.graph, plan);
-  if (!faults.empty()) throw InputError(source.name, "the plan is wrong: " + faults.front());
+  require_right(original.has_value() ? &*original : nullptr, step, plan, source.name);
 }
 
 std::string check_file(const std::string& path, const OpGraph* graph, const ModelCosts& costs,

@@ -58,7 +58,8 @@ ExitCode explain(const ExplainArguments& options, const RunContext& context) {
   const auto [step, given, original] = load_plan(options.plan, options.sizes.graph, context);
   const OpGraph& graph = step.graph;
   refuse_order(given, options.order);
-  require_right(step, given, options.plan, {.capacities = false});
+  require_right(original.has_value() ? &*original : nullptr, step, given, options.plan,
+                {.capacities = false});
   const Cluster cluster = load_cluster(options.cluster, given.cluster);
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);

@@ -70,12 +70,13 @@ ExitCode export_plan(const ExportArguments& options, const RunContext& context) 
     const SourceText model = read_model(options.graph.path, ModelFormat::kOnnx);
     const OpGraph graph = load_graph(options.graph, context);
     const Plan plan = read_plan(options.plan, graph);
+    warn_of_wrong(options.plan, nullptr, graph, plan);
     write_result(options.output, placed_model(model, ModelFormat::kOnnx, graph, plan));
     show_step(graph, plan, options, json);
     return ExitCode::kOk;
   }
   const ExportFormat& format = find_export_format(options.to);
-  const OpenedPlan opened = load_plan(options.plan, options.graph, context);
+  const OpenedPlan opened = load_plan_to_show(options.plan, options.graph, context);
   const Unrolled& step = opened.step;
   if (format.once_only() && !opened.plan.recomputed.empty())
     throw InputError("--to", "'" + options.to +

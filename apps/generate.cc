@@ -117,8 +117,8 @@ void report(const GenerateArguments& options, const OpGraph& graph, bool json_wa
       sequential_peak(graph, graph.topological_order(), graph.memory_mode() == MemoryMode::kRetain)
           .bytes;
   if (!json_wanted) {
-    print_words(graph.name() + ": " + std::to_string(facts.num_ops) + " operators, " +
-                std::to_string(facts.num_edges) + " edges; one device " + short_text(facts.work) +
+    print_words(graph.name() + ": " + count_text(facts.num_ops) + " operators, " +
+                count_text(facts.num_edges) + " edges; one device " + short_text(facts.work) +
                 " and " + short_text(peak) + ", longest path " + short_text(facts.critical_path));
     return;
   }

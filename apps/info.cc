@@ -32,8 +32,8 @@ std::string decimal(double value) {
 }
 
 std::string with_part(std::size_t all, std::size_t part, const char* what) {
-  std::string text = std::to_string(all);
-  if (part != 0) text += " (" + std::to_string(part) + " " + what + ")";
+  std::string text = count_text(all);
+  if (part != 0) text += " (" + count_text(part) + " " + what + ")";
   return text;
 }
 
@@ -42,22 +42,20 @@ Rows graph_rows(const OpGraph& graph, const GraphFacts& facts) {
   if (!graph.name().empty()) rows.emplace_back("graph", graph.name());
   rows.emplace_back("operators", with_part(facts.num_ops, facts.num_backward_ops, "backward"));
   rows.emplace_back("edges", with_part(facts.num_edges, facts.num_control_edges, "control"));
-  rows.emplace_back("tensors", std::to_string(facts.num_tensors));
+  rows.emplace_back("tensors", count_text(facts.num_tensors));
   rows.emplace_back("memory mode", memory_mode_name(graph.memory_mode()));
   if (graph.batch_size().has_value())
-    rows.emplace_back("batch size", std::to_string(*graph.batch_size()));
+    rows.emplace_back("batch size", count_text(*graph.batch_size()));
   if (facts.num_groups != 0)
-    rows.emplace_back("colocation groups", std::to_string(facts.num_groups) + " with " +
-                                               std::to_string(facts.num_grouped_ops) +
-                                               " operators, the largest " +
-                                               std::to_string(facts.largest_group));
+    rows.emplace_back("colocation groups",
+                      count_text(facts.num_groups) + " with " + count_text(facts.num_grouped_ops) +
+                          " operators, the largest " + count_text(facts.largest_group));
   if (facts.num_pinned_ops != 0)
-    rows.emplace_back("pinned operators", std::to_string(facts.num_pinned_ops));
-  rows.emplace_back("depth x width",
-                    std::to_string(facts.depth) + " x " + std::to_string(facts.width));
+    rows.emplace_back("pinned operators", count_text(facts.num_pinned_ops));
+  rows.emplace_back("depth x width", count_text(facts.depth) + " x " + count_text(facts.width));
   for (const KindWork& kind : facts.kinds)
     rows.emplace_back("work on " + (kind.kind == kAnyKind ? "any kind" : kind.kind),
-                      short_text(kind.work) + " in " + std::to_string(kind.num_ops) + " operators");
+                      short_text(kind.work) + " in " + count_text(kind.num_ops) + " operators");
   rows.emplace_back("total work", short_text(facts.work));
   rows.emplace_back("critical path", short_text(facts.critical_path));
   rows.emplace_back("parallelism", decimal(facts.parallelism()));
@@ -78,13 +76,13 @@ Rows graph_rows(const OpGraph& graph, const GraphFacts& facts) {
 }
 
 Rows cluster_rows(const Cluster& cluster, const ClusterFacts& facts) {
-  return {{"devices", std::to_string(cluster.num_devices())},
+  return {{"devices", count_text(cluster.num_devices())},
           {"total capacity", short_text(facts.total_capacity)},
           {"communication", std::string(communication_name(cluster.communication()))},
           {"rho", facts.rho.has_value() ? decimal(*facts.rho) : "unbounded"},
           {"SCT assumption", facts.sct_assumption ? "holds" : "does not hold"},
           {"fits one device", facts.fits_one_device ? "yes" : "not surely"},
-          {"unplaceable operators", std::to_string(facts.num_unplaceable_ops)}};
+          {"unplaceable operators", count_text(facts.num_unplaceable_ops)}};
 }
 
 void print_table(const Rows& rows) {

@@ -14,7 +14,6 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
-#include "baechi/base/short_text.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/placement_file.h"
@@ -111,16 +110,10 @@ void refuse_for_models(const PlaceArguments& options) {
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }
 
-std::string in_words(const SearchNews& news) {
-  std::string words = short_text(*news.step) + " by " + news.method;
-  if (news.bound.has_value()) words += ", no plan is below " + short_text(*news.bound);
-  return words;
-}
-
 StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, PlanRequest request,
                  PlanTimes& times, const PlaceArguments& options) {
   Progress progress("placing " + options.sizes.graph.path);
-  request.watch = [&](const SearchNews& news) { progress.tell(in_words(news)); };
+  request.watch = [&](const SearchNews& news) { progress.tell(news.in_words()); };
   return make_step_plan(std::move(sizes), cluster, request, &times);
 }
 
@@ -140,7 +133,7 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   const StepPlan made = planned(std::move(sizes), cluster, request, times, options);
   const OpGraph& graph = made.step.graph;
   if (const auto* answer = std::get_if<Unplaceable>(&made.result))
-    return show_unplaceable(*answer, times, graph, options, context);
+    return show_unplaceable(*answer, times, made.graph_told_of(), options, context);
   const Plan& plan = std::get<Plan>(made.result);
   std::string document, report, micro_batch;
   if (!options.output.empty())

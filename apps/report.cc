@@ -31,7 +31,7 @@ ExitCode report(const ReportArguments& options, const RunContext& context) {
   std::vector<OpenedPlan> plans;
   std::vector<ReportPlan> shown;
   for (const std::string& path : options.plans) {
-    OpenedPlan opened = load_plan(path, options.graph, context);
+    OpenedPlan opened = load_plan_to_show(path, options.graph, context);
     Plan& plan = opened.plan;
     refuse_order(plan, options.order);
     if (options.order.value_or(plan.order) != plan.order) {

@@ -36,7 +36,7 @@ bool wants_color(const std::string& choice) {
 }
 
 ExitCode show(const ShowArguments& options, const RunContext& context) {
-  const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
+  const auto [step, plan, original] = load_plan_to_show(options.plan, options.graph, context);
   const std::size_t width = options.width != 0 ? options.width : terminal_width();
   print_result(context.json ? terminal_view_json(step, plan, width)
                             : terminal_view(step, plan,

@@ -43,7 +43,7 @@ Plan replay(const SimulateArguments& options, const Unrolled& step, const Plan& 
 }
 
 ExitCode simulate_plan(const SimulateArguments& options, const RunContext& context) {
-  const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
+  const auto [step, plan, original] = load_plan_to_show(options.plan, options.graph, context);
   const OpGraph& graph = step.graph;
   const Cluster cluster = load_cluster(options.cluster, plan.cluster);
   if (cluster.num_devices() != plan.cluster.devices.size())

@@ -13,6 +13,7 @@
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
+#include "baechi/base/short_text.h"
 #include "baechi/report/text/study_text.h"
 
 namespace baechi::cli {
@@ -41,8 +42,9 @@ ExitCode run_sweep(const SweepArguments& options, const RunContext& context) {
   const std::size_t count = grid.memory.size() * std::max<std::size_t>(1, grid.devices.size()) *
                             std::max<std::size_t>(1, grid.methods.size());
   const PlanRequest request = request_of(options.request, context);
+  check_methods(sizes, grid, request, "--methods");
   print_scaling(sizes, request);
-  const Progress progress("planning " + std::to_string(count) + " points");
+  const Progress progress("planning " + count_text(count) + " points");
   const std::vector<GridPoint> points = sweep(sizes, cluster, grid, request);
   write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
   return ExitCode::kOk;

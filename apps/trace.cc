@@ -17,7 +17,7 @@ struct TraceArguments {
 };
 
 ExitCode trace(const TraceArguments& options, const RunContext& context) {
-  const auto [step, plan, original] = load_plan(options.plan, options.graph, context);
+  const auto [step, plan, original] = load_plan_to_show(options.plan, options.graph, context);
   write_result(options.output, trace_events(step, plan));
   return ExitCode::kOk;
 }

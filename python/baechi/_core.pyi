@@ -614,7 +614,7 @@ class Unplaceable:
 
     def __str__(self) -> str: ...
 
-def place_graph(graph: Graph, cluster: Cluster, options: dict, sizes: Sequence[Graph] = []) -> Plan | Unplaceable: ...
+def place_graph(graph: Graph, cluster: Cluster, options: dict, sizes: Sequence[Graph] = [], tell: object | None = None) -> Plan | Unplaceable: ...
 
 def simulate(graph: Graph, cluster: Cluster, device_of: Mapping[str, str], order: str = 'none') -> Plan:
     """
@@ -688,6 +688,26 @@ def placed_onnx(plan: Plan, model: bytes) -> bytes:
 
 def export_formats() -> dict[str, str]:
     """The formats of export_plan, and what they are."""
+
+def time_text(nanoseconds: int) -> str:
+    """12.3 ms: as all that is printed says a time."""
+
+def bytes_text(bytes: int) -> str:
+    """1.50 GiB: as all that is printed says an amount of memory."""
+
+def count_text(count: int) -> str:
+    """12,345."""
+
+def share_text(fraction: float) -> str:
+    """
+    8.4%, 84%, <0.1%, or 3.5x: as all that is printed says a part of a whole.
+    """
+
+def change_text(fraction: float) -> str:
+    """+8.4%, -12%, or 3.5x: how much more or less."""
+
+def at_most_above(fraction: float, what: str) -> str:
+    """at most 8.5% above `what`: rounded up."""
 
 def write_text(path: str | os.PathLike, text: str) -> None:
     """Writes a file, atomically."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from baechi import _core
 from baechi._core import Cluster, InputError
 from baechi.calibration_plot import plot
 from baechi.measured_links import Line, Measured, Sample
@@ -148,7 +149,8 @@ def described(link: Measured) -> str:
     bandwidth = "unlimited" if rate == 0 else f"{1e-9 / rate:.3g} GB/s"
     return (
         f"{link.source} -> {link.target}: latency {link.line.latency * 1e6:.3g} us, bandwidth "
-        f"{bandwidth}, off by {link.line.error:.1%} (median of {len(link.samples)} sizes)"
+        f"{bandwidth}, off by {_core.share_text(link.line.error)} "
+        f"(median of {len(link.samples)} sizes)"
     )
 
 

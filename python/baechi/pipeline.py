@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from baechi import _core
+from baechi import _core, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,9 +102,13 @@ def place_graph(
     cluster: ClusterLike,
     method: str = "auto",
     sizes: Sequence[_core.Graph] = (),
+    *,
+    verbose: bool | None = None,
     **options: Unpack[PlaceOptions],
 ) -> _core.Plan:
     """Decide which operator runs where, so that a step is short and memory suffices.
+
+    Ctrl-C ends the search: the best plan that it has found is returned, with a warning.
 
     Args:
         graph: What to place.
@@ -112,19 +116,21 @@ def place_graph(
         method: One of ``methods()``.
         sizes: The same graph at other batch sizes: what a part of the ``mini_batch`` costs lies
             between them.
+        verbose: Whether a search that takes over a second says on stderr how far it is; None: where
+            that is a terminal.
         options: Those of ``baechi.options.PlaceOptions``, which says what each does.
 
     Raises:
         DoesNotFit: No plan was found, with the reason and what would fit.
         InputError: The request cannot be right.
+        KeyboardInterrupt: Ctrl-C came before there was a plan.
 
     """
-    answer = _core.place_graph(
-        graph_given(graph),
-        cluster_of(cluster),
-        {"method": method, **options},
-        graphs_given(sizes),
-    )
+    given, devices = graph_given(graph), cluster_of(cluster)
+    with progress.searching("placing", verbose) as tell:
+        answer = _core.place_graph(
+            given, devices, {"method": method, **options}, graphs_given(sizes), tell
+        )
     if isinstance(answer, _core.Unplaceable):
         raise DoesNotFit(answer)
     return answer

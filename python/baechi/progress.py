@@ -89,6 +89,36 @@ class Progress:
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
+@contextlib.contextmanager
+def searching(what: str, verbose: bool | None) -> Iterator[Callable[[str], None] | None]:
+    """Return what tells of a search that lasts, or None where nobody is told.
+
+    On a terminal it is one line that changes and goes away; elsewhere, with ``verbose=True``, a
+    line for each new best. Within `told` it is a stage's business.
+    """
+    stream = sys.stderr
+    terminal = bool(getattr(stream, "isatty", bool)())
+    if not (terminal and _CURRENT.get() is None if verbose is None else verbose):
+        yield None
+        return
+    start = time.monotonic()
+    said = ""
+
+    def tell(news: str) -> None:
+        nonlocal said
+        if not terminal and (not news or news == said):
+            return
+        line = f"baechi: {what} ({time.monotonic() - start:.0f} s)" + (f": {news}" if news else "")
+        _write(f"\r{line}\033[K" if terminal else f"{line}\n", stream)
+        said = news or " "
+
+    try:
+        yield tell
+    finally:
+        if said and terminal:
+            _write("\r\033[K", stream)
+
+
 def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function a stage of whatever calls it within `told`."""
 

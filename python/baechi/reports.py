@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,15 @@ from baechi.pipeline import plan_given
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def _plan_to_show(plan: _core.Plan) -> _core.Plan:
+    """Warn if `verify` objects to a plan that is shown or passed on, and return it."""
+    wrong = _core.verify(plan_given(plan))
+    if wrong:
+        more = "" if len(wrong) == 1 else f" (and {len(wrong) - 1} more: verify lists them)"
+        warnings.warn(f"the plan is wrong: {wrong[0]}{more}", stacklevel=3)
+    return plan
 
 
 def report(
@@ -33,7 +43,9 @@ def report(
         The path.
 
     """
-    plans = [plan_given(plan)] if other is None else [plan_given(plan), plan_given(other)]
+    plans = [_plan_to_show(plan)]
+    if other is not None:
+        plans.append(_plan_to_show(other))
     names = [each.method for each in plans] if labels is None else list(labels)
     _core.write_text(path, _core.html_report(plans, names))
     return Path(path)
@@ -41,7 +53,7 @@ def report(
 
 def trace(plan: _core.Plan, path: str | os.PathLike[str]) -> Path:
     """Write a plan as a trace for Perfetto or chrome://tracing; return the path."""
-    _core.write_text(path, _core.trace_events(plan_given(plan)))
+    _core.write_text(path, _core.trace_events(_plan_to_show(plan)))
     return Path(path)
 
 
@@ -53,7 +65,7 @@ def export_plan(plan: _core.Plan, to: str) -> str:
             "llama-cpp", for example, are for plans that cut between layers.
 
     """
-    return _core.export_plan(plan_given(plan), to)
+    return _core.export_plan(_plan_to_show(plan), to)
 
 
 def export_onnx(
@@ -75,7 +87,7 @@ def export_onnx(
     except OSError as error:
         raise _core.InputError(f"{os.fspath(model)}: cannot open: {error.strerror}") from None
     try:
-        placed = _core.placed_onnx(plan_given(plan), source)
+        placed = _core.placed_onnx(_plan_to_show(plan), source)
     except _core.InputError as error:  # which knows the bytes, not the file
         words = str(error).replace("<bytes>", os.fspath(model), 1)
         raise _core.InputError(words) from None

@@ -19,22 +19,12 @@ HEAD = ("device", "runs on", "operators", "busy", "peak", "capacity", "full")
 
 def in_time(nanoseconds: float) -> str:
     """Write a time with three digits: 12.3 ms."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if nanoseconds >= size:
-            return (
-                f"{nanoseconds / size:.3g} {unit}"
-                if nanoseconds < 999.5 * size
-                else (f"{nanoseconds / size:,.0f} {unit}")
-            )
-    return f"{nanoseconds:.0f} ns"
+    return _core.time_text(round(nanoseconds))
 
 
 def in_bytes(count: int) -> str:
     """Write a number of bytes with a unit: 1.50 GiB."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"
+    return _core.bytes_text(count)
 
 
 def on_one_device(plan: _core.Plan) -> str:
@@ -122,15 +112,15 @@ def summary(
         (
             device.name,
             runs_on[device.name],
-            str(counts[device.name]),
-            f"{plan.busy_ns[device.name] / max(plan.makespan_ns, 1):.0%}",
+            _core.count_text(counts[device.name]),
+            _core.share_text(plan.busy_ns[device.name] / max(plan.makespan_ns, 1)),
             in_bytes(peaks[device.name]),
             in_bytes(device.capacity),
-            f"{peaks[device.name] / device.capacity:.0%}",
+            _core.share_text(peaks[device.name] / device.capacity),
         )
         for device in plan.cluster.devices
     ]
-    gap = "" if plan.gap is None else f", at most {plan.gap:.0%} above the best possible"
+    gap = "" if plan.gap is None else f", {_core.at_most_above(plan.gap, 'the best possible')}"
     above = (
         f"{name} on {used} of {len(counts)} devices: a step is predicted to take "
         f"{in_time(plan.makespan_ns)}{gap}; on one device: {alone or on_one_device(plan)}"

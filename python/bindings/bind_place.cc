@@ -8,7 +8,9 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,9 +46,12 @@ Answer place_step(const GraphHandle& graph, const ClusterHandle& cluster,
   graphs.push_back(recosted(*graph.graph, {}));
   for (const GraphHandle& size : sizes) graphs.push_back(recosted(*size.graph, {}));
   StepPlan made = make_step_plan(std::move(graphs), *cluster.cluster, request);
-  if (auto* answer = std::get_if<Unplaceable>(&made.result))
-    return UnplaceableHandle{std::make_shared<const OpGraph>(std::move(made.step.graph)),
+  if (auto* answer = std::get_if<Unplaceable>(&made.result)) {
+    const bool of_one = &made.graph_told_of() != &made.step.graph;
+    OpGraph& told_of = of_one ? *made.micro_batch : made.step.graph;
+    return UnplaceableHandle{std::make_shared<const OpGraph>(std::move(told_of)),
                              std::move(*answer)};
+  }
   Plan& plan = std::get<Plan>(made.result);
   if (plan.micro_batches > 1)
     return plan_handle(std::move(made.step), std::move(plan), *std::move(made.micro_batch));
@@ -56,8 +61,38 @@ Answer place_step(const GraphHandle& graph, const ClusterHandle& cluster,
   return handle;
 }
 
+// The latest words of a search on one thread, for another.
+class LatestNews {
+ public:
+  void set(std::string words) {
+    const std::scoped_lock lock(mutex_);
+    words_ = std::move(words);
+  }
+  std::string words() const {
+    const std::scoped_lock lock(mutex_);
+    return words_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string words_;
+};
+
+// Ctrl-C stops the search: the plan that it has found is the answer.
+Answer kept(Outcome<Answer> outcome) {
+  const bool stopped =
+      outcome.interrupted.has_value() && outcome.interrupted->matches(PyExc_KeyboardInterrupt) &&
+      outcome.result.has_value() && std::holds_alternative<PlanHandle>(*outcome.result);
+  if (!stopped) return std::move(outcome).value();
+  outcome.interrupted.reset();
+  if (PyErr_WarnEx(PyExc_UserWarning,
+                   "you stopped the search: this is the best plan that it had found", 2) != 0)
+    throw nb::python_error();
+  return *std::move(outcome.result);
+}
+
 Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options,
-             const std::vector<GraphHandle>& sizes) {
+             const std::vector<GraphHandle>& sizes, const nb::object& tell) {
   Asked asked = asked_of(options, kPlaceTakes, "place_graph");
   PlanRequest& request = asked.request;
   Placement placement;
@@ -66,7 +101,13 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
     request.place.expert = &placement;
   }
   check_taken(request, kPlaceTakes, Entrance::kPython);
-  return interruptible([&](const CancelFlag* cancel) -> Answer {
+  LatestNews news;
+  if (!tell.is_none())
+    request.watch = [&](const SearchNews& latest) { news.set(latest.in_words()); };
+  const auto meanwhile = [&] {
+    if (!tell.is_none()) tell(news.words());
+  };
+  const auto work = [&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
     if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty() ||
         request.recompute != Recompute::kNone)
@@ -80,7 +121,8 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
       return UnplaceableHandle{graph.graph, std::move(*answer)};
     }
     return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};
-  });
+  };
+  return kept(outcome_of(work, meanwhile));
 }
 
 PlanHandle replay(const GraphHandle& graph, const ClusterHandle& cluster,
@@ -219,7 +261,7 @@ void bind_place(nb::module_& m) {
       .def("__str__", [](const UnplaceableHandle& h) { return h.answer.in_words(); });
 
   m.def("place_graph", &place, "graph"_a, "cluster"_a, "options"_a,
-        "sizes"_a = std::vector<GraphHandle>());
+        "sizes"_a = std::vector<GraphHandle>(), "tell"_a = nb::none());
   m.def(
       "simulate", &replay, "graph"_a, "cluster"_a, "device_of"_a, "order"_a = "none",
       "Replays a placement (device by operator name). Each device runs what becomes ready first, "
@@ -229,7 +271,7 @@ void bind_place(nb::module_& m) {
       "verify",
       [](const PlanHandle& h) {
         return interruptible([&](const CancelFlag*) {
-          return h.plan.recomputed.empty()
+          return h.plan.recomputed.empty() && h.plan.micro_batches == 1
                      ? check_plan(h.step_graph(), h.plan)
                      : check_plan(*h.graph_of_one().graph, h.step_graph(), h.plan);
         });

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/report/export/exports.h"
@@ -89,6 +91,23 @@ void bind_report(nb::module_& m) {
         return formats;
       },
       "The formats of export_plan, and what they are.");
+  m.def(
+      "time_text", [](std::int64_t ns) { return short_text(Time(ns)); }, "nanoseconds"_a,
+      "12.3 ms: as all that is printed says a time.");
+  m.def(
+      "bytes_text", [](std::int64_t bytes) { return short_text(Bytes(bytes)); }, "bytes"_a,
+      "1.50 GiB: as all that is printed says an amount of memory.");
+  m.def("count_text", [](std::int64_t count) { return count_text(count); }, "count"_a, "12,345.");
+  m.def(
+      "share_text", [](double fraction) { return share_text(fraction); }, "fraction"_a,
+      "8.4%, 84%, <0.1%, or 3.5x: as all that is printed says a part of a whole.");
+  m.def(
+      "change_text", [](double fraction) { return change_text(fraction); }, "fraction"_a,
+      "+8.4%, -12%, or 3.5x: how much more or less.");
+  m.def(
+      "at_most_above",
+      [](double fraction, const std::string& what) { return at_most_above(fraction, what); },
+      "fraction"_a, "what"_a, "at most 8.5% above `what`: rounded up.");
   m.def(
       "write_text",
       [](const std::filesystem::path& path, const std::string& text) {

@@ -39,7 +39,7 @@ namespace {
 
 std::string explain(const PlanHandle& h, const std::optional<std::string>& op, bool json) {
   return interruptible([&](const CancelFlag* cancel) {
-    require_right(*h.graph, h.plan, "explain", {.capacities = false});
+    require_right(h.micro_batch.get(), h.step_graph(), h.plan, "explain", {.capacities = false});
     const Cluster cluster(h.plan.cluster);
     const CostModel costs(*h.graph, cluster);
     Plan plan = h.plan;

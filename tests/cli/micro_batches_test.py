@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -454,3 +456,53 @@ def test_robust_is_refused(run: Run, llama: dict[int, Path]) -> None:
     done = run("place", llama[1], *DEVICES, "--micro-batches", "2", "--robust", "20%")
     assert done.returncode == 2
     assert "compared by their steps alone" in done.stderr
+
+
+@pytest.mark.parametrize("recompute", ["none", "auto"])
+def test_who_stops_a_search_gets_the_best_plan_so_far(
+    run: Run, command: str, llama: dict[int, Path], tmp_path: Path, recompute: str
+) -> None:
+    path = tmp_path / "plan.json"
+    arguments = [*DEVICES, "--micro-batches", "4", "--budget", "1000s", "--recompute", recompute]
+    with subprocess.Popen(
+        [command, "place", str(llama[8]), *arguments, "-o", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            process.wait(5)
+            raise AssertionError("it ended by itself")
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert "stopped" in said[1]
+    assert run("verify", llama[8], path).returncode == 0
+
+
+def test_what_would_fit_fits(run: Run, llama: dict[int, Path]) -> None:
+    ask = ["--link", "10us,200GB/s", "--micro-batches", "4", "--budget", "100ms"]
+    refused = run("place", llama[8], "-c", "2x3GiB", *ask, "--json")
+    assert refused.returncode == 3, refused.stderr
+    told = json.loads(refused.stdout)
+    assert "@" not in told["reason"]
+    cluster = f"2x{told['smallest_equal_capacity']}B"
+    assert run("place", llama[8], "-c", cluster, *ask).returncode == 0
+    more = told.get("smallest_device_count")
+    if more is not None:
+        assert run("place", llama[8], "-c", f"{more}x3GiB", *ask).returncode == 0
+
+
+def test_a_step_of_other_micro_batches_is_found_out(
+    run: Run, llama: dict[int, Path], plan: Path, tmp_path: Path
+) -> None:
+    # The same operators, of which one takes longer: the plan's times are not those of this graph.
+    document = json.loads(llama[1].read_text())
+    operator = next(op for op in document["operators"] if op.get("per") != "step")
+    kind = next(iter(operator["time"]))
+    operator["time"][kind] += 1
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document))
+    assert run("verify", llama[1], plan).returncode == 0
+    assert run("verify", other, plan).returncode == 2

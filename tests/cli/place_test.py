@@ -125,6 +125,11 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
         (["--robust", "120%"], {"robust": "120%"}, "expected a part from 0 to 1, such as 0.2 or "),
         (["--lp", "guess"], {"lp": "guess"}, "expected one of matching, approx or exact, found"),
         (["--method", "magic"], {"method": "magic"}, "expected one of auto, refine, all, m-topo, "),
+        (
+            ["--method", "pipeline"],
+            {"method": "pipeline"},
+            "'pipeline' places steps of several micro-batches: say how many there are",
+        ),
         (["--optimize", "most"], {"optimize": "most"}, "expected one of none, colocate, coplace, "),
         (["--lp", "exact", "-m", "m-etf"], {"lp": "exact", "method": "m-etf"}, MATCHING),
         (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
@@ -142,6 +147,13 @@ def test_a_bad_option_gets_one_sentence_from_both_entrances(
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, **options)
     name = option[2:].replace("-", "_")
     assert result.stderr == f"baechi: --{str(caught.value).replace(name, option[2:], 1)}\n"
+
+
+def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> None:
+    words = "found 'M-EFT'; did you mean 'm-etf'?"
+    assert_refused(run("place", graph, "-c", CLUSTER, "--method", "M-EFT"), words)
+    with pytest.raises(baechi.InputError, match="did you mean 'm-etf'"):
+        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, method="M-EFT")
 
 
 def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> None:
@@ -362,6 +374,64 @@ def test_a_plan_that_claims_what_is_not_so_is_refused(
     assert any(words in sentence for sentence in python_verdict(graph, path))
     with pytest.raises(baechi.InputError, match=re.escape(words)):
         baechi.explain(baechi.Plan.load(path, baechi.Graph.load(graph)))
+
+
+def claim_a_small_device(document: dict[str, Any]) -> None:
+    document["cluster"]["devices"][0]["capacity"] = document["devices"][0]["peak"] - 1
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (add_one("devices", 0, "peak"), "peaks at "),
+        (add_one("devices", 0, "busy"), "is busy for "),
+        (claim_a_small_device, "1 bytes more than its capacity"),
+    ],
+)
+def test_what_shows_a_wrong_plan_or_passes_it_on_says_so_in_a_line(
+    run: Run,
+    graph: Path,
+    plan: Path,
+    tmp_path: Path,
+    tamper: Callable[[dict[str, Any]], None],
+    words: str,
+) -> None:
+    document = json.loads(plan.read_text())
+    tamper(document)
+    path, out = tmp_path / "tampered.json", tmp_path / "out"
+    path.write_text(json.dumps(document))
+    for command in (
+        ["report", graph, path, "-o", out],
+        ["show", graph, path],
+        ["trace", graph, path, "-o", out],
+        ["export", graph, path, "--to", "csv", "-o", out],
+        ["simulate", graph, path, "-o", out],
+    ):
+        said = run(*command)
+        warning = f"baechi: warning: {path}: the plan is wrong: "
+        lines = [line for line in said.stderr.splitlines() if line.startswith(warning)]
+        assert len(lines) == 1, command
+        assert words in lines[0]
+        right = run(*[plan if each == path else each for each in command])
+        assert "warning" not in right.stderr
+    loaded = baechi.Plan.load(path, baechi.Graph.load(graph))
+    for show in (baechi.report, baechi.trace):
+        with pytest.warns(UserWarning, match=re.escape(words)):
+            show(loaded, out)
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        baechi.export_plan(loaded, "csv")
+
+
+def test_no_command_takes_a_step_that_does_not_end_with_its_last_operator(
+    run: Run, graph: Path, plan: Path, tmp_path: Path
+) -> None:
+    document = json.loads(plan.read_text())
+    document["makespan"] += 1
+    document.pop("gap", None)
+    path = tmp_path / "tampered.json"
+    path.write_text(json.dumps(document))
+    for command in ["verify", "explain", "show", "trace", "simulate"]:
+        assert_refused(run(command, graph, path), "$.makespan: the plan claims a step of ")
 
 
 def test_empty_paths_are_named(run: Run, graph: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import baechi
 from tests.conftest import Run
 
 QUICK = ["-m", "m-etf", "--budget", "10ms"]
@@ -104,6 +105,29 @@ def test_an_error_names_its_option(
     assert (result.returncode, result.stdout) == (2, "")
     assert option in result.stderr
     assert "speed '" not in result.stderr
+
+
+def test_errors_of_sweeps_methods_name_that_option(run: Run, graph: Path) -> None:
+    for methods, words in [
+        ("m-etf,m-sctt", "baechi: --methods: expected one of auto, "),
+        ("m-etf,m-sctt", "found 'm-sctt'; did you mean 'm-sct'?"),
+        ("m-etf,pipeline", "baechi: --methods: 'pipeline' places steps of several micro-batches"),
+    ]:
+        result = run("sweep", graph, "-c", "2x8GiB", "--methods", methods)
+        assert result.returncode == 2
+        assert words in result.stderr
+    with pytest.raises(baechi.InputError, match=r"^methods: expected one of auto, "):
+        baechi.sweep(baechi.Graph.load(graph), "2x8GiB", methods=["m-etf", "m-sctt"])
+
+
+def test_a_kind_without_times_comes_with_a_way_out(run: Run, graph: Path) -> None:
+    result = run("place", graph, "-c", "4xRTX3090")
+    assert result.returncode == 3
+    assert "cannot run on any device of this cluster: it has compute times for " in result.stderr
+    assert "name devices of a kind that it has times for, such as 2xgpu:24GiB" in result.stderr
+    mistaken = run("place", graph, "-c", "4xrtx3009")
+    assert mistaken.returncode == 2
+    assert "; did you mean 'rtx3090'?" in mistaken.stderr
 
 
 def test_sweep_writes_csv(run: Run, graph: Path, tmp_path: Path) -> None:

@@ -464,7 +464,8 @@ def test_ctrl_c_stops_a_long_search() -> None:
         "graph = baechi.generate('layered', operators=20000, seed=1)\n"
         "print('ready', flush=True)\n"
         "try:\n"
-        "    baechi.place_graph(graph, '4x64GiB', budget='10000s')\n"
+        "    plan = baechi.place_graph(graph, '4x64GiB', budget='10000s')\n"
+        "    print('interrupted' if any('stopped' in note for note in plan.notes) else plan)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
@@ -478,6 +479,36 @@ def test_ctrl_c_stops_a_long_search() -> None:
     out, _ = process.communicate(timeout=120)
     assert out == "interrupted\n"
     assert process.returncode == 0
+
+
+def test_ctrl_c_keeps_the_best_plan_of_a_step_so_far_and_news_are_told() -> None:
+    code = (
+        "import warnings, baechi\n"
+        "graph = baechi.generate('llama', layers=4, training=True)\n"
+        "print('ready', flush=True)\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    plan = baechi.place_graph(\n"
+        "        graph, '4x24GiB', budget=1000.0, micro_batches=4, verbose=True)\n"
+        "assert not baechi.verify(plan)\n"
+        "assert any('stopped' in note for note in plan.notes), plan.notes\n"
+        "print(said[0].message)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    news = process.stderr.readline()
+    assert re.match(r"baechi: placing \(\d+ s\): .* by \S+", news), news
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert out == "you stopped the search: this is the best plan that it had found\n"
 
 
 def test_what_a_signal_handler_raises_comes_out() -> None:

@@ -254,7 +254,7 @@ def test_a_placement_without_a_plan_has_its_devices(plan: baechi.Plan) -> None:
 
 @pytest.mark.parametrize(
     ("nanoseconds", "words"),
-    [(999, "999 ns"), (1000, "1 us"), (12_345_678, "12.3 ms"), (1_234_000_000, "1.23 s")],
+    [(999, "999 ns"), (1000, "1.00 us"), (12_345_678, "12.3 ms"), (1_234_000_000, "1.23 s")],
 )
 def test_times_have_three_digits(nanoseconds: int, words: str) -> None:
     assert in_time(nanoseconds) == words

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import baechi
+from baechi import _core
 
 NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 
@@ -120,6 +121,31 @@ def test_it_renders_without_a_console_message_and_asks_for_nothing(
     assert page.page.evaluate("document.documentElement.dataset.theme") == scheme
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.page.close()
+
+
+def test_the_page_says_numbers_as_the_command_does(browser: Any) -> None:
+    rules = Path(__file__).parents[2] / "src/baechi/report/html/format.js"
+    page = browser.new_page()
+
+    def told(call: str) -> str:
+        return str(page.evaluate(f"(() => {{ {rules.read_text()}; return {call}; }})()"))
+
+    for value in [0, 1, 999, 1000, 1023, 1024, 9_994, 9_995, 123_456, 999_999, 1_048_000]:
+        for scale in [1, 1000, 1024, 1_000_000]:
+            assert told(f"timeText({value * scale})") == _core.time_text(value * scale)
+            assert told(f"bytesText({value * scale})") == _core.bytes_text(value * scale)
+            assert told(f"countText({value * scale})") == _core.count_text(value * scale)
+    for fraction in [0, 0.0003, 0.05, 0.0526, 0.0996, 0.895, 0.894, 1, 2, 2.5, 4064.53]:
+        assert told(f"percentText({fraction})") == _core.share_text(fraction)
+        assert told(f"changeText({fraction})") == _core.change_text(fraction)
+        assert told(f"changeText({-fraction})") == _core.change_text(-fraction)
+        above = _core.at_most_above(fraction, "the best possible")
+        assert "at most " + told(f"atMostAbove({fraction}).join(' ')") == above
+    # The moments of a bar are in the unit that they call for, as its time is.
+    assert told("momentText(2000, 10)") == "2.00 us"
+    assert told("momentText(0, 10)") == "0 ns"
+    assert told("momentText(1001000000, 1000000)") == "1.001 s"
+    page.close()
 
 
 def test_names_stay_text(browser: Any, folder: Path) -> None:

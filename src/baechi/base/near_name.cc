@@ -31,18 +31,26 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t mo
   return row.back();
 }
 
-std::size_t most_edits(std::string_view name) { return std::max<std::size_t>(2, name.size() / 3); }
+std::size_t most_edits(std::string_view name) {
+  if (name.size() < 4) return name.size() / 2;  // so that something of the name is left
+  return std::max<std::size_t>(2, name.size() / 3);
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
+  const std::string wanted = in_lower_case(name);
+  const std::string* nearest = nullptr;
+  std::size_t least = most_edits(wanted) + 1;
+  for (const std::string& other : known)
+    if (const std::size_t edits = edit_distance(wanted, in_lower_case(other), least); edits < least)
+      nearest = &other, least = edits;
+  return nearest != nullptr ? "; did you mean " + in_quotes(*nearest) + "?" : std::string();
+}
 
 std::string meant_by(const std::string& name, const std::vector<std::string>& known) {
-  const std::string* nearest = nullptr;
-  std::size_t least = most_edits(name) + 1;
+  if (std::string near = did_you_mean(name, known); !near.empty()) return near;
   std::string all;
-  for (const std::string& other : known) {
-    all += (all.empty() ? "" : ", ") + other;
-    if (const std::size_t edits = edit_distance(name, other, least); edits < least)
-      nearest = &other, least = edits;
-  }
-  return nearest != nullptr ? "; did you mean " + in_quotes(*nearest) + "?" : "; there are " + all;
+  for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;
+  return "; there are " + all;
 }
 
 std::string unknown_option(const std::string& who, const std::string& name,

@@ -17,7 +17,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t mo
 // So many edits still make a slip of the finger.
 std::size_t most_edits(std::string_view name);
 
-// "; did you mean 'NEAR'?", or "; there are " and the known names when none is near.
+// "; did you mean 'NEAR'?", whatever its case; empty when none is near.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known);
+
+// The same, or "; there are " and the known names when none is near.
 std::string meant_by(const std::string& name, const std::vector<std::string>& known);
 
 // "WHO has no option 'NAME'; did you mean 'NEAR'?", or what there is when nothing is near.

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/base/near_name.h"
 
 namespace baechi {
 namespace {
@@ -152,9 +154,11 @@ constexpr std::int64_t kLargestCount = 1024;
 
 std::size_t index_of(Precision precision) { return static_cast<std::size_t>(precision); }
 
+// In whatever case: A100 is a100.
 const DevicePreset* find_preset(std::string_view name) {
+  const std::string wanted = in_lower_case(name);
   const auto at = std::find_if(std::begin(kPresets), std::end(kPresets),
-                               [&](const DevicePreset& preset) { return preset.name == name; });
+                               [&](const DevicePreset& preset) { return preset.name == wanted; });
   return at == std::end(kPresets) ? nullptr : at;
 }
 
@@ -260,7 +264,10 @@ std::span<const DevicePreset> all_device_presets() { return kPresets; }
 
 const DevicePreset& device_preset(std::string_view name) {
   if (const DevicePreset* preset = find_preset(name)) return *preset;
-  throw InputError("unknown device '" + std::string(name) + "'; known: " + device_preset_names());
+  std::vector<std::string> known;
+  for (const DevicePreset& preset : kPresets) known.emplace_back(preset.name);
+  throw InputError("unknown device " + in_quotes(name) + did_you_mean(std::string(name), known) +
+                   "; known: " + device_preset_names());
 }
 
 std::string device_preset_names() {

@@ -2,6 +2,7 @@
 #include "baechi/generate/costing.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "baechi/base/error.h"
 
@@ -13,15 +14,17 @@ std::vector<CostedKind> parse_costed_kinds(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view item = text.substr(begin, end - begin);
     const std::size_t equals = item.find('=');
-    const std::string kind(item.substr(0, equals));
+    std::string kind(item.substr(0, equals));
     const std::string_view preset =
         equals == std::string_view::npos ? item : item.substr(equals + 1);
     const std::string place = "devices '" + std::string(text) + "'";
     if (kind.empty() || preset.empty())
       throw InputError(place, "expected KIND=PRESET,... as in 'gpu=rtx2080,cpu=cpu'");
+    const DevicePreset& found = device_preset(preset);
+    if (equals == std::string_view::npos) kind = found.name;  // A100 is a100
     if (std::any_of(kinds.begin(), kinds.end(), [&](const auto& k) { return k.kind == kind; }))
       throw InputError(place, "kind '" + kind + "' occurs twice");
-    kinds.push_back({kind, &device_preset(preset)});
+    kinds.push_back({std::move(kind), &found});
     begin = end + 1;
   }
   return kinds;

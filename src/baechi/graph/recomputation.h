@@ -37,7 +37,8 @@ class MayRunAgain {
 // second run of `op` is in its colocation group, has its costs but no permanent memory, counts as
 // backward, and waits for `op` and for `after`. It reads what `op` reads: of a producer that runs again, from
 // its second run. Backward readers of the outputs of `op` read those of the second run instead. An
-// output of either run that nobody is left to read is temporary memory of it.
+// output that somebody reads in `graph`, and nobody of this run, is temporary memory of this run.
+// What nobody reads in `graph` is held to the end of the step, by the first run alone.
 //
 // Throws InputError where an operator may not run again, is there twice, is of no use to the backward
 // pass, or would wait for itself; and in graphs whose memory mode is `retain`.

@@ -3,8 +3,11 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/base/near_name.h"
 
 namespace baechi {
 
@@ -64,12 +67,12 @@ std::span<const PlacerEntry> all_placers() {
 }
 
 const PlacerEntry& find_placer(std::string_view name) {
-  std::string known;
+  std::vector<std::string> known;
   for (const PlacerEntry& entry : all_placers()) {
     if (entry.name == name) return entry;
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+    known.emplace_back(entry.name);
   }
-  throw InputError("unknown method '" + std::string(name) + "'; there are " + known);
+  throw InputError("unknown method " + in_quotes(name) + meant_by(std::string(name), known));
 }
 
 }  // namespace baechi

@@ -48,6 +48,20 @@ PortfolioResult run_on_few(const NeededDevices& few, std::size_t num_devices,
   return result;
 }
 
+constexpr const char* kFirstMethod = "m-etf";
+
+// The first plan, where there was no time for another.
+PortfolioResult just(const PlacedGraph& placed, const Problem& problem) {
+  Attempt attempt;
+  attempt.method = kFirstMethod;
+  attempt.placer = &find_placer(kFirstMethod);
+  offer_placement(problem, placed, attempt);
+  PortfolioResult result;
+  result.attempts.push_back(std::move(attempt));
+  result.notes.emplace_back(kSearchStopped);
+  return result;
+}
+
 // Of hundreds of equal devices, methods see as many as there are operators, and those of a
 // portfolio about as many as can have something to do. An expert's placement names devices: then
 // they see all.
@@ -59,10 +73,26 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   if (runs_alone(request.method) || (!request.watch && num_devices <= FirstPlans::kFewDevices))
     return run_portfolio(costs, units, request);
   const FirstPlans first = first_plans(costs, request);
-  if (first.step.has_value()) tell(request, *first.step, "m-etf");
+  if (first.step.has_value()) tell(request, *first.step, kFirstMethod);
   const auto few = request.place.expert == nullptr ? devices_to_see(costs, first) : nullptr;
-  return few == nullptr ? run_portfolio(costs, units, request)
-                        : run_on_few(*few, num_devices, request);
+  try {
+    return few == nullptr ? run_portfolio(costs, units, request)
+                          : run_on_few(*few, num_devices, request);
+  } catch (const Cancelled&) {  // anytime: what was told of stays
+    if (!first.placed.has_value()) throw;
+    return just(*first.placed, {.costs = costs, .units = units, .order = request.place.order});
+  }
+}
+
+// One micro-batch without second runs is all that is planned here.
+void refuse_several(const PlanRequest& request) {
+  const char* const elsewhere = "make_step_plan() takes it, make_plan() plans the graph as it is";
+  if (places_in_stages(request.method))
+    throw OptionError("method", for_several_only(request.method));
+  if (request.micro_batches.has_value() && *request.micro_batches != std::vector<std::uint32_t>{1})
+    throw OptionError("micro_batches", elsewhere);
+  if (request.mini_batch.has_value()) throw OptionError("mini_batch", elsewhere);
+  if (request.recompute != Recompute::kNone) throw OptionError("recompute", elsewhere);
 }
 
 Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
@@ -73,8 +103,12 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
   std::optional<CanonicalCosts> canonical;
   if (costs.graph().num_ops() <= kMostCanonicalOps) canonical.emplace(costs);
   const CostModel& asked = canonical.has_value() ? canonical->costs() : costs;
-  answer.smallest_capacity = smallest_equal_capacity(asked, options);
-  answer.more_devices = smallest_device_count(asked, options);
+  try {
+    answer.smallest_capacity = smallest_equal_capacity(asked, options);
+    answer.more_devices = smallest_device_count(asked, options);
+  } catch (const Cancelled&) {  // what is known so far is said
+    return answer;
+  }
   return answer;
 }
 
@@ -82,9 +116,7 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
   check_ranges(request);
-  if (places_in_stages(request.method))
-    throw OptionError("method", in_quotes(request.method) +
-                                    " places steps of several micro-batches, and this is one");
+  refuse_several(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return with_suggestions(costs, request,

@@ -25,9 +25,6 @@ namespace {
 
 constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
 
-constexpr const char* kStopped =
-    "the search ran out of processor time or was stopped by you: another run may find another plan";
-
 // The problem as it was given. If the search is in its canonical numbering, that, and where the two
 // may differ, the given one without idle operators.
 struct Given {
@@ -187,6 +184,8 @@ class Portfolio {
     return best() != nullptr && best()->makespan <= found.bound;
   }
 
+  bool has_plan() { return best() != nullptr; }
+
   void note(std::string text) {
     if (std::ranges::find(result_.notes, text) == result_.notes.end())
       result_.notes.push_back(std::move(text));
@@ -196,7 +195,7 @@ class Portfolio {
     if (given_.canonical != nullptr)
       for (Attempt& attempt : result_.attempts) renumber(attempt);
     if (given_.busy != nullptr) search_as_given();
-    if (budget_.stopped_early()) note(kStopped);
+    if (budget_.stopped_early()) note(kSearchStopped);
     return std::move(result_);
   }
 
@@ -335,10 +334,15 @@ class Portfolio {
 PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,
                         const PlanRequest& request, const PortfolioEntry& recipe) {
   Portfolio portfolio(costs, units, given, request, recipe);
-  for (const PlacerEntry* placer : placers_of(request.method)) portfolio.place(*placer);
-  if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
-    portfolio.search();
-    if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
+  try {
+    for (const PlacerEntry* placer : placers_of(request.method)) portfolio.place(*placer);
+    if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
+      portfolio.search();
+      if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
+    }
+  } catch (const Cancelled&) {  // anytime: the plan that there is stays
+    if (!portfolio.has_plan()) throw;
+    portfolio.note(kSearchStopped);
   }
   return portfolio.take();
 }
@@ -407,8 +411,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   try {
     take_better(attempts_as_given(costs, units, request), result.attempts);
   } catch (const Cancelled&) {  // anytime: the plan that there is stays
-    if (std::ranges::find(result.notes, kStopped) == result.notes.end())
-      result.notes.emplace_back(kStopped);
+    if (std::ranges::find(result.notes, kSearchStopped) == result.notes.end())
+      result.notes.emplace_back(kSearchStopped);
   }
   return result;
 }

@@ -16,6 +16,10 @@
 
 namespace baechi {
 
+// Of plans whose search did not come to its end.
+inline constexpr const char* kSearchStopped =
+    "the search ran out of processor time or was stopped by you: another run may find another plan";
+
 struct PortfolioResult {
   std::vector<Attempt> attempts;       // in the order they were made; at least one
   std::vector<PassStatistics> passes;  // of the Graph Optimizer

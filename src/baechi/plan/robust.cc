@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/robust.h"
 
-#include <cstdio>
 #include <tuple>
 #include <utility>
 
@@ -9,16 +8,6 @@
 #include "baechi/base/short_text.h"
 
 namespace baechi {
-namespace {
-
-std::string percent(double fraction) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.4g%%", fraction * 100);
-  return text;
-}
-
-}  // namespace
-
 RobustChoice choose_robust(const CostModel& costs, const std::vector<Attempt>& attempts,
                            const Perturbations& perturbations) {
   std::vector<std::size_t> candidates;
@@ -40,7 +29,7 @@ RobustChoice choose_robust(const CostModel& costs, const std::vector<Attempt>& a
   std::string note = "robust: of " + std::to_string(candidates.size()) + " plans " +
                      attempts[candidates[best]].method + "'s has the shortest worst step, " +
                      short_text(worst[best]) + ", when costs are off by up to " +
-                     percent(perturbations.fraction) + " (" +
+                     given_share(perturbations.fraction) + " (" +
                      std::to_string(perturbations.samples) + " samples)";
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (i != best) note += "; " + attempts[candidates[i]].method + " " + short_text(worst[i]);

@@ -21,9 +21,13 @@ FirstPlans first_plans(const CostModel& costs, const PlanRequest& request) {
   if (placed == nullptr) return {};
   FirstPlans plans;
   plans.devices = used(*placed);
-  const Trace trace = simulate(
-      costs, as_executed(std::move(*placed), request.place.order, costs.graph(), num_devices));
-  if (!find_overflow(trace, costs.cluster()).has_value()) plans.step = trace.schedule.makespan;
+  PlacedGraph executed =
+      as_executed(std::move(*placed), request.place.order, costs.graph(), num_devices);
+  const Trace trace = simulate(costs, executed);
+  if (!find_overflow(trace, costs.cluster()).has_value()) {
+    plans.step = trace.schedule.makespan;
+    plans.placed = std::move(executed);
+  }
   if (num_devices <= FirstPlans::kFewDevices) return plans;
   const PlaceResult sct = place_m_sct(costs, request.place);
   if (const auto* other = std::get_if<PlacedGraph>(&sct))

@@ -19,6 +19,7 @@ struct FirstPlans {
   static constexpr std::size_t kFewDevices = 32;  // so many are seen in any case
 
   std::optional<Time> step;  // of m-ETF's plan, as it is executed; absent if that does not fit
+  std::optional<PlacedGraph> placed;   // that plan
   std::optional<std::size_t> devices;  // that they use, the larger number; absent: one has no plan
 };
 FirstPlans first_plans(const CostModel& costs, const PlanRequest& request);

@@ -3,9 +3,27 @@
 
 #include <utility>
 
+#include "baechi/base/error.h"
+#include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/steps/step_plan.h"
 
 namespace baechi {
+
+void check_methods(const GraphSizes& sizes, const Grid& grid, const PlanRequest& request,
+                   const std::string& name) {
+  const PlannerOption& option = find_planner_option("method");
+  for (const std::string& method : grid.methods) {
+    PlanRequest wanted = request;
+    wanted.method = method;
+    if (!is_right(option, wanted)) throw InputError(name, unexpected(option, method));
+    try {
+      checked_numbers(sizes, wanted);
+    } catch (const OptionError& error) {
+      if (error.option() != option.name) throw;
+      throw InputError(name, error.reason());
+    }
+  }
+}
 
 std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
                              const PlanRequest& request,
@@ -15,11 +33,8 @@ std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster
   const std::vector<std::string> methods =
       grid.methods.empty() ? std::vector<std::string>{request.method} : grid.methods;
   for (const std::size_t count : grid.devices) check_tried_devices(count);
-  for (const std::string& method : methods) {  // before the first of them has run for minutes
-    PlanRequest wanted = request;
-    wanted.method = method;
-    checked_numbers(sizes, wanted);
-  }
+  if (grid.methods.empty()) checked_numbers(sizes, request);
+  check_methods(sizes, grid, request, "methods");  // before the first of them has run for minutes
   std::vector<GridPoint> points;
   for (const std::size_t count : counts) {
     for (const Factor memory : grid.memory)

@@ -29,6 +29,10 @@ struct GridPoint {
   ScenarioOutcome outcome;
 };
 
+// Throws InputError, at `name`, for a method of the grid that is none or cannot place such steps.
+void check_methods(const GraphSizes& sizes, const Grid& grid, const PlanRequest& request,
+                   const std::string& name);
+
 // Row by row: by devices, then memory, then method. `told`, if given, hears of each.
 std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
                              const PlanRequest& request,

@@ -8,7 +8,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
-#include "baechi/graph/unroll.h"
+#include "baechi/verify/check_micro_batches.h"
 #include "baechi/verify/check_recomputation.h"
 #include "baechi/verify/check_variables.h"
 #include "baechi/verify/sentences.h"
@@ -105,18 +105,6 @@ class Claims {
   std::vector<std::string> violations_;
 };
 
-// By what each operator holds, takes, and waits for.
-bool is_unrolled(const OpGraph& one, const OpGraph& step, std::uint32_t micro_batches) {
-  const OpGraph whole = unroll(one, micro_batches).graph;
-  if (whole.num_ops() != step.num_ops() || whole.num_edges() != step.num_edges()) return false;
-  return std::ranges::all_of(whole.ops(), [&](OpId op) {
-    return whole[op].name == step[op].name && whole[op].permanent == step[op].permanent &&
-           whole[op].variable == step[op].variable && whole[op].temporary == step[op].temporary &&
-           whole.output_bytes(op) == step.output_bytes(op) &&
-           std::ranges::equal(whole.in_edges(op), step.in_edges(op));
-  });
-}
-
 }  // namespace
 
 std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
@@ -134,31 +122,37 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
   return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
 }
 
-std::vector<std::string> check_second_runs(const OpGraph& original, const OpGraph& step,
-                                           const Plan& plan) {
+std::vector<std::string> check_step(const OpGraph& original, const OpGraph& step,
+                                    const Plan& plan) {
   if (plan.micro_batches == 1) return check_recomputation(original, step, plan.recomputed);
+  if (plan.recomputed.empty()) return check_micro_batches(original, step, plan.micro_batches);
   const OpGraph one = recomputing(original, plan.recomputed);
   std::vector<std::string> violations = check_recomputation(original, one, plan.recomputed);
-  if (violations.empty() && !is_unrolled(one, step, plan.micro_batches))
-    violations.push_back("the step is not " + std::to_string(plan.micro_batches) +
-                         " micro-batches of the graph with its second runs");
-  return violations;
+  return violations.empty() ? check_micro_batches(one, step, plan.micro_batches) : violations;
 }
 
 std::vector<std::string> check_plan(const OpGraph& original, const StepGraph& step,
                                     const Plan& plan) {
-  std::vector<std::string> violations = check_second_runs(original, step.graph(), plan);
+  std::vector<std::string> violations = check_step(original, step.graph(), plan);
   return violations.empty() ? check_plan(step, plan) : violations;
 }
 
-void require_right(const StepGraph& step, const Plan& plan, const std::string& place,
-                   const CheckOptions& options) {
-  const std::vector<std::string> violations = check_plan(step, plan, options);
-  if (violations.empty()) return;
+std::string why_wrong(const OpGraph* original, const StepGraph& step, const Plan& plan,
+                      const CheckOptions& options) {
+  std::vector<std::string> violations;
+  if (original != nullptr) violations = check_step(*original, step.graph(), plan);
+  if (violations.empty()) violations = check_plan(step, plan, options);
+  if (violations.empty()) return {};
   std::string words = "the plan is wrong: " + violations.front();
   if (violations.size() > 1)
     words += " (and " + std::to_string(violations.size() - 1) + " more: verify lists them)";
-  throw InputError(place, words);
+  return words;
+}
+
+void require_right(const OpGraph* original, const StepGraph& step, const Plan& plan,
+                   const std::string& place, const CheckOptions& options) {
+  const std::string words = why_wrong(original, step, plan, options);
+  if (!words.empty()) throw InputError(place, words);
 }
 
 }  // namespace baechi

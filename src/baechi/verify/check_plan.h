@@ -19,16 +19,19 @@ namespace baechi {
 std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
                                     const CheckOptions& options = {});
 
-// The same of a plan that runs operators of `original` a second time; first, that `step` has them as
-// they should be.
+// The same of a plan for a step that is not the graph as given, `original`: first, that the step has
+// its micro-batches and its second runs as they should be.
 std::vector<std::string> check_plan(const OpGraph& original, const StepGraph& step,
                                     const Plan& plan);
 // That alone.
-std::vector<std::string> check_second_runs(const OpGraph& original, const OpGraph& step,
-                                           const Plan& plan);
+std::vector<std::string> check_step(const OpGraph& original, const OpGraph& step, const Plan& plan);
 
-// Throws InputError, at `place`, with the first of these.
-void require_right(const StepGraph& step, const Plan& plan, const std::string& place,
-                   const CheckOptions& options = {});
+// The first of these and how many more there are; empty when the plan is right. `original` is absent
+// where the step is the graph as given.
+std::string why_wrong(const OpGraph* original, const StepGraph& step, const Plan& plan,
+                      const CheckOptions& options = {});
+// Throws InputError with that, at `place`.
+void require_right(const OpGraph* original, const StepGraph& step, const Plan& plan,
+                   const std::string& place, const CheckOptions& options = {});
 
 }  // namespace baechi

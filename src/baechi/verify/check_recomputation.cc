@@ -108,6 +108,7 @@ class Comparison {
     for (const TensorId tensor : step_.outputs(run)) held += step_.size(tensor);
     for (const TensorId tensor : original_.outputs(op)) holds += original_.size(tensor);
     if (!readable(run, op)) say(run, "drops an output before it is read");
+    if (again == nullptr && !keeps_results(op)) say(run, "drops an output that the step ends with");
     if (held != holds) say(run, "holds other memory while it runs than it should");
     if (!same_times(run, op)) say(run, "takes another time than it should");
     if (is.pin != was.pin) say(run, "is pinned elsewhere");
@@ -123,6 +124,16 @@ class Comparison {
     return std::equal(is.begin(), is.end(), was.begin(), [&](TensorId made, TensorId given) {
       return step_.consumers(made).empty() || step_.size(made) == original_.size(given);
     });
+  }
+
+  // What nobody reads in the original graph has its size, too: the step ends with it.
+  bool keeps_results(OpId op) const {
+    const auto is = step_.outputs(op), was = original_.outputs(op);
+    return is.size() != was.size() ||
+           std::equal(is.begin(), is.end(), was.begin(), [&](TensorId made, TensorId given) {
+             return !original_.consumers(given).empty() ||
+                    step_.size(made) == original_.size(given);
+           });
   }
 
   bool same_times(OpId run, OpId op) const {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -195,6 +196,43 @@ TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memor
             "recomputation: operator 'f0@again' holds an output that nobody is left to read\n");
   CHECK(check_recomputation(graph, recomputing(graph, list), std::vector{again(graph, "f1", "b2")})
             .size() >= 2);
+}
+
+// f's second output is what the step ends with: nobody reads it.
+//
+//   x --1--> f --4--> b        f --6--> (nobody)
+TEST_CASE("recomputation: what nobody ever read is held to the end, by the first run alone") {
+  const auto sketch = [](bool again, std::int64_t result, std::int64_t temporary) {
+    GraphSketch made;
+    made.op("x", 1).op("f", 1, temporary + (again ? 4 : 0)).op("b", 1).backward("b");
+    if (again) made.op("f@again", 1, 6).backward("f@again");
+    made.tensor("x", 1, {"f"});
+    if (again) {
+      made.tensor("f", 0, {}).tensor("f", result, {});
+      made.tensor("f@again", 4, {"b"}).tensor("f@again", 0, {});
+    } else {
+      made.tensor("f", 4, {"b"}).tensor("f", result, {});
+    }
+    return made;
+  };
+  const OpGraph graph = sketch(false, 6, 0).build();
+  const std::vector<Recomputation> list{{op_named(graph, "f"), std::nullopt}};
+  const OpGraph step = recomputing(graph, list);
+  const auto sizes = [&](std::string_view name) {
+    std::vector<Bytes> held;
+    for (const TensorId tensor : step.outputs(op_named(step, name)))
+      held.push_back(step.size(tensor));
+    return held;
+  };
+  CHECK(sizes("f") == std::vector{Bytes(0), Bytes(6)});
+  CHECK(sizes("f@again") == std::vector{Bytes(4), Bytes(0)});
+  CHECK(step[op_named(step, "f@again")].temporary == Bytes(6));
+  CHECK(check_recomputation(graph, step, list).empty());
+
+  // As much memory while it runs, and none of the result behind it.
+  const auto found = check_recomputation(graph, sketch(true, 0, 6).build(), list);
+  CHECK(std::ranges::count(
+            found, "recomputation: operator 'f' drops an output that the step ends with") == 1);
 }
 
 TEST_CASE("recomputation: the verifier finds what left its colocation group") {

@@ -18,11 +18,6 @@ TEST_CASE(
         "größer    1 s\n");
 }
 
-TEST_CASE("text table: percentages keep a digit after the point while they are small") {
-  CHECK(percent_text(0.0321) == "+3.2%");
-  CHECK(percent_text(-0.5) == "-50%");
-}
-
 TEST_CASE("text table: a cell is one line that steers no terminal") {
   TextTable table({{"name"}, {"x", Align::kRight}});
   table.add_row({"a\x1b[2J\n\xc2\x9b\xe2\x80\xae\xff", "1"});

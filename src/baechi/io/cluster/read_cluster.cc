@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/near_name.h"
 #include "baechi/cost/device_presets.h"
 #include "baechi/io/cluster/cluster_json.h"
 #include "baechi/io/graph/dnn_partitioning.h"
@@ -64,6 +65,12 @@ struct DeviceGroup {  // one part of a one-liner
   Device device;  // without a name
 };
 
+std::string device_meant_by(std::string_view text) {
+  std::vector<std::string> known;
+  for (const DevicePreset& preset : all_device_presets()) known.emplace_back(preset.name);
+  return did_you_mean(printable(text, 60), known);
+}
+
 DeviceGroup parse_group(std::string_view part) {
   std::string_view rest = part;
   const std::string_view count = take_until(rest, 'x');
@@ -76,9 +83,10 @@ DeviceGroup parse_group(std::string_view part) {
   const bool has_speed = rest.find('@') != rest.npos;
   const std::string_view memory = trim(take_until(rest, '@'));
   if (!memory.empty() && is_letter(memory.front()))
-    throw_bad_part(part, "'" + printable(memory, 60) +
-                             "' is no amount of memory, such as 24GiB; known devices, which stand "
-                             "without amounts and speeds beside them, are " +
+    throw_bad_part(part, "'" + printable(memory, 60) + "' is no amount of memory, such as 24GiB" +
+                             device_meant_by(memory) +
+                             "; known devices, which stand without amounts and speeds beside "
+                             "them, are " +
                              device_preset_names());
   try {
     group.device.capacity = parse_bytes(memory);

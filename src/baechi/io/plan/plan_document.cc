@@ -121,6 +121,7 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kMakespan:
       plan_.schedule.makespan = read_time(json_);
+      document_.makespan_offset = json_.offset();
       break;
     case kDevices:
       read_devices();

@@ -46,7 +46,7 @@ struct PlanDocument {
   };
   std::size_t num_operators = 0;  // that the graph had
   std::size_t num_operators_offset = 0;
-  std::size_t graph_name_offset = 0, memory_mode_offset = 0;
+  std::size_t graph_name_offset = 0, memory_mode_offset = 0, makespan_offset = 0;
   Plan plan;  // all but the slots and the tensors and operators that need the graph
   std::vector<Operator> operators;
   std::vector<Transfer> transfers;

@@ -294,6 +294,7 @@ class PlanBinder {
                            : "\"asked\" needs a cluster with a host time");
       if (asks) plan.schedule.asked[op] = *entry.asked;
     }
+    check_makespan(document, plan);
     for (const PlanDocument::Transfer& entry : document.transfers) {
       Transfer transfer = entry.transfer;
       transfer.tensor = find_tensor(entry);
@@ -391,6 +392,16 @@ class PlanBinder {
     return with_sums_behind(step, order);
   }
 
+  // A plan of several micro-batches is replayed for that, when it is opened.
+  void check_makespan(const PlanDocument& document, const Plan& plan) const {
+    Time end;
+    for (const OpSlot& slot : plan.schedule.slots) end = std::max(end, slot.end);
+    if (end != plan.makespan())
+      json_.fail_at(document.makespan_offset, "$.makespan",
+                    "the plan claims a step of " + std::to_string(plan.makespan().count()) +
+                        " ns, its last operator ends at " + std::to_string(end.count()) + " ns");
+  }
+
   void check_same_graph(const PlanDocument& document) const {
     const Plan& plan = document.plan;
     const bool named = !plan.graph_name.empty() && !graph_.name().empty();
@@ -463,7 +474,7 @@ StepFile parse_step_plan(std::string_view text, const std::string& place, OpGrap
   PlanBinder binder(json, graph);
   if (document.plan.micro_batches > 1) {
     StepFile file = binder.bind_step(std::move(document));
-    file.original = std::move(original);
+    file.original = original.has_value() ? std::move(original) : std::move(graph);
     return file;
   }
   Plan plan = binder.bind(std::move(document));

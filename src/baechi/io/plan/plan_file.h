@@ -30,7 +30,7 @@ struct StepFile {
   Unrolled step;
   Plan plan;
   std::optional<PlacedGraph> placed;
-  std::optional<OpGraph> original = {};  // where operators run a second time: the graph as given
+  std::optional<OpGraph> original = {};  // the graph as given, where the step is another
 };
 StepFile parse_step_plan(std::string_view text, const std::string& place, OpGraph graph);
 // The other way, for a plan whose ids are those of `step`.

@@ -9,6 +9,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/base/near_name.h"
 #include "baechi/io/profile/profile_file.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
@@ -18,8 +19,9 @@ namespace {
 
 bool names_a_preset(std::string_view text) {
   const auto& presets = all_device_presets();
+  const std::string name = in_lower_case(text);
   return std::any_of(presets.begin(), presets.end(),
-                     [&](const DevicePreset& preset) { return preset.name == text; });
+                     [&](const DevicePreset& preset) { return preset.name == name; });
 }
 
 void add_presets(const std::string& text, ModelCosts& costs) {

@@ -17,7 +17,7 @@ namespace baechi {
 struct OpenedPlan {
   Unrolled step;
   Plan plan;                             // about step.graph
-  std::optional<OpGraph> original = {};  // where operators run a second time: the graph as given
+  std::optional<OpGraph> original = {};  // the graph as given, where the step is another
 };
 
 // `graph` is that of one micro-batch. Throws InputError as read_plan() does, and when the order of a

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/in_quotes.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/equal_layers.h"
@@ -177,6 +178,10 @@ std::span<const StepPlacer> step_placers() {
     return placers;
   }();
   return kPlacers;
+}
+
+std::string for_several_only(std::string_view method) {
+  return in_quotes(method) + " places steps of several micro-batches: say how many there are";
 }
 
 bool places_in_stages(std::string_view method) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "baechi/base/cancel.h"
@@ -48,6 +49,8 @@ struct StepPlacer {
 std::span<const StepPlacer> step_placers();  // `pipeline` first
 // Whether it is the name of one of them, which place no step of one micro-batch.
 bool places_in_stages(std::string_view method);
+// What is wrong with that method where a step has one micro-batch, for people.
+std::string for_several_only(std::string_view method);
 PlaceResult place_step(const StepPlacer& placer, const MicroBatchedStep& step,
                        const PipelineOptions& options);
 

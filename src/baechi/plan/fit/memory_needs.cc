@@ -34,13 +34,16 @@ Bytes running_need(const CostModel& costs, OpId op) {
 }
 
 std::string unit_name(const OpGraph& graph, const Unit& unit) {
-  const std::string name = in_quotes(graph[unit.ops.front()].name);
-  if (unit.ops.size() == 1) return "operator " + name;
-  return "the colocation group of operator " + name + " (" + std::to_string(unit.ops.size()) +
-         " operators)";
+  return unit_words(graph[unit.ops.front()].name, unit.ops.size());
 }
 
 }  // namespace
+
+std::string unit_words(std::string_view first, std::size_t ops) {
+  if (ops == 1) return "operator " + in_quotes(first);
+  return "the colocation group of operator " + in_quotes(first) + " (" + std::to_string(ops) +
+         " operators)";
+}
 
 Units::Units(const CostModel& costs)
     : Units(costs, [&] {
@@ -108,6 +111,14 @@ Units::Units(const CostModel& costs, const IdVector<OpId, std::uint32_t>& labels
 
 namespace {
 
+// Devices that would do, as a cluster is written in one line: "2xgpu:24GiB".
+std::string an_example_of(const OpGraph& graph, OpId op) {
+  for (const KindId kind : graph.kinds())
+    if (graph.times(kind)[op].has_value())
+      return "2x" + std::string(graph.kind_name(kind)) + ":24GiB";
+  return "others";
+}
+
 // For a unit that no device may run.
 std::string why_nowhere(const CostModel& costs, const Unit& unit) {
   const OpGraph& graph = costs.graph();
@@ -125,7 +136,9 @@ std::string why_nowhere(const CostModel& costs, const Unit& unit) {
     if (somewhere) continue;
     for (const KindId kind : graph.kinds())
       if (graph.times(kind)[op].has_value()) add(timed, graph.kind_name(kind));
-    return "it has compute times for " + timed + ", and the devices are of kind " + there;
+    return "it has compute times for " + timed + ", and the devices are of kind " + there +
+           "; name devices of a kind that it has times for, such as " + an_example_of(graph, op) +
+           ", or give the graph times for " + there;
   }
   return "its pins and its group's leave none of those that have the right kind";
 }

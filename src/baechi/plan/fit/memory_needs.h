@@ -48,6 +48,9 @@ class Units {
   IdVector<OpId, UnitId> unit_of_;
 };
 
+// "operator 'f'", "the colocation group of operator 'f' (3 operators)", by its first operator.
+std::string unit_words(std::string_view first, std::size_t ops);
+
 // Why no placement at all can fit: an arithmetic proof, not a failed search.
 struct CannotFit {
   std::optional<OpId> op;  // the operator (or its group's first) at fault; absent: the whole graph

@@ -3,44 +3,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
-#include <utility>
 
 #include "baechi/base/error.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/needed_devices.h"
 #include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/fit/changed_cluster.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/request/shares.h"
 
 namespace baechi {
 namespace {
 
-// This cluster with other capacities or more devices; nothing when its link rules do not reach
-// them.
-std::optional<Cluster> changed(const Cluster& cluster, std::optional<Bytes> capacity,
-                               std::size_t count) {
-  ClusterSpec spec = cluster.spec();
-  const Device largest =
-      *std::max_element(spec.devices.begin(), spec.devices.end(),
-                        [](const Device& a, const Device& b) { return a.capacity < b.capacity; });
-  for (std::size_t i = spec.devices.size(); i < count; ++i) {
-    Device device = largest;
-    device.name = largest.name + " copy " + std::to_string(i);
-    spec.devices.push_back(std::move(device));
-  }
-  if (capacity.has_value())
-    for (Device& device : spec.devices) device.capacity = *capacity;
-  try {
-    return Cluster(std::move(spec));
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-}
-
 bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_t count,
                const SuggestOptions& options) {
-  const std::optional<Cluster> cluster = changed(costs.cluster(), capacity, count);
+  const std::optional<Cluster> cluster = changed_cluster(costs.cluster(), capacity, count);
   if (!cluster.has_value()) return false;
   const CostModel whole(costs.graph(), *cluster);
   const auto needed = NeededDevices::of(whole);

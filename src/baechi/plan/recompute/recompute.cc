@@ -67,6 +67,12 @@ Recomputed as_plan(const RecomputePlanning& planning, RecomputePlan found,
 
 }  // namespace
 
+void of_any_second_runs(Unplaceable& answer, bool cannot_fit, bool all) {
+  if (answer.proved && !cannot_fit)
+    answer.reason = (all ? "with all second runs, " : "without second runs, ") + answer.reason;
+  answer.proved = answer.proved && cannot_fit;
+}
+
 Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
                             const PlanRequest& request, PlanTimes* times) {
   check_recompute(request);
@@ -85,6 +91,8 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
       const auto faults = check_recomputation(graph, *made.graph, plan->recomputed);
       BAECHI_ASSERT(faults.empty(), ("second runs broke a rule: " + faults.front()).c_str());
       plan->notes.push_back(cost_in_words(graph, *plan));
+    } else {
+      of_any_second_runs(std::get<Unplaceable>(made.result), planning.cannot_fit(), true);
     }
     return made;
   }
@@ -111,9 +119,8 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
           "you stopped before second runs were looked for: this plan has none");
   }
   if (!better && none == nullptr) {
-    // That every placement was tried is about plans without second runs.
     auto& answer = std::get<Unplaceable>(without);
-    answer.proved = answer.proved && planning.cannot_fit();
+    of_any_second_runs(answer, planning.cannot_fit(), false);
     planning.suggest(answer);
   }
   if (!better) return {std::nullopt, std::move(without)};

@@ -26,4 +26,8 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
 std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster& cluster,
                                             const PlanRequest& request);
 
+// What a search found out about plans without second runs, or with `all` of them, said of plans with
+// any: proved is only what arithmetic tells of those (`cannot_fit`).
+void of_any_second_runs(Unplaceable& answer, bool cannot_fit, bool all);
+
 }  // namespace baechi

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "baechi/base/error.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/fit/suggestions.h"
@@ -36,6 +37,10 @@ bool fits(const Plan& plan, const Cluster& cluster) {
   return std::ranges::all_of(cluster.devices(), [&](DeviceId device) {
     return plan.devices[device].peak <= cluster[device].capacity;
   });
+}
+
+auto shortest_of(std::vector<RecomputePlan>& plans) {
+  return std::ranges::min_element(plans, {}, &RecomputePlan::makespan);
 }
 
 }  // namespace
@@ -215,9 +220,8 @@ bool RecomputePlanning::memory_costs(const Plan& without) {
   return plan == nullptr || is_longer(*plan);
 }
 
-// Plans with second runs that fit, from several placements.
-std::vector<RecomputePlan> RecomputePlanning::starts(const Plan* without) {
-  std::vector<RecomputePlan> found;
+// Adds plans with second runs that fit, from several placements.
+void RecomputePlanning::add_starts(const Plan* without, std::vector<RecomputePlan>& found) {
   const auto keep = [&](std::optional<RecomputePlan> plan) {
     if (plan.has_value()) found.push_back(*std::move(plan));
   };
@@ -236,32 +240,37 @@ std::vector<RecomputePlan> RecomputePlanning::starts(const Plan* without) {
     keep(search_.fit(search_.start_of(*whole)));
     if (whole->fits()) keep(std::move(whole));
   }
-  return found;
 }
 
 std::optional<RecomputePlan> RecomputePlanning::find_in_planned_order(const Plan* without) {
-  std::vector<RecomputePlan> found = starts(without);
+  std::vector<RecomputePlan> found;
+  try {
+    add_starts(without, found);
+    if (!found.empty()) improve(without, found);
+  } catch (const Cancelled&) {  // anytime: what was found before stays
+    if (found.empty()) throw;
+  }
   if (found.empty()) return std::nullopt;
-  const auto shortest = [&] {
-    return std::ranges::min_element(found, {}, &RecomputePlan::makespan);
-  };
+  return std::move(*shortest_of(found));
+}
+
+void RecomputePlanning::improve(const Plan* without, std::vector<RecomputePlan>& found) {
   // Where there is a plan without, second runs seldom make much of a difference.
   const int turns = without != nullptr ? 1 : 2;
   for (int turn = 0; turn < turns; ++turn) {
-    const Time before = shortest()->makespan;
-    RecomputePlan plan = search_.improved(*shortest());
+    const Time before = shortest_of(found)->makespan;
+    RecomputePlan plan = search_.improved(*shortest_of(found));
     if (searches()) plan = search_.refined(std::move(plan), budget_.refinement(kRefining).work);
     found.push_back(plan);
     if (auto fitted = search_.fit(search_.start_of(plan))) found.push_back(*std::move(fitted));
-    if (shortest()->makespan >= before) break;
+    if (shortest_of(found)->makespan >= before) break;
   }
   if (is_few() && searches())
     for (std::uint64_t i = 0; i < kWalks; ++i)
       if (auto walked =
-              search_.walked(*shortest(), budget_.replays(kWalk), request_.place.seed + i))
+              search_.walked(*shortest_of(found), budget_.replays(kWalk), request_.place.seed + i))
         found.push_back(*std::move(walked));
-  found.push_back(search_.improved(*shortest()));
-  return std::move(*shortest());
+  found.push_back(search_.improved(*shortest_of(found)));
 }
 
 }  // namespace baechi

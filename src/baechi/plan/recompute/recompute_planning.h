@@ -55,7 +55,9 @@ class RecomputePlanning {
   // as good as that of kAll.
   std::optional<RecomputePlan> all(bool fits);
   const Plan* with_ample_memory();
-  std::vector<RecomputePlan> starts(const Plan* without);
+  void add_starts(const Plan* without, std::vector<RecomputePlan>& found);
+  void improve(const Plan* without, std::vector<RecomputePlan>& found);
+  // When asked to stop, the best until then.
   std::optional<RecomputePlan> find_in_planned_order(const Plan* without);
   std::optional<RecomputePlan> in_program_order(const IdVector<OpId, bool>& chosen,
                                                 const Placement* placement);

@@ -9,6 +9,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/near_name.h"
 #include "baechi/base/number_text.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/pipeline/pipeline.h"
@@ -312,8 +313,16 @@ std::string value_text(const PlannerOption& option, const PlanRequest& request) 
 }
 
 void refuse_value(const PlannerOption& option, Entrance entrance, const std::string& value) {
-  throw InputError(spelled(option, entrance),
-                   "expected " + expected(option) + ", found '" + value + "'");
+  throw InputError(spelled(option, entrance), unexpected(option, value));
+}
+
+std::string unexpected(const PlannerOption& option, const std::string& value) {
+  PlanRequest request;
+  const OptionField field = option.field(request);
+  std::vector<std::string> names;
+  if (const auto* one = std::get_if<OneOf>(&field))
+    for (const OneOf::Choice& choice : one->choices) names.emplace_back(choice.name);
+  return "expected " + expected(option) + ", found '" + value + "'" + did_you_mean(value, names);
 }
 
 bool is_right(const PlannerOption& option, const PlanRequest& request) {

@@ -88,7 +88,9 @@ std::string expected(const PlannerOption& option);
 // The value that a request has, as it would be given; empty when it is none.
 std::string value_text(const PlannerOption& option, const PlanRequest& request);
 
-// Throws InputError "NAME: expected WHAT, found 'VALUE'".
+// "expected WHAT, found 'VALUE'", and which of the names may have been meant.
+std::string unexpected(const PlannerOption& option, const std::string& value);
+// Throws InputError "NAME: " with that.
 [[noreturn]] void refuse_value(const PlannerOption& option, Entrance entrance,
                                const std::string& value);
 

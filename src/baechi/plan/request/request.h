@@ -25,6 +25,8 @@ struct SearchNews {  // the best so far
   std::optional<Time> step = {};
   std::string method = {};         // who found it
   std::optional<Time> bound = {};  // of every plan
+
+  std::string in_words() const;  // "12.3 ms by refine, no plan is below 11.0 ms"; it has a step
 };
 
 // What may be asked is in plan/request/planner_options.h.
@@ -43,10 +45,10 @@ struct PlanRequest {
   // are off by up to this part (0 to 1), instead of the one with the shortest step.
   std::optional<double> robust = {};
   // Numbers of micro-batches that a step may consist of; an empty list: whichever is best; absent:
-  // one. Looked at by make_step_plan() alone, as is the mini-batch: how many samples they are.
+  // one. For make_step_plan() alone, as is the mini-batch: how many samples they are.
   std::optional<std::vector<std::uint32_t>> micro_batches = {};
   std::optional<std::int64_t> mini_batch = {};
-  // Looked at by make_step_plan() alone: make_plan() plans the graph that it is given.
+  // For make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
   bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.

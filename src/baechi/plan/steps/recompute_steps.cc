@@ -8,17 +8,19 @@
 #include <vector>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/recomputation.h"
-#include "baechi/plan/fit/suggestions.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/steps/sizes.h"
+#include "baechi/plan/steps/step_search.h"
 #include "baechi/verify/check_recomputation.h"
 
 namespace baechi {
@@ -53,12 +55,11 @@ std::string cost_of_second_runs(const Unrolled& step, const OpGraph& graph, cons
 class Choices {
  public:
   Choices(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-          const PlanRequest& request, StepPlanner plan)
+          const PlanRequest& request)
       : graph_(graph),
         micro_batches_(micro_batches),
         costs_(graph, cluster),
         request_(request),
-        plan_(plan),
         runs_(graph),
         search_(costs_, runs_, request_, 0) {
     request_.recompute = Recompute::kNone;
@@ -80,13 +81,15 @@ class Choices {
 
   Made without() const {
     Made made{unroll(graph_, micro_batches_), Plan{}};
-    made.result = plan_(graph_, made.step, costs_.cluster(), quiet(1));
+    made.result = plan_step(graph_, made.step, costs_.cluster(), quiet(1));
     return made;
   }
   // What a step takes where memory costs nothing.
   std::optional<Time> with_ample_memory(const Unrolled& step) const {
     const Cluster ample = roomier(CostModel(step.graph, costs_.cluster()), std::nullopt);
-    const PlanResult result = plan_(graph_, step, ample, quiet(kForATry));
+    PlanRequest request = quiet(kForATry);
+    request.watch = nullptr;  // no such step is to be had
+    const PlanResult result = plan_step(graph_, step, ample, request);
     const Plan* plan = std::get_if<Plan>(&result);
     return plan != nullptr ? std::optional(plan->makespan()) : std::nullopt;
   }
@@ -98,7 +101,7 @@ class Choices {
     const std::vector<std::string> faults = check_recomputation(graph_, one, again);
     BAECHI_ASSERT(faults.empty(), ("second runs broke a rule: " + faults.front()).c_str());
     Made made{unroll(one, micro_batches_), Plan{}};
-    made.result = plan_(one, made.step, costs_.cluster(), quiet(part));
+    made.result = plan_step(one, made.step, costs_.cluster(), quiet(part));
     if (Plan* plan = std::get_if<Plan>(&made.result)) {
       plan->recomputed = std::move(again);
       if (!plan->recomputed.empty())
@@ -111,14 +114,13 @@ class Choices {
     if (!request_.bounds) return {};
     const Unrolled step = unroll(graph_, micro_batches_);
     const Cluster ample = roomier(CostModel(step.graph, costs_.cluster()), std::nullopt);
-    return lower_bounds(CostModel(step.graph, ample), request_.place.cancel);
+    return lower_bounds(CostModel(step.graph, ample));  // also of a search that was stopped
   }
-  void suggest(const Unrolled& step, Unplaceable& answer) const {
-    if (!request_.suggest) return;
+  // By arithmetic, with or without second runs.
+  bool cannot_fit() const {
+    const Unrolled step = unroll(graph_, micro_batches_);
     const CostModel costs(step.graph, costs_.cluster());
-    const SuggestOptions options{.budget = request_.budget, .cancel = request_.place.cancel};
-    answer.smallest_capacity = smallest_equal_capacity(costs, options);
-    answer.more_devices = smallest_device_count(costs, options);
+    return prove_cannot_fit(costs, Units(costs)).has_value();
   }
 
  private:
@@ -134,20 +136,23 @@ class Choices {
   const std::uint32_t micro_batches_;
   const CostModel costs_;
   PlanRequest request_;
-  const StepPlanner plan_;
   const SecondRuns runs_;
   const RecomputeSearch search_;
 };
 
 // The choice with the shortest step of those that were tried: the fewest second runs with which
 // something fits are looked for by halving, since more of them seldom need more memory.
-std::optional<std::size_t> best_of(const Choices& choices, const std::vector<Chosen>& all) {
+// `offer` is given each plan.
+template <class Offer>
+std::optional<std::size_t> best_of(const Choices& choices, const std::vector<Chosen>& all,
+                                   const Offer& offer) {
   std::optional<std::pair<Time, std::size_t>> best;
   const auto fits = [&](std::size_t at) {
-    const Made made = choices.with(all[at], kForATry);
+    Made made = choices.with(all[at], kForATry);
     if (made.plan() == nullptr) return false;
     const std::pair found{made.plan()->makespan(), at};
     if (!best.has_value() || found < *best) best = found;
+    offer(std::move(made));
     return true;
   };
   if (!fits(all.size() - 1)) return std::nullopt;
@@ -162,70 +167,81 @@ std::optional<std::size_t> best_of(const Choices& choices, const std::vector<Cho
   return best->second;
 }
 
-// The shortest with some second runs, if one is shorter than `without`.
-std::optional<Made> shortest(const Choices& choices, const Made& without) {
-  const std::vector<Chosen> all = choices.from_few_to_all();
-  const std::optional<std::size_t> best = best_of(choices, all);
+// The shortest with some second runs, if one is shorter than `without`. When asked to stop, of those
+// that were planned until then.
+std::optional<Made> shortest(const Choices& choices, const Made& without, bool& stopped) {
   std::optional<Made> made;
   const auto offer = [&](Made other) {
     if (other.plan() == nullptr || other.plan()->recomputed.empty()) return;
     const Plan* before = made.has_value() ? made->plan() : without.plan();
     if (before == nullptr || other.plan()->makespan() < before->makespan()) made = std::move(other);
   };
-  if (best.has_value()) offer(choices.with(all[*best], 1));
-  if (best != all.size() - 1 && (best.has_value() || without.plan() == nullptr))
-    offer(choices.with(all.back(), 1));
+  try {
+    const std::vector<Chosen> all = choices.from_few_to_all();
+    const std::optional<std::size_t> best = best_of(choices, all, offer);
+    if (best.has_value()) offer(choices.with(all[*best], 1));
+    if (best != all.size() - 1 && (best.has_value() || without.plan() == nullptr))
+      offer(choices.with(all.back(), 1));
+  } catch (const Cancelled&) {  // anytime: the plan that there is stays
+    if (!made.has_value() && without.plan() == nullptr) throw;
+    stopped = true;
+  }
   return made;
 }
 
-bool proved_by_arithmetic(const PlanResult& result) {
-  const auto* answer = std::get_if<Unplaceable>(&result);
-  return answer != nullptr && answer->proved && answer->methods.empty();  // by arithmetic
-}
+constexpr const char* kStoppedChoices =
+    "you stopped before all second runs were looked at: another run may find a shorter step";
 
 Made chosen_by_auto(const Choices& choices, Made without) {
+  bool stopped = false;
   if (const Plan* plan = without.plan()) {
-    const std::optional<Time> ample = choices.with_ample_memory(without.step);
-    if (!ample.has_value() || static_cast<double>(plan->makespan().count()) <=
-                                  static_cast<double>(ample->count()) * kLonger)
+    std::optional<Time> ample;
+    try {
+      ample = choices.with_ample_memory(without.step);
+    } catch (const Cancelled&) {
+      stopped = true;
+    }
+    if (!stopped && (!ample.has_value() || static_cast<double>(plan->makespan().count()) <=
+                                               static_cast<double>(ample->count()) * kLonger))
       return without;
-  } else if (proved_by_arithmetic(without.result)) {
+  } else if (choices.cannot_fit()) {
     return without;
   }
-  std::optional<Made> found = shortest(choices, without);
-  return found.has_value() ? *std::move(found) : std::move(without);
+  std::optional<Made> found;
+  if (!stopped) found = shortest(choices, without, stopped);
+  Made& made = found.has_value() ? *found : without;
+  if (Plan* plan = std::get_if<Plan>(&made.result); plan != nullptr && stopped)
+    plan->notes.emplace_back(kStoppedChoices);
+  return std::move(made);
 }
 
 }  // namespace
 
 StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                                const PlanRequest& request, StepPlanner plan) {
+                                const PlanRequest& request) {
   std::optional<Made> made;
   {
-    const Choices choices(graph, micro_batches, cluster, request, plan);
+    const Choices choices(graph, micro_batches, cluster, request);
+    const bool all = request.recompute == Recompute::kAll;
     if (!choices.any())
       made = choices.without();
-    else if (request.recompute == Recompute::kAll)
+    else if (all)
       made = choices.with(choices.all(), 1);
     else
       made = chosen_by_auto(choices, choices.without());
     if (Plan* found = std::get_if<Plan>(&made->result)) {
       found->bounds = choices.bounds();
       if (!choices.any()) found->notes.push_back(choices.why_not());
-    } else {
-      auto& answer = std::get<Unplaceable>(made->result);
-      if (request.recompute == Recompute::kAuto && choices.any())
-        answer.proved = proved_by_arithmetic(made->result);
-      choices.suggest(made->step, answer);
+    } else if (choices.any()) {
+      of_any_second_runs(std::get<Unplaceable>(made->result), choices.cannot_fit(), all);
     }
   }
   return {std::move(graph), std::move(made->step), std::move(made->result)};
 }
 
 std::optional<Time> step_with_recomputation(const OpGraph& graph, std::uint32_t micro_batches,
-                                            const Cluster& cluster, const PlanRequest& request,
-                                            StepPlanner plan) {
-  const Choices choices(graph, micro_batches, cluster, request, plan);
+                                            const Cluster& cluster, const PlanRequest& request) {
+  const Choices choices(graph, micro_batches, cluster, request);
   if (!choices.any()) return std::nullopt;
   const Made made = choices.with(choices.all(), kForATry);
   return made.plan() != nullptr ? std::optional(made.plan()->makespan()) : std::nullopt;

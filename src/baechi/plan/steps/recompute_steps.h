@@ -15,18 +15,14 @@
 
 namespace baechi {
 
-// Plans a step of micro-batches of a graph, whose unrolled form is given, without second runs.
-using StepPlanner = PlanResult (*)(const OpGraph& micro_batch, const Unrolled& step,
-                                   const Cluster& cluster, const PlanRequest& request);
-
-// As request.recompute asks, `plan` being asked for each choice of second runs. With kAuto the step
-// is never longer than what `plan` makes without. Bounds hold for steps with any second runs.
+// As request.recompute asks, each choice of second runs being planned by plan_step(). With kAuto the
+// step is never longer than without. Bounds hold for steps with any second runs. When asked to stop
+// it is the best of what was planned until then.
 StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                                const PlanRequest& request, StepPlanner plan);
+                                const PlanRequest& request);
 
 // The step with whole regions repeated, where nothing fits without; nothing if that is none either.
 std::optional<Time> step_with_recomputation(const OpGraph& graph, std::uint32_t micro_batches,
-                                            const Cluster& cluster, const PlanRequest& request,
-                                            StepPlanner plan);
+                                            const Cluster& cluster, const PlanRequest& request);
 
 }  // namespace baechi

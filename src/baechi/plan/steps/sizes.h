@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "baechi/graph/op_graph.h"
@@ -33,6 +34,14 @@ struct StepPlan {
 
   const OpGraph& graph_of_one() const {
     return micro_batch.has_value() ? *micro_batch : step.graph;
+  }
+  // The one that an operator without room is of: of several micro-batches that of one, whose ids
+  // the step keeps, unless it is a second run.
+  const OpGraph& graph_told_of() const {
+    const auto* answer = std::get_if<Unplaceable>(&result);
+    const bool known = answer != nullptr && answer->op.has_value() && step.micro_batches > 1 &&
+                       answer->op->index() < graph_of_one().num_ops();
+    return known ? graph_of_one() : step.graph;
   }
 };
 

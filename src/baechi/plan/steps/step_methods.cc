@@ -13,6 +13,8 @@
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/steps/names_of_one.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
 
@@ -114,6 +116,19 @@ class Replays {
   }
 
   StepAnswer run() && {
+    try {
+      try_orders();
+    } catch (const Cancelled&) {  // anytime: what was found before stays
+      if (!answer_.placed.has_value()) throw;
+    }
+    for (MethodOutcome& row : answer_.methods)
+      if (!row.makespan.has_value())
+        row.reason = "no order of the micro-batches that was tried fits";
+    return std::move(answer_);
+  }
+
+ private:
+  void try_orders() {
     for (const std::uint32_t window : windows()) {
       if (placements_.empty() || (window != windows().front() && replayed_ >= kReplayed)) break;
       const OpGraph limited = with_window(step_, window);
@@ -123,13 +138,8 @@ class Replays {
           if (is_near(answer_.methods[i]) && (replayed_ == 0 || replayed_ < kReplayed))
             try_order(costs, placements_[i], backward_first, answer_.methods[i]);
     }
-    for (MethodOutcome& row : answer_.methods)
-      if (!row.makespan.has_value())
-        row.reason = "no order of the micro-batches that was tried fits";
-    return std::move(answer_);
   }
 
- private:
   std::vector<std::uint32_t> windows() const {
     const auto devices = static_cast<std::uint32_t>(problem_.costs.cluster().num_devices());
     std::vector<std::uint32_t> windows{step_.micro_batches, devices, 2 * devices, devices + 1, 1};
@@ -176,6 +186,15 @@ class Replays {
   StepAnswer answer_;
 };
 
+// Errors, of an expert's placement, say, name operators as they were written.
+PlanResult plan_whole_step(const StepProblem& problem, const PlanRequest& request) try {
+  return make_plan(problem.costs, request);
+} catch (const OptionError&) {
+  throw;
+} catch (const InputError& error) {
+  throw InputError(in_names_of_one(error.what(), problem.step));
+}
+
 }  // namespace
 
 std::span<const StepMethod> step_methods() { return kStepMethods; }
@@ -184,13 +203,14 @@ StepAnswer place_unrolled(const StepProblem& problem) {
   PlanRequest request = problem.request;
   request.micro_batches.reset();
   request.mini_batch.reset();
+  request.suggest = false;
   Placement expert;
   if (request.place.expert != nullptr) {
     for (const OpId op : problem.step.graph.ops())
       expert.push_back((*request.place.expert)[problem.step.original[op]]);
     request.place.expert = &expert;
   }
-  PlanResult result = make_plan(problem.costs, request);
+  PlanResult result = plan_whole_step(problem, request);
   StepAnswer answer;
   if (auto* misfit = std::get_if<Unplaceable>(&result)) {
     answer.methods = misfit->methods;
@@ -223,8 +243,14 @@ StepAnswer place_in_stages(const StepProblem& problem) {
   for (const StepPlacer& placer : step_placers()) {
     if (method != placer.name && method != "all" && (method != "auto" || placer.baseline)) continue;
     MethodOutcome row = row_of(std::string(placer.name));
-    PlaceResult result = place_step(placer, step, options);
-    if (auto* placed = std::get_if<PlacedGraph>(&result)) {
+    std::optional<PlaceResult> result;
+    try {
+      result = place_step(placer, step, options);
+    } catch (const Cancelled&) {  // anytime: what was found before stays
+      if (!answer.placed.has_value()) throw;
+      break;
+    }
+    if (auto* placed = std::get_if<PlacedGraph>(&*result)) {
       placed->order = with_sums_behind(problem.step, *placed->order);
       const StepSummary& summary = simulator.run(*placed);
       offer(cluster, summary, std::move(*placed), row, answer);
@@ -239,7 +265,7 @@ StepAnswer place_in_stages(const StepProblem& problem) {
                       .smallest_capacity = {},
                       .more_devices = {},
                       .methods = {}};
-      if (const auto* misfit = std::get_if<DoesNotFit>(&result))
+      if (const auto* misfit = std::get_if<DoesNotFit>(&*result))
         answer.unplaceable->short_by = misfit->short_by;
     }
     answer.methods.push_back(std::move(row));
@@ -253,6 +279,7 @@ StepAnswer replay_micro_batch(const StepProblem& problem) {
   const CostModel& costs = problem.micro_batch;
   PlanRequest request = problem.request;
   request.budget = problem.request.budget / 4;
+  request.watch = nullptr;  // its steps are of one micro-batch
   const Units units(costs);
   if (!prove_cannot_fit(costs, units).has_value())
     for (const Attempt& attempt : run_portfolio(costs, units, request).attempts)

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
-#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/graph/interpolated.h"
 #include "baechi/graph/recosted.h"
@@ -23,23 +23,16 @@
 #include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
-#include "baechi/plan/steps/in_runs.h"
 #include "baechi/plan/steps/recompute_steps.h"
 #include "baechi/plan/steps/sizes.h"
+#include "baechi/plan/steps/step_advice.h"
 #include "baechi/plan/steps/step_methods.h"
-#include "baechi/schedule/step_order.h"
-#include "baechi/simulate/settle.h"
-#include "baechi/verify/check_variables.h"
+#include "baechi/plan/steps/step_search.h"
 
 namespace baechi {
 namespace {
 
 constexpr std::int64_t kMostOfAuto = 64;
-
-// Steps of more operators are searched as a whole only if nothing else fits: from a few thousand on
-// stages and placements of one micro-batch were shorter wherever it was tried, in a tenth of the
-// time.
-constexpr std::size_t kMostSearched = 4'000;
 
 // "4 does", or the two next to `number` that do: "2 and 4 do".
 std::string divisors_around(std::int64_t batch, std::int64_t number) {
@@ -56,6 +49,15 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
                                          const PlanRequest& request) {
   std::vector<std::uint32_t> numbers =
       request.micro_batches.value_or(std::vector<std::uint32_t>{1});
+  constexpr const char* kSeveralSizes =
+      "give the graph at two or more batch sizes (sizes), or the numbers to compare, such as 1,2,4";
+  if (numbers.empty() && !request.mini_batch.has_value())
+    throw OptionError("mini_batch",
+                      "missing; auto divides a mini-batch: give the number of its samples" +
+                          (sizes.size() > 1 ? std::string()
+                                            : ". It also compares costs at several sizes, and "
+                                              "there are those of one: " +
+                                                  std::string(kSeveralSizes)));
   if (!request.mini_batch.has_value()) {
     if (numbers.size() != 1)
       throw OptionError("mini_batch",
@@ -78,8 +80,8 @@ std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
   if (sizes.size() == 1)
     throw OptionError("micro_batches",
                       "auto compares micro-batches of several sizes, and there are costs for one "
-                      "only: give the graph at two or more batch sizes (sizes), or the numbers to "
-                      "compare, such as 1,2,4");
+                      "only: " +
+                          std::string(kSeveralSizes));
   check_sizes_of_one(sizes);
   std::int64_t least = *sizes.front().batch_size(), most = least;
   for (const OpGraph& graph : sizes) {
@@ -109,110 +111,6 @@ std::string scaled_from(std::int64_t size, const std::string& samples) {
          "better";
 }
 
-template <class T>
-void append(std::vector<T>& to, std::vector<T> more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
-// Replays in the order that a file tells; nothing where that does not fit.
-std::optional<Trace> settled(const StepProblem& problem, const PlacedGraph& placed) {
-  std::optional<Trace> trace = simulate_settled(problem.costs, problem.step, placed);
-  if (trace.has_value() && find_overflow(*trace, problem.costs.cluster()).has_value())
-    trace.reset();
-  return trace;
-}
-
-// The first order in longer runs that is no longer, and fits; the trace of it, else `trace`.
-Trace in_runs(const StepProblem& problem, const PlacedGraph& placed, Trace trace) {
-  for (DeviceOrder& order : orders_in_runs(problem.step, placed)) {
-    throw_if_cancelled(problem.request.place.cancel);
-    std::optional<Trace> other = settled(problem, {placed.device, std::move(order)});
-    if (other.has_value() && other->schedule.makespan <= trace.schedule.makespan)
-      return *std::move(other);
-  }
-  return trace;
-}
-
-// In the order that a file tells, which may be another step where operators take no time: that one
-// counts, in the row of the method, too. Without one that fits there is no placement any more.
-void settle(const StepProblem& problem, StepAnswer& answer) {
-  if (!answer.placed.has_value()) return;
-  const Cluster& cluster = problem.costs.cluster();
-  std::optional<Trace> trace = settled(problem, *answer.placed);
-  const auto row = std::ranges::find(answer.methods, answer.method, &MethodOutcome::method);
-  BAECHI_ASSERT(row != answer.methods.end(), "the method of a placement is in the table");
-  if (!trace.has_value()) {
-    answer.placed.reset();
-    row->makespan.reset();
-    row->peaks.clear();
-    row->devices_used = 0;
-    row->reason = "its plan fits in no order that a file can tell";
-    return;
-  }
-  trace = in_runs(problem, *answer.placed, *std::move(trace));
-  answer.placed->order = with_sums_behind(
-      problem.step, order_of(trace->schedule, problem.step.graph, cluster.num_devices()));
-  answer.makespan = trace->schedule.makespan;
-  row->makespan = answer.makespan;
-  row->peaks.clear();
-  for (const DeviceTrace& device : trace->devices) row->peaks.push_back(device.peak);
-}
-
-Plan plan_of_answer(const CostModel& costs, const Unrolled& step, StepAnswer& answer,
-                    std::vector<NamedBound> bounds, bool want_bounds) {
-  Plan plan = plan_of(costs, *answer.placed, answer.method, want_bounds && bounds.empty());
-  const std::vector<std::string> faults = check_carried(step, costs.cluster(), plan.schedule);
-  BAECHI_ASSERT(faults.empty(), ("a plan broke a rule: " + faults.front()).c_str());
-  if (plan.bounds.empty()) plan.bounds = std::move(bounds);
-  plan.micro_batches = step.micro_batches;
-  plan.fallbacks = std::move(answer.fallbacks);
-  return plan;
-}
-
-PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
-                     const PlanRequest& request) {
-  const CostModel micro_batch(graph, cluster), costs(step.graph, cluster);
-  const StepProblem problem{micro_batch, step, costs, request};
-  std::optional<StepAnswer> best;
-  std::optional<Unplaceable> unplaceable;
-  std::vector<MethodOutcome> methods;
-  std::vector<OptimizerPass> passes;
-  std::vector<NamedBound> bounds;
-  std::vector<std::string> notes;
-  const bool large = step.graph.num_ops() > kMostSearched && request.method == "auto";
-  for (const bool last_resort : {false, true}) {
-    if (unplaceable.has_value() && unplaceable->proved) break;
-    for (const StepMethod& method : step_methods()) {
-      if (!method.asked(request.method) || (large && method.whole_step) != last_resort) continue;
-      if (last_resort && best.has_value()) break;
-      StepAnswer answer = method.run(problem);
-      settle(problem, answer);
-      append(methods, answer.methods);
-      append(passes, answer.passes);
-      append(notes, answer.notes);
-      if (bounds.empty()) bounds = answer.bounds;
-      if (answer.unplaceable.has_value() && (last_resort || !unplaceable.has_value()))
-        unplaceable = std::move(answer.unplaceable);
-      if (answer.placed.has_value() && (!best.has_value() || answer.makespan < best->makespan))
-        best = std::move(answer);
-      if (unplaceable.has_value() && unplaceable->proved) break;
-    }
-  }
-  if (!best.has_value()) {
-    if (!unplaceable.has_value()) {
-      unplaceable.emplace();
-      unplaceable->reason = "what fits does so in no order that a file can tell";
-    }
-    unplaceable->methods = std::move(methods);
-    return *std::move(unplaceable);
-  }
-  Plan plan = plan_of_answer(costs, step, *best, std::move(bounds), request.bounds);
-  plan.methods = std::move(methods);
-  plan.passes = std::move(passes);
-  plan.notes = std::move(notes);
-  return plan;
-}
-
 // Where operators may run a second time, the step has a graph of its own.
 StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& request,
                     PlanTimes* times) {
@@ -223,32 +121,70 @@ StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& re
 }
 
 // Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
-StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
-                     const PlanRequest& asked, PlanTimes* times) {
+StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& asked,
+                  PlanTimes* times) {
   PlanRequest request = asked;
-  if (number > 1 || request.recompute != Recompute::kNone) request.watch = nullptr;
-  if (number == 1) {
-    if (places_in_stages(request.method)) request.method = "auto";
-    if (request.recompute != Recompute::kNone)
-      return plan_again(std::move(graph), cluster, request, times);
-    StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
-    plan.result = make_plan(CostModel(plan.step.graph, cluster), request, times);
-    auto* answer = std::get_if<Unplaceable>(&plan.result);
-    request.watch = nullptr;
-    if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
-      answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
-    return plan;
-  }
+  request.micro_batches.reset();
+  request.mini_batch.reset();
+  if (places_in_stages(request.method)) request.method = "auto";
   if (request.recompute != Recompute::kNone)
-    return plan_recomputing_steps(std::move(graph), number, cluster, request, plan_step);
+    return plan_again(std::move(graph), cluster, request, times);
+  StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
+  plan.result = make_plan(CostModel(plan.step.graph, cluster), request, times);
+  auto* answer = std::get_if<Unplaceable>(&plan.result);
+  request.watch = nullptr;
+  if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
+    answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
+  return plan;
+}
+
+StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
+                     const PlanRequest& request, PlanTimes* times) {
+  if (number == 1) return plan_one(std::move(graph), cluster, request, times);
+  if (request.recompute != Recompute::kNone)
+    return plan_recomputing_steps(std::move(graph), number, cluster, request);
   Unrolled step = unroll(graph, number);
   StepPlan plan{std::move(graph), std::move(step), Plan{}};
   plan.result = plan_step(*plan.micro_batch, plan.step, cluster, request);
-  auto* answer = std::get_if<Unplaceable>(&plan.result);
-  if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
-    answer->step_with_recomputation =
-        step_with_recomputation(*plan.micro_batch, number, cluster, request, plan_step);
   return plan;
+}
+
+// What would do where a step of several micro-batches fits nowhere: the same request asked of other
+// clusters, and of plans with second runs.
+void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, const Cluster& cluster,
+            const PlanRequest& asked, Unplaceable& answer) {
+  PlanRequest quiet = asked;
+  quiet.suggest = false;
+  quiet.bounds = false;
+  quiet.watch = nullptr;
+  std::vector<Unrolled> steps;
+  for (const std::uint32_t number : numbers) steps.push_back(step_of(sizes, asked, number));
+  const auto peak_on = [&](const Cluster& other, double part) {
+    std::optional<Bytes> least;
+    for (const std::uint32_t number : numbers) {
+      PlanRequest request = quiet;
+      request.budget *= part;
+      const StepPlan plan =
+          plan_number(micro_batch_of(sizes, asked, number), number, other, request, nullptr);
+      const Plan* made = std::get_if<Plan>(&plan.result);
+      if (made == nullptr) continue;
+      Bytes highest(1);
+      for (const PlanDevice& device : made->devices) highest = std::max(highest, device.peak);
+      if (!least.has_value() || highest < *least) least = highest;
+    }
+    return least;
+  };
+  try {
+    const StepAdvice advice = advice_on(steps, cluster, peak_on, asked.place.cancel);
+    answer.smallest_capacity = advice.smallest_capacity;
+    answer.more_devices = advice.more_devices;
+    if (asked.recompute == Recompute::kNone && numbers.size() == 1 &&
+        why_no_recompute(asked).empty())
+      answer.step_with_recomputation = step_with_recomputation(
+          micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, quiet);
+  } catch (const Cancelled&) {  // what is known so far is said
+    return;
+  }
 }
 
 std::string words(std::uint32_t number) {
@@ -286,9 +222,7 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
                       "they are kept of plans of one micro-batch without second runs: leave out "
                       "improvements, or micro-batches and recompute");
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
-    throw OptionError("method",
-                      in_quotes(request.method) +
-                          " places steps of several micro-batches: say how many there are");
+    throw OptionError("method", for_several_only(request.method));
   return numbers;
 }
 
@@ -334,45 +268,83 @@ std::string scaling_words(const GraphSizes& sizes, const PlanRequest& request) {
   return samples.empty() || !size.has_value() ? "" : scaled_from(*size, samples);
 }
 
-StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
-                        const PlanRequest& request, PlanTimes* times) {
-  BAECHI_ASSERT(!sizes.empty(), "there is a graph");
-  const std::vector<std::uint32_t> numbers = checked_numbers(sizes, request);
-  const bool marks = sizes.front().marks_steps();
-  const std::optional<std::int64_t> size = sizes.front().batch_size();
-  if (!request.mini_batch.has_value()) {
-    StepPlan plan = plan_number(std::move(sizes.front()), numbers.front(), cluster, request, times);
-    Plan* made = std::get_if<Plan>(&plan.result);
-    if (made != nullptr && numbers.front() > 1 && !marks)
-      made->notes.push_back("no operator is marked as running once per step: " +
-                            std::to_string(plan.step.rank.size() - plan.step.per_micro_batch) +
-                            " are taken to be variables or updates");
-    return plan;
-  }
+namespace {
+
+// Of what several searches say, what is better than all before.
+PlanRequest told_of_better(const PlanRequest& asked) {
+  PlanRequest request = asked;
+  if (!asked.watch) return request;
+  auto best = std::make_shared<std::optional<Time>>();
+  request.watch = [watch = asked.watch, best = std::move(best)](const SearchNews& news) {
+    if (!news.step.has_value() || (best->has_value() && **best <= *news.step)) return;
+    *best = news.step;
+    watch({.step = news.step, .method = news.method});
+  };
+  return request;
+}
+
+// The plans of all numbers, one after the other, until they are through or somebody stops them: then
+// the plan that there is stays.
+struct OfNumbers {
   std::optional<StepPlan> best;
-  std::vector<std::string> others;
   std::uint32_t chosen = 0;
-  bool proved = true;  // that none of the numbers fits
+  std::vector<std::string> told;  // what became of each
+  bool proved = true;             // that none of them fits
+};
+
+template <class GraphOf>
+OfNumbers plan_numbers(const GraphOf& graph_of, std::span<const std::uint32_t> numbers,
+                       const Cluster& cluster, const PlanRequest& request, PlanTimes* times) {
+  OfNumbers of;
   for (const std::uint32_t number : numbers) {
-    const std::int64_t samples = *request.mini_batch / number;
-    OpGraph graph = at_size(sizes, samples);
-    StepPlan plan = plan_number(std::move(graph), number, cluster, request, times);
-    others.push_back(told(number, plan.result));
-    const auto* answer = std::get_if<Unplaceable>(&plan.result);
-    proved = proved && answer != nullptr && answer->proved;
-    if (!better(plan.result, best)) continue;
-    chosen = number;
-    best = std::move(plan);
+    try {
+      StepPlan plan = plan_number(graph_of(number), number, cluster, request, times);
+      of.told.push_back(told(number, plan.result));
+      const auto* answer = std::get_if<Unplaceable>(&plan.result);
+      of.proved = of.proved && answer != nullptr && answer->proved;
+      if (!better(plan.result, of.best)) continue;
+      of.chosen = number;
+      of.best = std::move(plan);
+    } catch (const Cancelled&) {
+      if (!of.best.has_value() || std::holds_alternative<Unplaceable>(of.best->result)) throw;
+      of.told.push_back("you stopped before " + words(number) + " were planned");
+      break;
+    }
   }
-  if (auto* answer = std::get_if<Unplaceable>(&best->result)) answer->proved = proved;
-  if (Plan* plan = std::get_if<Plan>(&best->result)) {
-    const std::int64_t samples = *request.mini_batch / chosen;
-    if (sizes.size() == 1 && size != samples)
-      plan->notes.push_back(scaled_from(*size, std::to_string(samples)));
-    for (std::string& other : others)
-      if (numbers.size() > 1) plan->notes.push_back(std::move(other));
+  return of;
+}
+
+}  // namespace
+
+StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
+                        const PlanRequest& asked, PlanTimes* times) {
+  BAECHI_ASSERT(!sizes.empty(), "there is a graph");
+  const std::vector<std::uint32_t> numbers = checked_numbers(sizes, asked);
+  const bool marks = sizes.front().marks_steps(), divided = asked.mini_batch.has_value();
+  const std::optional<std::int64_t> size = sizes.front().batch_size();
+  PlanRequest request = asked;
+  if (numbers.back() > 1 || asked.recompute != Recompute::kNone) request = told_of_better(asked);
+  const auto graph_of = [&](std::uint32_t number) {
+    return divided ? at_size(sizes, *asked.mini_batch / number) : std::move(sizes.front());
+  };
+  OfNumbers of = plan_numbers(graph_of, numbers, cluster, request, times);
+  StepPlan& best = *of.best;
+  if (auto* answer = std::get_if<Unplaceable>(&best.result)) {
+    answer->proved = of.proved;
+    if (asked.suggest && numbers.back() > 1)
+      advise(divided ? GraphSizes(sizes) : GraphSizes(best.graph_of_one()), numbers, cluster, asked,
+             *answer);
+    return *std::move(of.best);
   }
-  return *std::move(best);
+  Plan& plan = std::get<Plan>(best.result);
+  if (!divided && numbers.front() > 1 && !marks)
+    plan.notes.push_back("no operator is marked as running once per step: " +
+                         std::to_string(best.step.rank.size() - best.step.per_micro_batch) +
+                         " are taken to be variables or updates");
+  if (divided && sizes.size() == 1 && size != *asked.mini_batch / of.chosen)
+    plan.notes.push_back(scaled_from(*size, std::to_string(*asked.mini_batch / of.chosen)));
+  if (numbers.size() > 1) plan.notes.insert(plan.notes.end(), of.told.begin(), of.told.end());
+  return *std::move(of.best);
 }
 
 }  // namespace baechi

@@ -95,7 +95,7 @@ function describeMemory(plan, index, moment, step) {
 function describeBubble(plan, index, i) {
   const {bubbles, name} = plan.devices[index];
   const [cause, ...why] = BUBBLES[bubbles.cause[i]].words.split(": ");
-  const share = (time) => percentText(Math.round((1000 * time) / Math.max(plan.makespan, 1)) / 1000);
+  const share = (time) => shareText(time, plan.makespan);
   const time = bubbles.end[i] - bubbles.start[i];
   return [
     element("div.op-name", {}, `${name} is idle: ${cause}`),

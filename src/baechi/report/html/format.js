@@ -1,41 +1,76 @@
 // Numbers and names as people read them, and the one way in which this page makes elements: text
 // is always text, never markup.
 
-function threeDigits(value) {
-  if (value >= 100) return value.toFixed(0);
-  return value >= 10 ? value.toFixed(1) : value.toFixed(2);
+// The same rules as base/short_text.h, whose words the command, explain and Python print.
+const UP = (value) => Math.ceil(value - 1e-9);
+const NEAREST = (value) => Math.floor(value + 0.5);
+
+const countText = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+
+// Three significant digits, rounded half up.
+function threeDigits(amount, size) {
+  for (const decimals of [2, 1]) {
+    const scaled = Math.floor((amount * 10 ** decimals + size / 2) / size);
+    if (scaled < 1000) return (scaled / 10 ** decimals).toFixed(decimals);
+  }
+  return countText(Math.floor((amount + size / 2) / size));
 }
 
 function amountText(amount, units) {
   if (amount < 0) return "-" + amountText(-amount, units);
   let i = 0;
   while (i + 1 < units.length && amount >= units[i + 1][0]) ++i;
+  if (i + 1 < units.length && Math.floor((amount + units[i][0] / 2) / units[i][0]) >= units[i + 1][0] / units[i][0]) ++i;
   const [size, name] = units[i];
-  const text = size === 1 ? String(amount) : threeDigits(amount / size);
-  return `${text} ${name}`;
+  return `${size === 1 ? countText(Math.round(amount)) : threeDigits(amount, size)} ${name}`;
 }
 
-const TIME_UNITS = [[1, "ns"], [1e3, "µs"], [1e6, "ms"], [1e9, "s"]];
-const BYTE_UNITS = [[1, "B"], [1024, "KiB"], [1024 ** 2, "MiB"], [1024 ** 3, "GiB"], [1024 ** 4, "TiB"]];
+const TIME_UNITS = [[1, "ns"], [1e3, "us"], [1e6, "ms"], [1e9, "s"]];
+const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].map((name, i) => [1024 ** i, name]);
 const RATE_UNITS = [[1, "B/s"], [1e3, "kB/s"], [1e6, "MB/s"], [1e9, "GB/s"], [1e12, "TB/s"]];
 
 const timeText = (ns) => amountText(ns, TIME_UNITS);
 const bytesText = (bytes) => amountText(bytes, BYTE_UNITS);
 const rateText = (rate) => amountText(rate, RATE_UNITS);
-const countText = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, " ");
 
-function percentText(fraction) {
-  const percent = fraction * 100;
-  return `${Math.abs(percent) < 10 && percent % 1 !== 0 ? percent.toFixed(1) : percent.toFixed(0)}%`;
+// One digit behind the point where there is one before it.
+function twoDigits(value, rounded) {
+  const tenths = rounded(Math.min(value, 1e15) * 10);
+  return tenths < 100 ? (tenths / 10).toFixed(1) : countText(rounded(Math.min(value, 1e15)));
+}
+
+const FACTORS_FROM = 2;  // above so many times the whole
+
+// "8.4%", "84%", "<0.1%"; beyond 200% a factor, "3.5x".
+function percentText(fraction, rounded = NEAREST) {
+  if (fraction === 0) return "0%";
+  if (fraction > FACTORS_FROM) return `${twoDigits(fraction, rounded)}x`;
+  const text = twoDigits(fraction * 100, rounded);
+  return `${text === "0.0" ? "<0.1" : text}%`;
+}
+
+const shareText = (part, whole) => percentText(whole === 0 ? 0 : part / whole);
+
+// "+8.4%", "-12%", "0%"; beyond +200% the factor that it has become.
+function changeText(fraction) {
+  if (fraction > FACTORS_FROM) return `${twoDigits(1 + fraction, NEAREST)}x`;
+  if (fraction === 0) return "0%";
+  return `${fraction < 0 ? "-" : "+"}${twoDigits(Math.abs(fraction) * 100, NEAREST)}%`;
+}
+
+// An upper bound, so rounded up: what comes before and behind "at most".
+function atMostAbove(fraction) {
+  return fraction > FACTORS_FROM ? [`${twoDigits(1 + fraction, UP)}x`, "the best possible"] : [percentText(fraction, UP), "above the best possible"];
 }
 
 const plural = (n, word) => `${countText(n)} ${word}${n === 1 ? "" : "s"}`;
 
 // A moment, as exactly as `step` (nanoseconds) asks for.
 function momentText(ns, step) {
-  const unit = TIME_UNITS.findLast(([size]) => size <= Math.max(1, step * 5)) ?? TIME_UNITS[0];
-  const digits = Math.max(0, Math.ceil(-Math.log10(step / unit[0]) - 1e-9));
-  return `${(ns / unit[0]).toFixed(Math.min(digits, 9))} ${unit[1]}`;
+  const [size, name] = TIME_UNITS.findLast(([unit]) => unit <= Math.abs(ns)) ?? TIME_UNITS[0];
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));
+  const text = (ns / size).toFixed(Math.min(digits, 9));
+  return `${digits === 0 ? countText(text) : text} ${name}`;
 }
 
 // The end of a name that fits a small place.

@@ -21,8 +21,8 @@ function tile(name, value, ...rest) {
 
 function gapTile(plan) {
   if (plan.bound === null) return tile("Best possible", "unknown", element("div.note", {}, "no lower bound was computed"));
-  const gap = plan.makespan / plan.bound.value - 1;
-  return tile("At most above the best possible", percentText(Math.round(gap * 1000) / 1000),
+  const [most, words] = atMostAbove(plan.makespan / plan.bound.value - 1);
+  return tile(`At most ${words}`, most,
     element("div.meter", {title: `no plan is faster than ${timeText(plan.bound.value)}`},
       element("i", {style: `width:${(100 * plan.bound.value) / plan.makespan}%;background:var(--c2)`}),
       element("i", {style: `flex:1;background:var(--c1)`})),
@@ -41,7 +41,7 @@ function fullestDevice(plan) {
 function memoryTile(plan) {
   const fullest = fullestDevice(plan);
   const share = highestOf(fullest) / fullest.capacity;
-  return tile("Fullest device", [percentText(Math.round(share * 100) / 100), element("small", {}, ` ${fullest.name}`)],
+  return tile("Fullest device", [percentText(share), element("small", {}, ` ${fullest.name}`)],
     element("div.meter", {}, element("i", {style: `width:${Math.min(100, 100 * share)}%;background:var(${share > 1 ? "--bad" : "--memory"})`})),
     element("div.note", {}, `${bytesText(highestOf(fullest))} of ${bytesText(fullest.capacity)}`));
 }
@@ -56,7 +56,7 @@ function summaryTiles(data, plan) {
     memoryTile(plan),
     tile("Devices used", [`${plan.usedDevices}`, element("small", {}, ` of ${plan.devices.length}`)],
       element("div.meter", {}, element("i", {style: `width:${100 * share}%;background:var(--c0)`})),
-      element("div.note", {}, `${percentText(Math.round(share * 100) / 100)} of their time computing`)),
+      element("div.note", {}, `${percentText(share)} of their time computing`)),
     plan.letter ? null : tile("Sent between devices", bytesText(sent), element("div.note", {}, `in ${plural(plan.all_transfers, "transfer")}`)),
   );
 }
@@ -108,7 +108,7 @@ function methodsTable(plan) {
       const color = i === winner ? "--accent" : "--other";
       const remarks = [i === winner ? "this plan" : null, m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : null,
         m.makespan > scale ? "bar cut off" : null, ...plan.notes.map((note) => remarkOf(m, note))].filter((words) => words !== null);
-      return {best: i === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : `+${percentText(Math.round((m.makespan / plan.bound.value - 1) * 1000) / 1000)}`,
+      return {best: i === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : changeText(m.makespan / plan.bound.value - 1),
         stacked([[Math.min(m.makespan, scale), color, timeText(m.makespan)]], scale, mark),
         bytesText(Math.max(0, ...m.peaks)), String(m.devices_used), remarks.join("; ")]};
     }));
@@ -126,7 +126,7 @@ function devicesTable(plan) {
       let operators = 0;
       for (let i = d.first; i < d.last; ++i) operators += plan.bars.block.get(i)?.operators ?? 1;
       const idle = d.bubbles !== null ? BUBBLES.map((part, i) => [d.bubbles.totals[i], part.color, `${part.words}: ${timeText(d.bubbles.totals[i])}`]) : IDLE.map((part) => [d.idle[part.name], part.color, `${part.words}: ${timeText(d.idle[part.name])}`]);
-      return {cells: [d.name, percentText(Math.round((100 * d.busy) / Math.max(plan.makespan, 1)) / 100),
+      return {cells: [d.name, shareText(d.busy, plan.makespan),
         stacked([[d.busy, "--c0", `computing: ${timeText(d.busy)}`], ...idle], plan.makespan),
         countText(operators), bytesText(d.sent), bytesText(d.received)]};
     }));
@@ -134,7 +134,7 @@ function devicesTable(plan) {
 
 // Of a pipeline: idle time by cause, in figures.
 function bubblesTable(plan) {
-  const share = (time) => (time === 0 ? "" : `${timeText(time)} (${200 * time < plan.makespan ? "<1%" : percentText(Math.round((100 * time) / Math.max(plan.makespan, 1)) / 100)})`);
+  const share = (time) => (time === 0 ? "" : `${timeText(time)} (${shareText(time, plan.makespan)})`);
   const row = (name, idle, totals) => ({cells: [name, share(idle), ...totals.map(share)]});
   return table([{name: "device"}, {name: "idle", type: "number"}, ...BUBBLES.map((part) => ({name: part.name, type: "number"}))],
     plan.devices.map((d) => row(d.name, d.bubbles.totals.reduce((sum, time) => sum + time, 0), d.bubbles.totals)));
@@ -233,7 +233,7 @@ function comparison(plans) {
   const sum = (plan, of) => plan.devices.reduce((total, d) => total + of(d), 0);
   const row = (name, of, text) => {
     const [x, y] = [of(a), of(b)];
-    const change = x > 0 ? `${y >= x ? "+" : "-"}${percentText(Math.round((Math.abs(y - x) / x) * 1000) / 1000)}` : "";
+    const change = x > 0 ? changeText((y - x) / x) : "";
     return {cells: [name, text(x), text(y), y === x ? "same" : change]};
   };
   const moved = () => {

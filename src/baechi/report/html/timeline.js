@@ -239,8 +239,7 @@ class Timeline {
       const device = plan.devices[lane.device];
       this.text(device.name, 10, lane.y + lane.height / 2 - (lane.height > 26 ? 6 : 0), {font: "600 12.5px", width: right - 10});
       if (lane.height > 26) {
-        const busy = plan.makespan > 0 ? device.busy / plan.makespan : 0;
-        this.text(`${percentText(Math.round(busy * 100) / 100)} busy`, 10, lane.y + lane.height / 2 + 8, {font: "11px", color: "--soft"});
+        this.text(`${shareText(device.busy, plan.makespan)} busy`, 10, lane.y + lane.height / 2 + 8, {font: "11px", color: "--soft"});
       }
     } else if (lane.type === "memory") {
       const device = plan.devices[lane.device];

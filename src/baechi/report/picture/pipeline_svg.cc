@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -112,9 +111,8 @@ class PipelinePicture {
     }
     for (const Pass& pass : passes_of(bars)) draw(pass, top);
     const Time busy = plan_.makespan() - idle.idle();
-    const double whole = static_cast<double>(std::max<std::int64_t>(1, plan_.makespan().count()));
-    const auto percent = std::lround(100.0 * static_cast<double>(busy.count()) / whole);
-    text("s e", kPictureWidth - 4, middle, std::to_string(percent) + "% busy");
+    text("s e", kPictureWidth - 4, middle,
+         share_text(busy.count(), plan_.makespan().count()) + " busy");
   }
 
   bool one_pass(OpId a, OpId b) const {
@@ -186,12 +184,11 @@ class PipelinePicture {
     if (once_per_step_) entry(kStepColor, "", "once per step");
     const double all = static_cast<double>(std::max<std::int64_t>(1, plan_.makespan().count())) *
                        static_cast<double>(bubbles.size());
-    for (std::size_t cause = 0; cause < total.size(); ++cause) {
-      const double percent = 100 * static_cast<double>(total[cause].count()) / all;
-      if (percent < 0.05) continue;
-      entry(kCauseColors[cause], "",
-            "idle, " + std::string(kBubbleCauses[cause]) + " " + decimal(percent) + "%");
-    }
+    for (std::size_t cause = 0; cause < total.size(); ++cause)
+      if (total[cause] > Time(0))
+        entry(kCauseColors[cause], "",
+              "idle, " + std::string(kBubbleCauses[cause]) + " " +
+                  share_text(static_cast<double>(total[cause].count()) / all));
   }
 
   const StepGraph step_;

@@ -67,8 +67,8 @@ class SvgWriter {
            attribute("height", height_) + " viewBox=\"0 0 " + std::to_string(width_) + " " +
            std::to_string(height_) + "\" role=\"img\">\n";
     out_ += "<title>" + xml_text(graph_.name().empty() ? "plan" : graph_.name()) + ": " +
-            std::to_string(graph_.num_ops()) + " operators, a step of " +
-            short_text(plan_.makespan()) + "</title>\n";
+            count_text(graph_.num_ops()) + " operators, a step of " + short_text(plan_.makespan()) +
+            "</title>\n";
     out_ +=
         "<style>text{font:12px system-ui,sans-serif;fill:#1b1f24}.s{font-size:10px;fill:#4b5563}"
         ".d{font-weight:600;font-size:13px}.e{fill:none;stroke:#9aa4b1;stroke-opacity:.75}"
@@ -118,7 +118,7 @@ class SvgWriter {
     const PictureNode& node = picture_.nodes[n];
     const std::string second =
         node.kind.empty() && node.operators > 1
-            ? std::to_string(node.operators) + " ops, " + short_text(node.time)
+            ? count_text(node.operators) + " ops, " + short_text(node.time)
             : (node.kind.empty() ? "" : node.kind + ", ") + short_text(node.time);
     std::string told = node.name + "\n" + second + ", from " + short_text(node.start);
     out_ += "<g>";

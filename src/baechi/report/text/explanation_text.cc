@@ -2,12 +2,12 @@
 #include "baechi/report/text/explanation_text.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "baechi/base/short_text.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/report/text/plan_text.h"
@@ -18,13 +18,6 @@ namespace {
 
 constexpr std::size_t kMostSegments = 16;  // rows of the critical path
 constexpr std::size_t kMostHolders = 4;    // per device
-
-std::string share_text(std::int64_t part, std::int64_t whole) {
-  if (whole == 0) return "0%";
-  const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-  if (part > 0 && percent < 0.5) return "<1%";
-  return std::to_string(std::lround(percent)) + "%";
-}
 
 // Long names lose their middle, which tells the least.
 std::string elided(std::string_view raw) {
@@ -106,7 +99,7 @@ class PlanText {
     if (plan_.makespan() == bound.value)
       return "what can be gained: nothing, the " + bound.name + " bound is met\n";
     return "what can be gained: at most " +
-           share_text((plan_.makespan() - bound.value).count(), plan_.makespan().count()) +
+           at_most_share((plan_.makespan() - bound.value).count(), plan_.makespan().count()) +
            ", no plan is shorter than " + short_text(bound.value) + " (" + bound.name + " bound)\n";
   }
 
@@ -176,7 +169,7 @@ class PlanText {
 
   std::string holder_words(const MemoryHolder& holder) const {
     std::string text = short_text(holder.total()) + " " + quoted(holder.op);
-    if (holder.num_ops > 1) text += " and " + std::to_string(holder.num_ops - 1) + " of its group";
+    if (holder.num_ops > 1) text += " and " + count_text(holder.num_ops - 1) + " of its group";
     std::string parts;
     const auto add = [&](Bytes bytes, const char* what) {
       if (bytes == holder.total())

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 
+#include "baechi/base/short_text.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/report/text/explanation_text.h"
@@ -43,7 +44,7 @@ class OperatorText {
         static_cast<double>(change.count()) / static_cast<double>(plan_.makespan().count());
     return (change > Time(0) ? "+" : "-") +
            short_text(Time(change > Time(0) ? change.count() : -change.count())) + " (" +
-           percent_text(fraction) + ")";
+           baechi::change_text(fraction) + ")";
   }
 
   std::string table() const {

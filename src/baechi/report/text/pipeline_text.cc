@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <string_view>
 #include <utility>
 
@@ -16,12 +15,7 @@ namespace baechi {
 namespace {
 
 std::string share_of_step(Time part, Time whole) {
-  if (part == Time(0)) return "";
-  const double percent = 100.0 * static_cast<double>(part.count()) /
-                         static_cast<double>(std::max<std::int64_t>(1, whole.count()));
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", percent);
-  return percent < 0.05 ? "<0.1%" : text;
+  return part == Time(0) ? "" : share_text(part.count(), whole.count());
 }
 
 std::string name_of(const Plan& plan, DeviceId device) {
@@ -33,7 +27,7 @@ std::string change_words(const ScenarioOutcome& outcome, Time now) {
   if (*outcome.makespan == now) return "no change";
   const double ratio =
       static_cast<double>(outcome.makespan->count()) / static_cast<double>(now.count());
-  return percent_text(ratio - 1);
+  return change_text(ratio - 1);
 }
 
 std::string limit_words(const Plan& plan, const PipelineLimit& limit) {

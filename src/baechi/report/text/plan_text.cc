@@ -39,9 +39,9 @@ std::string methods_table(const std::vector<MethodOutcome>& methods,
     }
     std::string gap;
     if (bound.has_value() && *bound > Time(0))
-      gap = percent_text(static_cast<double>(method.makespan->count()) /
-                             static_cast<double>(bound->count()) -
-                         1.0);
+      gap = change_text(static_cast<double>(method.makespan->count()) /
+                            static_cast<double>(bound->count()) -
+                        1.0);
     Bytes peak;
     for (const Bytes bytes : method.peaks) peak = std::max(peak, bytes);
     table.add_row({mark, method.method, short_text(*method.makespan), gap, short_text(peak),
@@ -76,8 +76,7 @@ std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vec
                    {"took", Align::kRight},
                    {"what it did"}});
   const auto change = [](std::size_t before, std::size_t after) {
-    if (before == after) return std::to_string(after);
-    return std::to_string(before) + " -> " + std::to_string(after);
+    return before == after ? count_text(after) : count_text(before) + " -> " + count_text(after);
   };
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const OptimizerPass& pass = passes[i];
@@ -104,21 +103,15 @@ std::string devices_text(const Plan& plan, const OpGraph& graph) {
   TextTable table(columns);
   IdVector<DeviceId, std::size_t> ops(plan.devices.size());
   for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
-  const auto share = [](std::int64_t part, std::int64_t whole) {
-    if (whole == 0) return std::string("0%");
-    return std::to_string(static_cast<std::int64_t>(100.0 * static_cast<double>(part) /
-                                                    static_cast<double>(whole))) +
-           "%";
-  };
   for (const DeviceId id : plan.devices.keys()) {
     const PlanDevice& device = plan.devices[id];
     const Device& spec = plan.cluster.devices[id.index()];
     std::vector<std::string> row{spec.name,
-                                 std::to_string(ops[id]),
-                                 share(device.busy.count(), plan.makespan().count()),
+                                 count_text(ops[id]),
+                                 share_text(device.busy.count(), plan.makespan().count()),
                                  short_text(device.highest()),
                                  short_text(spec.capacity),
-                                 share(device.highest().count(), spec.capacity.count()),
+                                 share_text(device.highest().count(), spec.capacity.count()),
                                  short_text(device.sent),
                                  short_text(device.received)};
     if (has_run) row.push_back(short_text(device.peak));
@@ -177,7 +170,7 @@ std::string headline(const Plan& plan) {
   std::string text =
       "step " + short_text(plan.makespan()) + order_words(plan) + " by " + printable(plan.method);
   if (!plan.bounds.empty() && plan.gap().has_value())
-    text += ", at most " + percent_text(*plan.gap()).substr(1) + " above the best possible (" +
+    text += ", " + at_most_above(*plan.gap(), "the best possible") + " (" +
             printable(plan.bounds.front().name) + " bound " +
             short_text(plan.bounds.front().value) + ")";
   return text;

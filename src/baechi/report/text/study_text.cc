@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/short_text.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/report/text/csv_field.h"
@@ -27,12 +28,10 @@ double ratio(Time a, Time b) {
 }
 
 // The step time, and per sample where mini-batches differ.
-std::string change_text(const ScenarioOutcome& base, const ScenarioOutcome& other) {
+std::string change_of(const ScenarioOutcome& base, const ScenarioOutcome& other) {
   if (!base.makespan.has_value() || !other.makespan.has_value() || *base.makespan == Time(0))
     return "";
-  return *base.makespan == *other.makespan
-             ? "0%"
-             : percent_text(ratio(*other.makespan, *base.makespan) - 1);
+  return change_text(ratio(*other.makespan, *base.makespan) - 1);
 }
 
 std::string remarks_text(const ScenarioOutcome& base, const ScenarioOutcome& other) {
@@ -45,7 +44,7 @@ std::string remarks_text(const ScenarioOutcome& base, const ScenarioOutcome& oth
                               static_cast<double>(*other.batch_size);
     text += (text.empty() ? "" : "; ") + std::string("batch ") + std::to_string(*other.batch_size) +
             ": " + short_text(Time(other.makespan->count() / *other.batch_size)) + " a sample, " +
-            percent_text(per_sample - 1);
+            change_text(per_sample - 1);
   }
   if (!other.fallbacks.empty())
     text += (text.empty() ? "" : "; ") + std::string("fell back: ") + joined(other.fallbacks);
@@ -106,8 +105,8 @@ std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
     if (of_steps) row.push_back(fits ? std::to_string(outcome.micro_batches) : "");
     for (std::string& cell :
          std::vector<std::string>{fits ? short_text(*outcome.makespan) : "does not fit",
-                                  is_base ? "" : change_text(outcomes.front(), outcome),
-                                  outcome.gap.has_value() ? percent_text(*outcome.gap) : "",
+                                  is_base ? "" : change_of(outcomes.front(), outcome),
+                                  outcome.gap.has_value() ? change_text(*outcome.gap) : "",
                                   fits ? short_text(outcome.highest_peak) : "", outcome.method,
                                   remarks_text(outcomes.front(), outcome)})
       row.push_back(std::move(cell));
@@ -147,10 +146,9 @@ std::string device_worth_text(const DevicesWorth& worth) {
     if (device.step_without.has_value()) {
       const Time bought = *device.step_without - *worth.step;
       without = short_text(*device.step_without);
-      buys = bought <= Time(0)
-                 ? "no time"
-                 : short_text(bought) + " (" +
-                       percent_text(ratio(bought, *device.step_without)).substr(1) + ")";
+      buys = bought <= Time(0) ? "no time"
+                               : short_text(bought) + " (" +
+                                     share_text(bought.count(), device.step_without->count()) + ")";
     } else {
       reasons += "without " + device.device + ": " +
                  (device.reason.empty() ? "there is no other device" : device.reason) + "\n";
@@ -262,8 +260,7 @@ std::string least_text(const Least& least) {
   if (least.memory.has_value()) {
     const LeastMemory& found = *least.memory;
     text +=
-        "least memory per device: " + short_text(found.capacity) + " (" +
-        std::to_string(found.capacity.count()) + " bytes), " +
+        "least memory per device: " + in_words(found.capacity) + ", " +
         step_text(found.plan.makespan(), found.plan.micro_batches) + " by " + found.plan.method +
         (found.impossible_below >= found.capacity ? "; proved: no placement fits with less\n"
                                                   : "; proved: no placement fits with less than " +
@@ -281,7 +278,7 @@ std::string sensitivity_text(const Sensitivity& told) {
     repaired += sample.makespan.has_value() && sample.repaired;
   }
   text += "placed " + std::to_string(told.samples.size()) + " times with costs off by up to " +
-          percent_text(told.fraction).substr(1) + ", replayed with the true costs: ";
+          given_share(told.fraction) + ", replayed with the true costs: ";
   text +=
       fitting == told.samples.size() ? std::string("all fit") : std::to_string(fitting) + " fit";
   if (repaired > 0) text += ", " + std::to_string(repaired) + " of them after repair";
@@ -291,7 +288,7 @@ std::string sensitivity_text(const Sensitivity& told) {
   const auto add = [&](const char* name, Time time) {
     table.add_row(
         {name, short_text(time),
-         told.true_makespan > Time(0) ? percent_text(ratio(time, told.true_makespan) - 1) : ""});
+         told.true_makespan > Time(0) ? change_text(ratio(time, told.true_makespan) - 1) : ""});
   };
   add("shortest", told.steps->min);
   add("lower quartile", told.steps->lower_quartile);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
@@ -138,13 +139,9 @@ class Picture {
       moving += level(level_of(columns.moving[c].count(), width.count()));
       memory += level(level_of(columns.memory[c].count(), device.capacity.count()));
     }
-    const std::int64_t step = std::max<std::int64_t>(plan_.makespan().count(), 1);
-    std::string text =
-        row(colored(kBold, fitted(printable(device.name), kLabel)),
-            passes_ ? computing : colored(kBlue, computing),
-            std::to_string(static_cast<int>(100.0 * static_cast<double>(busy.count()) /
-                                            static_cast<double>(step))) +
-                "% busy");
+    std::string text = row(colored(kBold, fitted(printable(device.name), kLabel)),
+                           passes_ ? computing : colored(kBlue, computing),
+                           share_text(busy.count(), plan_.makespan().count()) + " busy");
     if (moves)
       text += row(fitted("  transfers", kLabel), colored(kYellow, moving),
                   short_text(plan_.devices[id].sent) + " sent");

@@ -2,7 +2,6 @@
 #include "baechi/report/text/text_table.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "baechi/base/assert.h"
 #include "baechi/io/text/source_place.h"
@@ -49,17 +48,6 @@ std::string TextTable::text() const {
   for (const auto& row : rows_)
     add_line([&](std::size_t c) -> const std::string& { return row[c]; });
   return text;
-}
-
-std::string percent_text(double fraction) {
-  char text[48];
-  const double percent = fraction * 100;
-  std::snprintf(text, sizeof text, "%+.*f%%", percent < 10 && percent > -10 ? 1 : 0, percent);
-  return text;
-}
-
-std::string counted(std::size_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 }  // namespace baechi

@@ -30,10 +30,4 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "+3.2%"; digits after the point grow for small values.
-std::string percent_text(double fraction);
-
-// "1 operator", "2 operators".
-std::string counted(std::size_t count, const char* what);
-
 }  // namespace baechi

@@ -42,6 +42,7 @@ StepPlan planned_steps(const OpGraph& graph, const Cluster& cluster, std::uint32
   PlanRequest request{.budget = 0.02};
   request.recompute = recompute;
   request.micro_batches = {micro_batches};
+  request.suggest = false;
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   return make_step_plan(std::move(sizes), cluster, request);

@@ -148,7 +148,9 @@ TEST_CASE("micro-batches: a long step is searched as a whole only if nothing els
   CHECK(std::ranges::count(many, "replayed m-etf") == 1);
   CHECK(std::ranges::count(many, "pipeline") == 1);
 
-  const StepPlan none = make_step_plan(sizes({4}), four_devices(Bytes(15)), request_for({600}));
+  PlanRequest request = request_for({600});
+  request.suggest = false;
+  const StepPlan none = make_step_plan(sizes({4}), four_devices(Bytes(15)), request);
   REQUIRE(std::holds_alternative<Unplaceable>(none.result));
   CHECK(std::get<Unplaceable>(none.result).proved);
 }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods of a step of micro-batches, one after the other, and the best of what they find.
+// Beyond the paper.
+#pragma once
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/request.h"
+
+namespace baechi {
+
+// A plan of `step`, which is so many micro-batches of `graph`. It runs in the order that its file
+// tells. When asked to stop it is the best of what was found, with a note; throws Cancelled if that
+// is nothing. A reason names the operators of `graph`. Suggestions are not its business.
+PlanResult plan_step(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
+                     const PlanRequest& request);
+
+}  // namespace baechi
