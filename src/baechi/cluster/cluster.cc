@@ -133,6 +133,14 @@ Time Link::transfer_time(Bytes size) const {
 Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
   check_devices(spec_);
   for (const LinkRule& rule : spec_.links) check_rule(spec_, rule);
+  if (spec_.host_time.has_value() &&
+      (spec_.host_time->call < Time(0) || spec_.host_time->send < Time(0)))
+    throw InputError("the host time is negative");
+  for (const DeviceId device : devices()) {
+    const auto alike = std::ranges::find(spec_.devices, (*this)[device].host, &Device::host);
+    const auto first = static_cast<std::size_t>(alike - spec_.devices.begin());
+    host_of_.push_back(first == device.index() ? num_hosts_++ : host_of_[first]);
+  }
 
   const std::size_t n = num_devices();
   link_of_.assign(n * n, 0);

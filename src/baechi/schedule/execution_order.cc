@@ -29,9 +29,11 @@ PlacedGraph as_executed(PlacedGraph placed, ExecutionOrder order, const OpGraph&
                         std::size_t num_devices) {
   if (order == ExecutionOrder::kPlanned) return placed;
   placed.order.reset();
+  placed.asking.reset();
   if (order == ExecutionOrder::kProgram) {
     placed.order.emplace(num_devices);
-    for (const OpId op : program_order(graph)) (*placed.order)[placed.device[op]].push_back(op);
+    placed.asking = program_order(graph);
+    for (const OpId op : *placed.asking) (*placed.order)[placed.device[op]].push_back(op);
   }
   return placed;
 }

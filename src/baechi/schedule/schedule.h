@@ -23,6 +23,9 @@ using DeviceOrder = IdVector<DeviceId, std::vector<OpId>>;
 struct PlacedGraph {
   Placement device;
   std::optional<DeviceOrder> order;
+  // The order in which hosts ask for operators; absent: that in which they would start if asking
+  // took no time. It matters on clusters with a host time only.
+  std::optional<std::vector<OpId>> asking = {};
 
   friend bool operator==(const PlacedGraph&, const PlacedGraph&) = default;
 };
@@ -49,6 +52,7 @@ struct Schedule {
   IdVector<OpId, OpSlot> slots;
   std::vector<Transfer> transfers;
   Time makespan;
+  IdVector<OpId, Time> asked = {};  // when its host has asked for it; empty without a host time
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };

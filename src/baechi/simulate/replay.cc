@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "baechi/base/assert.h"
+#include "baechi/simulate/asking.h"
 #include "baechi/simulate/check_placed.h"
 
 namespace baechi::simulation {
@@ -26,6 +27,30 @@ Replay::Replay(const CostModel& costs)
 }
 
 Time Replay::run(const PlacedGraph& placed, const Options& options) {
+  asked_.clear();
+  return costs_->cluster().host_time().has_value() ? run_as_asked(placed, options)
+                                                   : run_once(placed, options);
+}
+
+// Asked for in the order in which everything would start if asking took no time.
+Time Replay::run_as_asked(const PlacedGraph& placed, const Options& options) {
+  if (placed.order.has_value() && placed.asking.has_value()) {
+    check_sizes(*costs_, placed);
+    ask(*costs_, placed.device, *placed.asking, asked_);
+    return run_once(placed, options);
+  }
+  run_once(placed, {.memory = false, .cancel = options.cancel});
+  Schedule free;
+  tell(free.slots);
+  PlacedGraph ordered{placed.device, placed.order};
+  if (!ordered.order.has_value()) ordered.order = order_of(free, *graph_, workers_.size());
+  ask(*costs_, placed.device, order_of_starts(*graph_, *ordered.order, free.slots), asked_);
+  const Time makespan = run_once(ordered, options);
+  placed_ = nullptr;
+  return makespan;
+}
+
+Time Replay::run_once(const PlacedGraph& placed, const Options& options) {
   throw_if_cancelled(options.cancel);
   check_sizes(*costs_, placed);
   placed_ = &placed;
@@ -85,7 +110,9 @@ void Replay::prepare(const PlacedGraph& placed) {
     if (!duration.has_value()) throw_cannot_run(*costs_, op, device);
     nodes_[op] = {
         .ready = {}, .duration = *duration, .waits_for = edges_.num_in_edges(op), .device = device};
+    if (!asked_.empty() && *duration > Time(0)) nodes_[op].ready.at = asked_[op];
   }
+  asks_for_.reset();
   if (placed.order.has_value()) take_order(*placed.order);
   copies_.clear();
   queues_.clear();
@@ -176,7 +203,8 @@ void Replay::transfer(TensorId tensor, DeviceId from, Instant now) {
   for (const DeviceId to : reached_) {
     Destination& destination = destinations_[to];
     const auto [start, end] =
-        queues_.serve(from, to, now.at, clocks_.transfer_time(from, to, size));
+        queues_.serve(from, to, std::max(now.at, next_ask(graph_->producer(tensor))),
+                      clocks_.transfer_time(from, to, size));
     destination.arrival = end == now.at ? now : Instant{end, 0};
     copies_.push_back({tensor, to, start, end, destination.readers + kept});
     workers_[from].sent += size;
@@ -184,6 +212,14 @@ void Replay::transfer(TensorId tensor, DeviceId from, Instant now) {
     destination.readers = 0;
   }
   reached_.clear();
+}
+
+// When its host has asked for the next transfer of what this operator makes.
+Time Replay::next_ask(OpId producer) {
+  if (asked_.empty()) return Time(0);
+  if (asks_for_ != producer) asks_until_ = asked_[producer];
+  asks_for_ = producer;
+  return asks_until_ += costs_->cluster().host_time()->send;
 }
 
 void Replay::arrive(OpId op, Instant at) {

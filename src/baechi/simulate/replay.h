@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/cancel.h"
@@ -45,6 +46,8 @@ class Replay {
   DeviceTrace device_trace(DeviceId device) const;
   // Of the last run, sorted by (tensor, to).
   std::vector<Transfer> transfers() const;
+  // Empty on clusters without a host time.
+  const IdVector<OpId, Time>& asked() const { return asked_; }
 
  private:
   struct Node {
@@ -66,6 +69,8 @@ class Replay {
     Bytes sent, received;
   };
 
+  Time run_once(const PlacedGraph& placed, const Options& options);
+  Time run_as_asked(const PlacedGraph& placed, const Options& options);
   Time replay(const CancelFlag* cancel);
   void prepare(const PlacedGraph& placed);
   void take_order(const DeviceOrder& order);
@@ -74,6 +79,7 @@ class Replay {
   void finish(OpId op, Instant now);
   void send(TensorId tensor, const OpSlot& producer, Instant now);
   void transfer(TensorId tensor, DeviceId from, Instant now);
+  Time next_ask(OpId producer);
   void arrive(OpId op, Instant at);
   void become_startable(OpId op);
   void occupy(DeviceId device);
@@ -98,6 +104,9 @@ class Replay {
   IdVector<OpId, Node> nodes_;
   IdVector<DeviceId, Worker> workers_;
   std::vector<bool> listed_;  // by operator: in the given order
+  IdVector<OpId, Time> asked_;
+  std::optional<OpId> asks_for_;  // whose transfers are asked for, and when so far
+  Time asks_until_;
 
   struct Destination {  // of the tensor that is being sent
     std::uint32_t readers = 0;

@@ -44,6 +44,7 @@ Trace Simulator::trace(const PlacedGraph& placed, const SimulateOptions& options
       replay.run(placed, {.record_memory = options.record_memory, .cancel = options.cancel});
   replay.tell(trace.schedule.slots);
   trace.schedule.transfers = replay.transfers();
+  trace.schedule.asked = replay.asked();
   for (const DeviceId device : state_->summary.peaks.keys())
     trace.devices.push_back(replay.device_trace(device));
   return trace;

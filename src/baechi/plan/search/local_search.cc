@@ -31,7 +31,8 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       images_(images),
       simulator_(costs),
       random_(seed) {
-  if (order_ != ExecutionOrder::kNone) {
+  // With a host time a block may stand still inside.
+  if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value()) {
     blocks_.emplace(costs);
     ceiling_.emplace(costs, blocks_->edges());
   }
@@ -63,7 +64,7 @@ void LocalSearch::number_ranks(std::span<const OpId> sequence) {
   now_.order = DeviceOrder(costs_->cluster().num_devices());
   if (order_ == ExecutionOrder::kProgram) now_.asking.emplace(sequence.begin(), sequence.end());
   for (const OpId op : sequence) (*now_.order)[now_.device[op]].push_back(op);
-  blocks_->start(now_);
+  if (blocks_.has_value()) blocks_->start(now_);
 }
 
 Time LocalSearch::makespan() {
