@@ -77,8 +77,6 @@ TEST_CASE("options: one without effect is refused, unless it has its default") {
         "or exact");
   request.method = "m-sct";
   CHECK(without_effect(request, kPlaceTakes) == "");
-  CHECK(without_effect(request, kObjectivesTake) ==
-        "method: 'm-sct' has no effect here: only budget and seed have");
   request = {.method = "expert"};
   CHECK(without_effect(request, kPlaceTakes) ==
         "expert: method expert needs a placement to follow");
