@@ -173,7 +173,7 @@ def test_a_summary_names_step_devices_memory_and_the_limit(plan: baechi.Plan) ->
     assert on_one_device(plan) in first
     assert head.split() == ["device", "runs", "on", "operators", "busy", "peak", "capacity", "full"]
     assert [row.split()[:2] for row in rows] == [["gpu:0", "cuda:0"], ["gpu:1", "cuda:1"]]
-    counted = [int(row.split()[2]) for row in rows]
+    counted = [int(row.split()[2].replace(",", "")) for row in rows]
     assert counted == [list(plan.device_of.values()).count(name) for name in RUNS_ON]
     assert in_bytes(plan.peaks["gpu:0"]) in rows[0]
     assert "4.00 GiB" in rows[0]
