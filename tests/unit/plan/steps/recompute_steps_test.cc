@@ -38,11 +38,11 @@ Cluster some_devices(std::size_t count, Bytes capacity) {
 }
 
 StepPlan planned_steps(const OpGraph& graph, const Cluster& cluster, std::uint32_t micro_batches,
-                       Recompute recompute) {
+                       Recompute recompute, bool suggest = false) {
   PlanRequest request{.budget = 0.02};
   request.recompute = recompute;
   request.micro_batches = {micro_batches};
-  request.suggest = false;
+  request.suggest = suggest;  // advice takes more plans
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   return make_step_plan(std::move(sizes), cluster, request);
@@ -172,7 +172,7 @@ TEST_CASE("recompute: second runs in steps of micro-batches say what they buy an
 TEST_CASE("recompute: a refused step of micro-batches says what second runs would bring") {
   const OpGraph graph = random_training(2, 7, true);
   const Cluster cluster = some_devices(1, Bytes(need_of_steps(graph, 2).count() * 70 / 100));
-  const StepPlan made = planned_steps(graph, cluster, 2, Recompute::kNone);
+  const StepPlan made = planned_steps(graph, cluster, 2, Recompute::kNone, true);
   REQUIRE(std::holds_alternative<Unplaceable>(made.result));
   CHECK(std::get<Unplaceable>(made.result).step_with_recomputation.has_value());
 }
