@@ -178,16 +178,18 @@ std::vector<std::string> without(const std::string& from, const std::string& to)
 }
 
 TEST_CASE("verify: copies read of their micro-batch, sums wait for all, buffers come first") {
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"w", "f@2"},
-                                                                                 {"f@1", "g@1"},
-                                                                                 {"f@1", "b@1"},
-                                                                                 {"f@1", "f@sum"},
-                                                                                 {"b@2", "b@sum"},
-                                                                                 {"b@0", "b@sum"},
-                                                                                 {"b@0", "b@1"},
-                                                                                 {"f@0", "f@2"},
-                                                                                 {"b@sum", "u"},
-                                                                                 {"f@sum", "u"}}) {
+  for (const auto& edge : std::vector<std::pair<std::string, std::string>>{{"w", "f@2"},
+                                                                           {"f@1", "g@1"},
+                                                                           {"f@1", "b@1"},
+                                                                           {"f@1", "f@sum"},
+                                                                           {"b@2", "b@sum"},
+                                                                           {"b@0", "b@sum"},
+                                                                           {"b@0", "b@1"},
+                                                                           {"f@0", "f@2"},
+                                                                           {"b@sum", "u"},
+                                                                           {"f@sum", "u"}}) {
+    const std::string& from = edge.first;  // Clang 14 captures no bindings
+    const std::string& to = edge.second;
     CAPTURE(from);
     CAPTURE(to);
     CHECK(without(from, to) == sentence(to, "reads or waits for what it should not"));
