@@ -80,9 +80,10 @@ TEST_CASE("variables: what none can be or have is an error that names it and say
       {w(R"("outputs": [6], "per": "micro-batch")"),
        "a variable is there for the whole step: leave \"per\" out"},
   };
-  for (const auto& [operators, reason] : kWrong) {
+  for (const auto& wrong : kWrong) {
+    const std::string& reason = wrong.second;  // Clang 14 captures no bindings
     CAPTURE(reason);
-    const std::string error = error_of(operators);
+    const std::string error = error_of(wrong.first);
     CHECK_MESSAGE(error.find(reason) != std::string::npos, error);
     CHECK(error.starts_with("net.json:1:"));
   }
@@ -104,9 +105,10 @@ TEST_CASE("variables: who may write them") {
        "cycle of 2 operators"},
       {kW + R"({"name": "f", "time": 1, "writes": ["x"]})", "writes: there is no operator 'x'"},
   };
-  for (const auto& [operators, reason] : kWrong) {
+  for (const auto& wrong : kWrong) {
+    const std::string& reason = wrong.second;  // Clang 14 captures no bindings
     CAPTURE(reason);
-    const std::string error = error_of(operators);
+    const std::string error = error_of(wrong.first);
     CHECK_MESSAGE(error.find(reason) != std::string::npos, error);
   }
 }

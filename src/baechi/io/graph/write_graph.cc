@@ -102,7 +102,9 @@ class GraphWriter {
   }
 
   void write_writes(OpId op) {
-    const auto [first, last] = std::ranges::equal_range(graph_.writes(), op, {}, &Write::op);
+    const std::span<const Write> all = graph_.writes();
+    const auto first = std::ranges::lower_bound(all, op, {}, &Write::op);
+    const auto last = std::ranges::upper_bound(all, op, {}, &Write::op);
     if (first == last) return;
     json_.key("writes");
     json_.begin_array();
