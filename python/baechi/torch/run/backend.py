@@ -18,10 +18,10 @@ from functorch.compile import default_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from baechi.torch.program import Program, lower
+from baechi.torch.program import Program
 from baechi.torch.run import executor
 from baechi.torch.run.joint import Graph
-from baechi.torch.run.marks import devices_of, keys_in, mark, promised
+from baechi.torch.run.marks import mark, program_of
 from baechi.torch.run.placement import Placement
 
 _log = logging.getLogger(__name__)
@@ -119,18 +119,9 @@ class _Lowering:
     def _compiled(
         self, name: str, graph: fx.GraphModule, returned: int | None
     ) -> Callable[..., Any]:
-        placement = self.placement
-        names = keys_in(graph.graph)
-        program = lower(
-            graph,
-            devices_of(graph.graph, placement),
-            devices=len(placement.devices),
-            order=placement.order(names),
-            promised=promised(graph, placement, returned),
-            names=names,
-        )
+        program = program_of(graph, self.placement, returned)
         self.frame.programs[name] = program
-        run = executor.compile(program, placement.devices)
+        run = executor.compile(program, self.placement.devices)
 
         def boxed(inputs: list[Any]) -> list[Any]:  # AOTAutograd marks what takes a list
             return run(inputs)

@@ -9,7 +9,6 @@ second derivative is that of the graph run eagerly.
 from __future__ import annotations
 
 import contextlib
-import logging
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +19,12 @@ from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
 from baechi.torch.capture.keys import is_call, is_view
-from baechi.torch.private import aot_export_joint_with_descriptors, descriptors, keeps_graph
-from baechi.torch.program import Program, lower
+from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
+from baechi.torch.program import Program
 from baechi.torch.run import executor
-from baechi.torch.run.marks import devices_of, keys_in, mark, promised
+from baechi.torch.run.marks import mark, program_of
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.undefined import is_tangent, reached, without
-
-_log = logging.getLogger(__name__)
 
 
 class NotOurs(Exception):
@@ -228,18 +225,9 @@ class Graph:
         return self._backwards[defined]
 
     def _compiled(self, name: str, graph: fx.GraphModule, returned: int | None) -> Any:
-        placement = self.placement
-        names = keys_in(graph.graph)
-        program = lower(
-            graph,
-            devices_of(graph.graph, placement),
-            devices=len(placement.devices),
-            order=placement.order(names),
-            promised=promised(graph, placement, returned),
-            names=names,
-        )
+        program = program_of(graph, self.placement, returned)
         self.programs[name] = program
-        return executor.compile(program, placement.devices)
+        return executor.compile(program, self.placement.devices)
 
 
 def _wants_gradient(arg: Any) -> bool:
@@ -346,4 +334,4 @@ def _differentiable(ctx: Any, gradients: Sequence[Any]) -> list[Any]:
     return [by_id.get(id(a)) if isinstance(a, torch.Tensor) else None for a in args]
 
 
-__all__ = ["Call", "Graph", "Joint", "NotOurs", "descriptors"]
+__all__ = ["Call", "Graph", "Joint", "NotOurs"]

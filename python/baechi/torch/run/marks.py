@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module_path
+from baechi.torch.program import Program, lower
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.placement import Placement
 
@@ -28,6 +29,19 @@ def devices_of(graph: fx.Graph, placement: Placement) -> dict[fx.Node, int]:
         if node not in found and isinstance(node.meta.get("val"), torch.Tensor):
             found[node] = placement.index_of(node.meta["val"].device)
     return found
+
+
+def program_of(graph: fx.GraphModule, placement: Placement, returned: int | None) -> Program:
+    """Return the program of a marked graph; outputs from `returned` on are saved and stay."""
+    names = keys_in(graph.graph)
+    return lower(
+        graph,
+        devices_of(graph.graph, placement),
+        devices=len(placement.devices),
+        order=placement.order(names),
+        promised=promised(graph, placement, returned),
+        names=names,
+    )
 
 
 def promised(graph: fx.GraphModule, placement: Placement, returned: int | None) -> list[int | None]:
