@@ -24,7 +24,10 @@ from baechi._core import Cluster, InputError
 from baechi.calibration_plot import plot
 from baechi.measured_links import Line, Measured, Sample
 
-FRAMEWORKS = {"torch": "baechi.torch.cost.copy_times", "tensorflow": "baechi.tensorflow.copy_times"}
+FRAMEWORKS = {
+    "torch": "baechi.torch.costs.copy_times",
+    "tensorflow": "baechi.tensorflow.copy_times",
+}
 LARGEST = 512 << 20
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _WARM_UP = 2

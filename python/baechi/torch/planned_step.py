@@ -11,7 +11,6 @@ from torch import nn
 from baechi._core import Cluster, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of, described, place_graph
 from baechi.progress import stage
-from baechi.torch.base.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
@@ -21,6 +20,7 @@ from baechi.torch.costs.roofline import estimated
 from baechi.torch.devices import chosen_devices, detected_cluster, warn_of_small
 from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.request import Request
+from baechi.torch.run.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
 
 _TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
 

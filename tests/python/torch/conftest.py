@@ -15,17 +15,8 @@ from typing import Any
 
 import pytest
 
-# Tests of what PyTorch 2.14 does not allow, and why.
-_HIDDEN = "PyTorch 2.14 hides an autograd function that is called by another name: it is refused"
-UP_TO_2_13 = {
-    "tier_refusals_test.py::test_what_a_graph_would_forget_runs_in_tier_1[one that has a name]": (
-        _HIDDEN
-    ),
-}
-
 _FILE = pytest.StashKey[Path]()  # whose tests run
 _LEFT_OUT = pytest.StashKey[int]()
-MANY = 100  # tests, for which it pays to import beforehand what most of them import
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quarter", action="store_true", help="with --sample: a quarter of all tests")
 
 
-def import_once(tests: int) -> None:
+def import_once() -> None:
     """Import what stays; the process that hands out tests to others collects none, and nothing."""
     if importlib.util.find_spec("torch") is None:
         return
@@ -43,9 +34,6 @@ def import_once(tests: int) -> None:
     # Autograd's threads keep what they find first, and sums over more threads round differently.
     importlib.import_module("torch").set_num_threads(1)
     importlib.import_module("torch._dynamo")
-    if tests > MANY:
-        models = importlib.import_module("torch_models")
-        models.exported("gpt2" if "gpt2" in models.ALL else "transformer")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -61,18 +49,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.freeze()
 
 
-def skip_since_2_14(items: list[pytest.Item]) -> None:
-    """Skip what is listed in `UP_TO_2_13` on a newer PyTorch."""
-    if importlib.util.find_spec("torch") is None:
-        return
-    version = importlib.import_module("torch").__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < (2, 14):
-        return
-    for item in items:
-        if reason := UP_TO_2_13.get(item.nodeid.split("tests/python/torch/")[-1]):
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
 def drawn(text: str) -> int:
     """Return a number below 256 that depends on a text."""
     return hashlib.sha256(text.encode()).digest()[0]
@@ -81,8 +57,7 @@ def drawn(text: str) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out two thirds of the repetitions; if asked, three quarters of all; others by text."""
     if not config.option.collectonly:
-        import_once(len(items))
-        skip_since_2_14(items)
+        import_once()
     sample = config.getoption("--sample", default=None)
     if sample is None:
         return
@@ -116,22 +91,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"left out: {left_out} tests, in turn with others")
 
 
-@pytest.fixture(autouse=True)
-def graphs_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `tier="auto"` trace a graph wherever there is one: small models are not worth it."""
-    if importlib.util.find_spec("torch") is not None:
-        from baechi.torch.run.graph_gain import GraphGain
-
-        monkeypatch.setattr(GraphGain, "is_quick", True)
-        monkeypatch.setattr(GraphGain, "is_worth_it", True)
-
-
-@pytest.fixture
-def as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `tier="auto"` choose as users have it: what is automatic comes first."""
-    monkeypatch.undo()
-
-
 @pytest.fixture
 def sim() -> Iterator[ModuleType]:
     """Simulated devices with their defaults, before and after the test."""
@@ -159,14 +118,3 @@ def asynchronous_devices() -> Iterator[None]:
     ):
         yield
     assert module.mismatches() == []
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """Leave no model placed: libraries hold on to models."""
-    from branching_net import PLACED
-
-    yield
-    for place in PLACED:
-        place.restore()
-    PLACED.clear()

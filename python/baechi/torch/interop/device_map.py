@@ -20,10 +20,10 @@ from torch import nn
 from baechi._core import Cluster, InputError, Plan
 from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, described, place_graph
-from baechi.torch.base.devices import detected_cluster
 from baechi.torch.base.request import check_called_with, check_model
 from baechi.torch.cost.graph_generator import ModelGraph, graph_of
 from baechi.torch.cost.profiler import Costs, estimate
+from baechi.torch.devices import detected_cluster
 from baechi.torch.record.capture import capture
 from baechi.torch.record.recorded_step import Capture, kept_ops
 from baechi.torch.record.repeated_units import Repeated

@@ -18,13 +18,13 @@ import torch
 from torch import fx, nn
 
 from baechi._core import InputError
-from baechi.torch.base.mini_batch import samples_in
 from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import LossOf, call_arguments
 from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
 from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in, promised
+from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.placement import Placement
 from baechi.torch.where.hooks import batch_on
 from baechi.torch.where.moving import map_tensors

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from baechi._core import InputError
-from baechi.torch.base.nested import map_tensors
+from baechi.torch.where.moving import map_tensors
 
 _OPEN: list[Optimizer] = []  # those whose state is read or loaded by names
 

@@ -11,7 +11,11 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
-from baechi.torch.base.nested import PLAIN, SEQUENCES, map_tensors, once, tensors_in
+from baechi.torch.capture.loss import tensors_in
+from baechi.torch.where.moving import map_tensors
+
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
+SEQUENCES = (tuple, list)
 
 
 def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micro-batches") -> int:
@@ -135,7 +139,7 @@ def cut(batch: Any, micro_batches: int) -> list[Any]:
 
         return of
 
-    return [map_tensors(once(part(number)), batch) for number in range(micro_batches)]
+    return [map_tensors(_once(part(number)), batch) for number in range(micro_batches)]
 
 
 def check_division(samples: int, micro_batches: Any) -> None:
@@ -188,3 +192,16 @@ def _named(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     for where, item in _parts(value, name):
         if not (isinstance(item, (Mapping, *SEQUENCES)) or _is_object_of_fields(item)):
             yield from ((where, tensor) for tensor in tensors_in(item))
+
+
+def _once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return `change` by which a tensor that is in several places stays one: code may ask."""
+    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        known = made.get(id(tensor))
+        if known is None:
+            known = made[id(tensor)] = tensor, change(tensor)
+        return known[1]
+
+    return changed

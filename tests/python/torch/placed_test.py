@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch.sim as sim
 import torch
-from baechi.torch.placing_graphs import place, plan
+from baechi.torch.placing import place, plan
 from baechi.torch.search import Search
 from places import WIDTH, Branches, rows
 from torch import nn

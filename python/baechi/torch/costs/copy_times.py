@@ -11,7 +11,7 @@ import torch
 
 from baechi._core import InputError
 from baechi.calibrate import Device
-from baechi.torch.base.devices import accelerators, usable
+from baechi.torch.devices import accelerators, usable
 
 
 def copies(names: Sequence[str]) -> TorchCopies:
