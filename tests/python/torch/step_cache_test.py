@@ -127,6 +127,22 @@ def test_the_example_and_the_loss_are_part_of_the_identity() -> None:
     assert identity_of(model, x, loss(2.0), None, None) == found[5]
 
 
+def _made(factor: float, word: str) -> nn.Module:
+    class Scaled(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            changed = {"relu": lambda: x.relu(), "tanh": lambda: x.tanh()}[word]
+            return super().forward(changed()) * factor
+
+    return Scaled(4, 4)
+
+
+def test_classes_of_one_name_that_were_made_differently_are_told_apart() -> None:
+    given = [(1.0, "relu"), (2.0, "relu"), (1.0, "tanh"), (1.0, "relu")]
+    found = [identity_of(_made(*of), torch.ones(2, 4), None, None, None) for of in given]
+    assert len(set(found)) == 3
+    assert found[0] == found[3]
+
+
 def test_a_broken_file_is_made_again_and_old_ones_go(folder: Path) -> None:
     model, example = models.made("mlp")
     step = captured(model, example)

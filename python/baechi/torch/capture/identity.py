@@ -86,7 +86,7 @@ def _module(module: nn.Module, memo: _Seen) -> Iterator[str]:
         yield f"the {memo[id(module)]}th again"
         return
     memo.add(module)
-    yield _code(type(module))
+    yield from _class(type(module), memo)
     for name, value in vars(module).items():
         if name in ("_modules", "_forward_hooks_with_kwargs"):
             continue
@@ -132,18 +132,47 @@ def _object(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
         function = function.__func__
     if isinstance(function, types.FunctionType):
         code = function.__code__
-        yield f"{function.__module__}.{function.__qualname__} {code.co_code.hex()} {code.co_names}"
-        closed = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
-        constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        yield from _words([constants, closed, function.__defaults__], memo, depth + 1)
+        yield f"{function.__module__}.{function.__qualname__}"
+        yield from _instructions(code)
+        if depth < _DEPTH:
+            closed = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+            yield from _words([closed, function.__defaults__], memo, depth + 1)
     elif isinstance(value, type):
         yield _code(value)
     else:
-        yield _code(type(value))
+        yield from _class(type(value), memo)
         if depth < _DEPTH and hasattr(value, "__dict__"):
             # A hash differs from process to process, and says nothing that the rest does not.
             facts = {k: v for k, v in vars(value).items() if not k.endswith("_hash")}
             yield from _words(facts, memo, depth + 1)
+
+
+def _instructions(code: types.CodeType) -> Iterator[str]:
+    yield f"{code.co_code.hex()} {code.co_names}"
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _instructions(constant)
+        else:
+            yield (
+                repr(constant)
+                if not isinstance(constant, frozenset)
+                else repr(sorted(map(repr, constant)))
+            )
+
+
+def _class(cls: type, memo: _Seen) -> Iterator[str]:
+    """Yield the code of a class, which may have been made by a function, in several ways."""
+    yield _code(cls)
+    if id(cls) in memo:
+        return
+    memo.add(cls)
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] not in ("torch", "builtins"):
+            yield _code(base)
+            for name, value in vars(base).items():
+                if isinstance(value, types.FunctionType):
+                    yield name
+                    yield from _object(value, memo, _DEPTH - 1)
 
 
 def _is_set(cell: Any) -> bool:
