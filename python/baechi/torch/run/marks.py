@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module_path
+from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module_path, outside_of
 from baechi.torch.program import Program, lower
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.placement import Placement
@@ -65,7 +65,7 @@ def mark(graph: fx.Graph, placement: Placement) -> None:
     def module_of(node: fx.Node) -> str | None:
         return module_path(node, ids)
 
-    keys = keys_of(graph, module_of)
+    keys = keys_of(graph, module_of, outside_of(graph, ids))
     memo: dict[fx.Node, fx.Node] = {}
     forward_of: dict[Any, int] = {}
     for node in graph.nodes:
