@@ -4,6 +4,8 @@
 >>> placed = baechi.torch.place(model, example_inputs, cluster="4x8GiB")  # doctest: +SKIP
 >>> model(batch)  # as before, over four devices  # doctest: +SKIP
 >>> placed.restore()  # doctest: +SKIP
+
+The stages of `place`, one by one, are `capture`, `measure`, `plan` and `place(..., plan=...)`.
 """
 
 from baechi.torch import versions  # noqa: F401, warns before others may fail
@@ -13,6 +15,10 @@ import baechi.torch.capture  # noqa: F401 the room; below its name becomes that 
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.measured import measure
+from baechi.torch.interop.device_map import device_map
+from baechi.torch.interop.pt2 import load_pt2
+from baechi.torch.interop.split_spec import module_fqns_per_model_part, split_spec
 from baechi.torch.placed import Placed
 from baechi.torch.placing import place, plan
 from baechi.torch.search import Search
@@ -25,6 +31,11 @@ __all__ = [
     "Step",
     "Verification",
     "capture",
+    "device_map",
+    "load_pt2",
+    "measure",
+    "module_fqns_per_model_part",
     "place",
     "plan",
+    "split_spec",
 ]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from baechi.pipeline import DoesNotFit, cluster_of, described, place_graph
 from baechi.progress import stage
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
-from baechi.torch.capture.trace import capture
+from baechi.torch.capture.cache import captured as captured_or_found
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import measured
 from baechi.torch.costs.roofline import estimated
@@ -50,13 +51,7 @@ class PlannedStep:
     @property
     def homes(self) -> dict[str, str]:
         """The device of every weight and buffer, by name."""
-        found = {}
-        for one in self.step.inputs:
-            if one.kind in ("weight", "buffer"):
-                found[one.name] = self._device_of(one.name)
-        for other, first in self.step.tied.items():
-            found[other] = found[first]
-        return {name: device for name, device in found.items() if device is not None}
+        return homes_of(self.plan, self.step)
 
     @property
     def starts(self) -> dict[str, list[int]]:
@@ -71,8 +66,23 @@ class PlannedStep:
         return found
 
     def _device_of(self, operator: str) -> str | None:
-        device_of = self.plan.device_of
-        return device_of.get(operator, device_of.get(f"{operator}@0"))
+        return _device_of(self.plan.device_of, operator)
+
+
+def _device_of(device_of: Mapping[str, str], operator: str) -> str | None:
+    return device_of.get(operator, device_of.get(f"{operator}@0"))
+
+
+def homes_of(plan: Plan, step: Step) -> dict[str, str]:
+    """Return the device of every weight and buffer that a step uses, by each of its names."""
+    device_of, found = plan.device_of, {}
+    for one in step.inputs:
+        if one.kind in ("weight", "buffer"):
+            found[one.name] = _device_of(device_of, one.name)
+    for other, first in step.tied.items():
+        if first in found:
+            found[other] = found[first]
+    return {name: device for name, device in found.items() if device is not None}
 
 
 def planned(asked: Request, *, to_run: bool = True) -> PlannedStep:
@@ -165,7 +175,7 @@ def captured(asked: Request, micro_batches: int, devices: tuple[torch.device, ..
     if micro_batches > 1:
         example, targets = cut((example, targets), micro_batches)[0]
     accelerator = next((device for device in devices if device.type != "cpu"), None)
-    return capture(asked.model, example, asked.loss, targets, device=accelerator)
+    return captured_or_found(asked.model, example, asked.loss, targets, device=accelerator)
 
 
 @stage("costs")

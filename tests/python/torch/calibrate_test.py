@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from baechi.torch.cost.copy_times import copies
+from baechi.torch.costs.copy_times import copies
 
 import baechi
 from baechi import calibrate

@@ -12,12 +12,15 @@ pytest.importorskip("torch")
 
 import torch
 from baechi.torch import load_pt2
+from baechi.torch.costs.roofline import flops_of
+from baechi.torch.interop.pt2 import step_of
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import baechi
 
 COSTS = "gpu=rtx2080,cpu=cpu"
+PRODUCTS = ("addmm", "mm", "convolution")
 
 
 class Model(nn.Module):
@@ -50,57 +53,44 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_tensor_has_the_size_that_it_has_when_it_runs(saved: Path) -> None:
     graph = load_pt2(saved, COSTS, dimensions=5)
-    assert graph["ids"].outputs == [5 * 7 * 8]
+    assert graph["batch:ids"].outputs == [5 * 7 * 8]
     program = torch.export.load(saved)
-    ids = torch.zeros(5, 7, dtype=torch.long)
+    key_of = {node.name: key for node, key in step_of(program, 5).keys.items()}
     sizes: dict[str, list[int]] = {}
 
     class Watch(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> object:
             value = super().run_node(n)
-            made = value if isinstance(value, (tuple, list)) else [value]
-            sizes[n.name] = [t.numel() * t.element_size() for t in made if torch.is_tensor(t)]
+            if n.name in key_of and torch.is_tensor(value):
+                sizes[key_of[n.name]] = [value.numel() * value.element_size()]
             return value
 
-    Watch(program.module()).run(ids)
-    compared = 0
-    for name in graph.names:
-        operator = graph[name]
-        if operator.kind != "input":
-            assert operator.outputs == sizes[name.rpartition("/")[2]], name
-            compared += 1
-    assert compared >= 12
+    Watch(program.run_decompositions().module()).run(torch.zeros(5, 7, dtype=torch.long))
+    assert len(sizes) >= 8
+    assert {name: graph[name].outputs for name in sizes} == sizes
+    assert "layers.1:addmm:0" in sizes
 
 
 def test_weights_are_held_once_and_tied_ones_together(saved: Path) -> None:
     graph = load_pt2(saved, COSTS, dimensions=5)
     model = Model()
-    held = sum(graph[name].permanent for name in graph.names)
+    held = sum(sum(graph[name].outputs) for name in graph.names if graph[name].variable)
     assert held == sum(
         t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())
     )
-    tied = [name for name in graph.names if graph[name].colocate == ["embed.weight"]]
-    assert len(tied) == 2
-    assert sum(graph[name].permanent for name in tied) == 300 * 64 * 4
+    tied = [name for name in graph.names if "module:embed" in graph[name].colocate]
+    assert tied == ["embed.weight", "embed:embedding:0", ":mm:0"]
 
 
 def test_work_is_what_pytorch_counts(saved: Path) -> None:
-    ids = torch.zeros(5, 7, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
-        Model()(ids)
-    graph = load_pt2(saved, "gpu=rtx2080", dimensions={"ids.0": 5})
-    from baechi.torch.interop import pt2
-
-    program = torch.export.load(saved)
-    reader = pt2._Reader(program, "gpu=rtx2080", 5)
-    products = [
-        node
-        for node in program.graph.nodes
-        if node.op == "call_function" and pt2._operation(node) in ("linear", "matmul", "conv1d")
-    ]
+        Model()(torch.zeros(5, 7, dtype=torch.long))
+    step = step_of(torch.export.load(saved), {"ids.0": 5})
+    products = [node for node, key in step.keys.items() if key.split(":")[1] in PRODUCTS]
     assert len(products) == 4
-    assert sum(reader._flops(node) for node in products) == counter.get_total_flops()
-    assert all(time > 0 for name in graph.names for time in graph[name].times.values())
+    assert sum(map(flops_of, products)) == counter.get_total_flops()
+    graph = load_pt2(saved, "gpu=rtx2080", dimensions={"ids.0": 5})
+    assert all(graph[key].times["gpu"] > 0 for key in step.keys.values())
 
 
 def test_a_plan_of_it_fits(saved: Path) -> None:
@@ -128,13 +118,13 @@ def test_what_cannot_be_read_is_told(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(baechi.InputError, match="cannot open: Too many levels of symbolic links"):
         load_pt2(tmp_path / "loop.pt2", COSTS)
     whole, told = saved.read_bytes(), []
-    for place in range(0, len(whole), len(whole) // 100):  # also archives that open all right
+    for place in range(0, len(whole), len(whole) // 12):  # also archives that open all right
         bad.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
         try:
             load_pt2(bad, COSTS, dimensions=5)
         except baechi.InputError as error:
             told.append(str(error))
-    assert len(told) > 10
+    assert len(told) > 1
     assert all("no program of torch.export: " in line and "\n" not in line for line in told)
     with zipfile.ZipFile(bad, "w") as archive:
         archive.writestr("models/model.json", "[]")

@@ -35,6 +35,7 @@ def identity_of(
         torch.__version__,
         str(device),
         torch.get_default_dtype(),
+        torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled(),
     ):

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
+from baechi.brief_errors import briefly
 from baechi.torch.capture.joint import Joint, joint_of
 from baechi.torch.capture.keys import keys_of
 from baechi.torch.capture.loss import LossOf, OutputOf, call_arguments
@@ -18,6 +19,7 @@ from baechi.torch.capture.step import LOSS, Input, Output, Step
 from baechi.torch.private import descriptors
 
 
+@briefly
 def capture(
     model: nn.Module,
     example_inputs: Any,
@@ -29,7 +31,8 @@ def capture(
     """Return the step of a model on an example, without running or allocating anything.
 
     The model may be anywhere, also on the meta device or on several devices, and is as before
-    afterwards. In training mode the step is forward, loss and backward, else the forward alone.
+    afterwards. In training mode the step is forward, loss and backward; else, and where gradients
+    are off (`torch.no_grad`), the forward alone.
 
     Args:
         model: Any module.
@@ -41,17 +44,18 @@ def capture(
 
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    is_training = model.training and any(p.requires_grad for p in model.parameters())
+    trained = any(p.requires_grad for p in model.parameters())
+    is_training = model.training and torch.is_grad_enabled() and trained
     whole = LossOf(model, loss) if is_training else OutputOf(model)
     whole.training = model.training  # modules in it stay as they are
     example = (*call_arguments(example_inputs), targets)
-    place = _device_of(model) if device is None else torch.device(device)
+    place = device_of(model) if device is None else torch.device(device)
     with torch.set_grad_enabled(is_training):
         joint = joint_of(whole, example, place)
     return _step(model, joint, _places(example), is_training)
 
 
-def _device_of(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
     """Return the one device of a model's tensors that can compute; the CPU if there is none."""
     tensors = (*model.parameters(), *model.buffers())
     devices = {t.device for t in tensors if t.device.type not in ("meta", "cpu")}

@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
+from baechi._core import InputError
+from baechi.brief_errors import briefly
 from baechi.torch.capture.keys import is_call, shown_by
+from baechi.torch.capture.step import Step
+from baechi.torch.capture.trace import capture, device_of
 from baechi.torch.costs.costs import FEW, MANY, Costs
 from baechi.torch.costs.signatures import signature_of, traffic_of
+from baechi.torch.devices import usable
 
 _BUSY = 150e-6  # seconds; longer than the host takes to ask for a call
 REPEATS = 3  # the median of them counts, behind one that does not
@@ -94,6 +99,43 @@ def _arguments(node: fx.Node, device: torch.device) -> tuple[Any, Any]:
     named = {name: device if name == "device" else value for name, value in kwargs.items()}
     named.pop("pin_memory", None)
     return args, named
+
+
+@briefly
+def measure(
+    model: nn.Module,
+    example_inputs: Any,
+    step: Step | None = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    targets: Any = None,
+    devices: Mapping[str, str | torch.device] | str | torch.device | None = None,
+    known: Costs | None = None,
+) -> Costs:
+    """Measure the calls of a step, each distinct one alone, with tensors of its shapes.
+
+    The model does not run, stays where it is, and may be on the meta device.
+
+    Args:
+        model: Any module.
+        example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
+        step: The model's, if it was captured before.
+        loss: As `capture` takes it, with `targets`.
+        targets: What the loss compares with.
+        devices: A device for each kind of the cluster, as {"gpu": "cuda:0", "cpu": "cpu"}; or
+            one, which stands for all kinds: by default where the weights are, else the CPU.
+        known: Measured before, and not again.
+
+    """
+    where = device_of(model) if devices is None else devices
+    kinds = where if isinstance(where, Mapping) else {"*": where}
+    there = {kind: usable(device) for kind, device in kinds.items()}
+    if not there or any(device.type == "meta" for device in there.values()):
+        raise InputError("devices: name one that can compute, as {'gpu': 'cuda:0', 'cpu': 'cpu'}")
+    if step is None:
+        accelerator = next((device for device in there.values() if device.type != "cpu"), None)
+        step = capture(model, example_inputs, loss, targets, device=accelerator)
+    return measured(step.keys, there, known)
 
 
 def measured(

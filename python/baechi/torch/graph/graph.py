@@ -56,6 +56,7 @@ def graph_of(
     held: bool = False,
     micro_batches: int = 1,
     calls: bool = False,
+    together: Mapping[str, str] | None = None,
 ) -> StepGraph:
     """Return the graph of a step of one micro-batch.
 
@@ -68,6 +69,7 @@ def graph_of(
         held: The gradients of the step before are there from the beginning.
         micro_batches: Of a step, each of which adds its gradients to those that are there.
         calls: Forward and backward are two calls: nothing of the backward begins before its own.
+        together: The group that a call is in beside its weights', by its key.
 
     """
     if granularity not in GRANULARITIES:
@@ -75,8 +77,10 @@ def graph_of(
     if isinstance(kinds, Cluster):
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
+    if granularity == "module":
+        together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
-        step, costs, kinds, updates, granularity == "module", held, micro_batches, calls
+        step, costs, kinds, updates, together or {}, held, micro_batches, calls
     ).build()
 
 
@@ -89,13 +93,13 @@ class _Assembly:
         costs: Costs,
         kinds: Collection[str],
         updates: Updates,
-        whole_modules: bool,
+        together: Mapping[str, str],
         held: bool,
         micro_batches: int,
         calls: bool,
     ) -> None:
         self._step, self._costs, self._kinds = step, costs, list(kinds)
-        self._updates, self._whole_modules = updates, whole_modules
+        self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
         self._builder = GraphBuilder("step")
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
@@ -213,7 +217,8 @@ class _Assembly:
         return {kind: time + self._costs.moving(moved, kind) for kind, time in times.items()}
 
     def _groups(self, node: fx.Node, back: bool) -> list[str]:
-        groups = [f"module:{self._step.path_of(node)}"] if self._whole_modules else []
+        key = self._step.keys[node]
+        groups = [self._together[key]] if key in self._together else []
         for read in node.all_input_nodes:
             one = self._inputs.get(source_of(read)[0])
             if one is None or one.kind not in ("weight", "buffer") or back:

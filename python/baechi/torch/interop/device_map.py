@@ -15,19 +15,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from baechi._core import Cluster, InputError, Plan
 from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, described, place_graph
-from baechi.torch.base.request import check_called_with, check_model
-from baechi.torch.cost.graph_generator import ModelGraph, graph_of
-from baechi.torch.cost.profiler import Costs, estimate
+from baechi.torch.capture.step import Step, bytes_of
+from baechi.torch.capture.trace import capture
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.roofline import estimated
+from baechi.torch.costs.signatures import signature_of
 from baechi.torch.devices import detected_cluster
-from baechi.torch.record.capture import capture
-from baechi.torch.record.recorded_step import Capture, kept_ops
-from baechi.torch.record.repeated_units import Repeated
-from baechi.torch.weights.homes import homes_by_name
+from baechi.torch.graph.graph import StepGraph, graph_of, source_of
+from baechi.torch.planned_step import homes_of
+from baechi.torch.request import check_called_with, check_model
+from baechi.torch.where.homes import named_tensors, own_tensors
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -39,7 +41,7 @@ _ORDER = "program"  # hooks run the model's own code, which comes to its modules
 _NAMED = 5  # modules that a warning names
 
 
-def bytes_of(size: int | str, device: int | str) -> int:
+def amount_of(size: int | str, device: int | str) -> int:
     """Return the bytes of `device`: a number, or a text as accelerate writes it, as "10GiB"."""
     if isinstance(size, int):
         return size
@@ -67,12 +69,12 @@ def _cluster_of(max_memory: Mapping[int | str, int | str] | None) -> tuple[Clust
                 f"max_memory: {key!r} is no device: accelerate calls them 0, 1, ..., 'cpu' and "
                 "'disk'"
             )
-    keys = [key for key in max_memory if key != _DISK and bytes_of(max_memory[key], key) > 0]
+    keys = [key for key in max_memory if key != _DISK and amount_of(max_memory[key], key) > 0]
     if not keys:
         raise InputError(
             "max_memory gives no device any memory: name some, e.g. {0: '10GiB', 'cpu': '30GiB'}"
         )
-    parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{bytes_of(max_memory[k], k)}B" for k in keys]
+    parts = [f"1x{'cpu' if k == 'cpu' else 'gpu'}:{amount_of(max_memory[k], k)}B" for k in keys]
     return Cluster("+".join(parts)), keys
 
 
@@ -84,22 +86,54 @@ def _is_device(name: str) -> bool:
     return True
 
 
-def _meeting_points(captured: Capture) -> list[list[str]]:
-    """Return the operators that must share a device because hooks cannot move between them."""
-    stands = kept_ops(captured)
-    together = []
-    for index, op in enumerate(captured.ops):
-        stand = stands[index]
-        if op.module is not None or stand is None:
-            continue
-        group = {stand}
-        for writer in op.reads.values():
-            known = None if writer is None else stands[writer]
-            if known is not None:
-                group.add(known)
-        if len(group) > 1:
-            together.append([captured.ops[i].key for i in sorted(group)])
-    return together
+class _Units:
+    """What runs on one device: modules whose arguments hooks move, with what meets between them.
+
+    They are the modules that stay whole and those with weights and no modules in them. Any other
+    call shares the device of all that it reads.
+    """
+
+    def __init__(self, model: nn.Module, whole: Sequence[str]) -> None:
+        self._modules = dict(model.named_modules())
+        self._whole = set(whole)
+        self._joined: dict[str, str] = {}
+
+    def _of(self, path: str) -> str | None:
+        parts = path.split(".")
+        for end in range(len(parts) + 1):
+            name = ".".join(parts[:end])
+            if type(self._modules.get(name)).__name__ in self._whole:
+                return name
+        module = self._modules.get(path)
+        is_leaf = module is not None and not any(module.children()) and any(own_tensors(module))
+        return path if is_leaf else None
+
+    def _first(self, name: str) -> str:
+        while name in self._joined:
+            name = self._joined[name]
+        return name
+
+    def _join(self, name: str, other: str) -> None:
+        first, second = self._first(name), self._first(other)
+        if first != second:
+            self._joined[second] = first
+
+    def of(self, step: Step) -> dict[str, str]:
+        """Return the unit of every call, by its key."""
+        found: dict[fx.Node, str] = {}
+        for node, key in step.keys.items():
+            unit = self._of(step.path_of(node))
+            found[node] = key if unit is None else f"module:{unit}"
+            if unit is None:
+                for read in node.all_input_nodes:
+                    source = source_of(read)[0]
+                    if source in found:
+                        self._join(found[source], key)
+        paths = [name.rpartition(".")[0] for pair in step.tied.items() for name in pair]
+        for path, other in zip(paths[::2], paths[1::2], strict=True):
+            units = self._of(path), self._of(other)
+            self._join(f"module:{units[0] or path}", f"module:{units[1] or other}")
+        return {step.keys[node]: self._first(unit) for node, unit in found.items()}
 
 
 def _example(model: nn.Module) -> Any:
@@ -123,7 +157,8 @@ def device_map(
 ) -> dict[str, int | str]:
     """Return the device of every module, in the form that accelerate and transformers take.
 
-    A drop-in for accelerate's `infer_auto_device_map`: the model may be on the meta device.
+    A drop-in for accelerate's `infer_auto_device_map`: the model may be on the meta device. If its
+    weights came apart there that are to be tied, its own `tie_weights` ties them.
 
     Args:
         model: Any module.
@@ -146,6 +181,8 @@ def device_map(
     inputs = _example(model) if example_inputs is None else example_inputs
     check_called_with(model, inputs)
     cluster, keys = _cluster_of(max_memory)
+    if callable(tie := getattr(model, "tie_weights", None)):
+        tie()
     whole = list(getattr(model, "_no_split_modules", None) or [])
     if isinstance(no_split_module_classes, str):
         whole.append(no_split_module_classes)
@@ -153,7 +190,7 @@ def device_map(
         whole += no_split_module_classes or []
     try:
         with torch.no_grad():
-            captured = capture(model, inputs, training=False, units=Repeated(whole), abstract=True)
+            step = capture(model, inputs)
     except InputError as error:
         if example_inputs is not None:
             raise
@@ -161,27 +198,43 @@ def device_map(
             f"{error}; it was called with its own dummy_inputs ({', '.join(inputs)}): give "
             "example_inputs"
         ) from error
-    costs = estimate(captured, {"gpu": "rtx3090", "cpu": "cpu", _DISK: "cpu"})
-    for cost in costs.ops.values():
-        cost.forward[_DISK] *= _SLOWER
-    graph = graph_of(captured, costs, together=_meeting_points(captured))
+    costs = estimated(step.keys, {"gpu": "rtx3090", "cpu": "cpu", _DISK: "cpu"})
+    for times in costs.times.values():
+        times[_DISK] *= _SLOWER
+    units = _Units(model, whole).of(step)
+    graph = graph_of(step, costs, ["gpu", "cpu", _DISK], together=units)
     try:
         plan = place_graph(graph.graph, cluster, budget=budget, bounds=False, order=_ORDER)
     except DoesNotFit as reason:
-        room = bytes_of((max_memory or {}).get(_DISK, _ENDLESS), _DISK)
-        plan = _with_disk(graph, costs, cluster, room, budget, reason)
+        room = amount_of((max_memory or {}).get(_DISK, _ENDLESS), _DISK)
+        needs = _largest_need(step, costs, units)
+        plan = _with_disk(graph, needs, cluster, room, budget, reason)
         keys = [*keys, _DISK]
     names = [device.name for device in plan.cluster.devices]
     key_of = dict(zip(names, keys, strict=True))
-    keys_of = {op: key_of[device] for op, device in plan.device_of.items()}
-    found = _by_module(model, captured, keys_of)
+    homes = {name: key_of[device] for name, device in homes_of(plan, step).items()}
+    found = _by_module(model, homes)
     _warn_of_disk(model, found)
     return found
 
 
+def _largest_need(step: Step, costs: Costs, units: Mapping[str, str]) -> int:
+    """Return the most bytes that a unit needs to run: its weights, and what calls hold."""
+    weights: dict[str, dict[fx.Node, int]] = {}
+    held: dict[str, int] = {}
+    given = dict(zip(step.placeholders(), step.inputs, strict=True))
+    for node, key in step.keys.items():
+        sources = [source_of(read)[0] for read in node.all_input_nodes]
+        own = [s for s in sources if s in given and given[s].kind in ("weight", "buffer")]
+        weights.setdefault(units[key], {}).update((s, bytes_of(s)) for s in own)
+        own_bytes = costs.temporary_of(signature_of(node))
+        held[units[key]] = max(held.get(units[key], 0), own_bytes)
+    return max((sum(read.values()) + held[unit] for unit, read in weights.items()), default=0)
+
+
 def _with_disk(
-    graph: ModelGraph,
-    costs: Costs,
+    graph: StepGraph,
+    needs: int,
     cluster: Cluster,
     room: int,
     budget: str | float,
@@ -189,9 +242,7 @@ def _with_disk(
 ) -> Plan:
     """Return a plan with a disk; the first device keeps room to run what comes from there."""
     document = json.loads(cluster.to_json())
-    own = cluster.devices[0].capacity
-    needs = (c.parameters + c.buffers + c.forward_temporary for c in costs.ops.values())
-    left = own - max(needs)
+    left = cluster.devices[0].capacity - needs
     if left <= 0 or room <= 0:
         raise reason
     document["devices"][0]["capacity"] = f"{left}B"
@@ -225,28 +276,27 @@ def _warn_of_disk(model: nn.Module, found: Mapping[str, int | str]) -> None:
     )
 
 
-def _by_module(
-    model: nn.Module, captured: Capture, key_of: Mapping[str, int | str]
-) -> dict[str, int | str]:
-    """Return the map with modules that are on one device as one entry."""
-    names = [n for n, _ in model.named_parameters(remove_duplicate=False)]
-    names += [n for n, _ in model.named_buffers(remove_duplicate=False)]
-    device_of = homes_by_name(captured, key_of, names)
+def _by_module(model: nn.Module, homes: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return the map with modules that are on one device as one entry.
+
+    A weight that the step does not use is beside the one before it.
+    """
+    device_of: dict[str, int | str] = {}
+    last = next(iter(homes.values()))
+    for name, _ in named_tensors(model):
+        last = device_of[name] = homes.get(name, last)
     result: dict[str, int | str] = {}
 
     def enter(path: str, module: nn.Module) -> None:
         prefix = f"{path}." if path else ""
         inside = {d for n, d in device_of.items() if n.startswith(prefix)}
-        if not inside:
-            return
         if len(inside) == 1:
             result[path] = inside.pop()
-            return
-        for name, _ in [*module.named_parameters(recurse=False),
-                        *module.named_buffers(recurse=False)]:  # fmt: skip
-            result[prefix + name] = device_of[prefix + name]
-        for name, child in module.named_children():
-            enter(prefix + name, child)
+        elif inside:
+            for name, _ in own_tensors(module):
+                result[prefix + name] = device_of[prefix + name]
+            for name, child in module.named_children():
+                enter(prefix + name, child)
 
     enter("", model)
     return result
