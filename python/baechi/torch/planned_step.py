@@ -12,9 +12,9 @@ from torch import nn
 from baechi._core import Cluster, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of, described, place_graph
 from baechi.progress import stage
+from baechi.torch.capture.cache import captured as captured_or_found
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
-from baechi.torch.capture.cache import captured as captured_or_found
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import measured
 from baechi.torch.costs.roofline import estimated

@@ -160,3 +160,9 @@ def test_a_model_without_attention_is_mapped() -> None:
     found = baechi.torch.device_map(model, {0: "56KiB", 1: "56KiB"})
     assert {0, 1} == set(found.values())
     assert {f"backbone.layers.{i}" for i in range(4)} <= set(found)
+
+
+def test_without_memory_the_accelerators_are_counted() -> None:
+    with sim.configured(devices=2, memory="200KiB"):
+        found = baechi.torch.device_map(gpt2(), example_inputs=EXAMPLE)
+    assert set(found.values()) == {0, 1}

@@ -53,11 +53,13 @@ def amount_of(size: int | str, device: int | str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
 
 
-def _cluster_of(max_memory: Mapping[int | str, int | str] | None) -> tuple[Cluster, list[Any]]:
+def _cluster_of(
+    model: nn.Module, max_memory: Mapping[int | str, int | str] | None
+) -> tuple[Cluster, list[Any]]:
     """Return the cluster, and what each of its devices is called in a device map."""
     if max_memory is None:
-        cluster, devices = detected_cluster()
-        return cluster, list(range(len(devices)))
+        cluster = detected_cluster(model)
+        return cluster, list(range(len(cluster)))
     if not isinstance(max_memory, Mapping):
         raise InputError(
             f"max_memory: expected bytes by device, such as {{0: '10GiB', 'cpu': '30GiB'}}, found "
@@ -180,7 +182,7 @@ def device_map(
     check_model(model)
     inputs = _example(model) if example_inputs is None else example_inputs
     check_called_with(model, inputs)
-    cluster, keys = _cluster_of(max_memory)
+    cluster, keys = _cluster_of(model, max_memory)
     if callable(tie := getattr(model, "tie_weights", None)):
         tie()
     whole = list(getattr(model, "_no_split_modules", None) or [])
