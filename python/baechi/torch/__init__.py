@@ -21,12 +21,14 @@ from baechi.torch.interop.pt2 import load_pt2
 from baechi.torch.interop.split_spec import module_fqns_per_model_part, split_spec
 from baechi.torch.placed import Placed
 from baechi.torch.placing import place, plan
+from baechi.torch.ranks.errors import RankError
 from baechi.torch.search import Search
 from baechi.torch.verification import Verification
 
 __all__ = [
     "Costs",
     "Placed",
+    "RankError",
     "Search",
     "Step",
     "Verification",

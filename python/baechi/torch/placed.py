@@ -40,19 +40,26 @@ class Placed:
         self._devices = planned.devices
         index = {name: i for i, name in enumerate(planned.names)}
         homes = {name: index[device] for name, device in planned.homes.items()}
-        self._placement = Placement(
+        self._placement = self._made_placement(
             model,
             planned.devices,
             {key: index[device] for key, device in planned.device_of_key.items()},
             homes,
             planned.starts,
         )
-        where = Homes(model, {name: planned.devices[i] for name, i in homes.items()})
-        self._installed = install(model, where, planned.devices)
         self._backend = Backend(self._placement)
-        compile_calls(model, self._backend)
+        self._install(homes)
         self._steps = self._made_steps()
         self._active = True
+
+    def _made_placement(self, *given: Any) -> Placement:
+        return Placement(*given)
+
+    def _install(self, homes: dict[str, int]) -> None:
+        """Bring weights to their devices, and have calls run as planned."""
+        where = Homes(self.model, {name: self._devices[i] for name, i in homes.items()})
+        self._installed = install(self.model, where, self._devices)
+        compile_calls(self.model, self._backend)
 
     def _made_steps(self) -> Steps | None:
         if self.asked.micro_batches is None and self.plan.micro_batches == 1:
@@ -120,6 +127,18 @@ class Placed:
         """The physical device of each device of the cluster."""
         pairs = zip(self.planned.names, self._devices, strict=True)
         return {name: str(device) for name, device in pairs}
+
+    @property
+    def rank(self) -> int:
+        """Which of the cluster's devices this process has, over ranks; else 0."""
+        return 0
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip gradients by the norm of all of them, which over ranks are on several."""
+        weights = self.model.parameters()
+        return torch.nn.utils.clip_grad_norm_(weights, max_norm, norm_type, error_if_nonfinite)
 
     @property
     def peaks(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from baechi.brief_errors import briefly
 from baechi.progress import told
 from baechi.torch.placed import Placed
 from baechi.torch.planned_step import planned, uncompiled
+from baechi.torch.ranks.placing import place_over_ranks, processes_for
 from baechi.torch.request import Request
 from baechi.torch.search import Search, search_of
 from baechi.torch.weights.made import make_weights
@@ -73,6 +74,7 @@ def place(
     costs: Any = "estimate",
     optimizer: str | type | torch.optim.Optimizer | None = "adam",
     weights: Any = None,
+    ranks: bool | str = "auto",
     search: Search | None = None,
     **keywords: Any,
 ) -> Placed:
@@ -96,6 +98,8 @@ def place(
         optimizer: Whose state needs room beside the weights: a name, a class or an instance.
         weights: Where the values come from of a model on the meta device: a state_dict, a
             safetensors file or folder, or a checkpoint's folder.
+        ranks: Whether to run over the processes of `torch.distributed`, one device in each: "auto"
+            where there are several; False places the whole model in each process alone.
         search: How to look for a plan; `keywords` are more of it, such as budget="5s".
         keywords: See `Search`, and `baechi.place_graph`.
 
@@ -119,6 +123,9 @@ def place(
         weights,
         search_of(search, keywords),
     )
+    processes = processes_for(asked, ranks)
+    if processes is not None:
+        return place_over_ranks(asked, processes)
     found = planned(asked)
     index = dict(zip(found.names, found.devices, strict=True))
     make_weights(asked.model, asked.weights, {n: index[d] for n, d in found.homes.items()})

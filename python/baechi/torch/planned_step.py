@@ -85,10 +85,17 @@ def homes_of(plan: Plan, step: Step) -> dict[str, str]:
     return {name: device for name, device in found.items() if device is not None}
 
 
-def planned(asked: Request, *, to_run: bool = True) -> PlannedStep:
-    """Return the plan of a step: the one that was given, or the best that is found."""
+def planned(
+    asked: Request, *, to_run: bool = True, here: torch.device | None = None
+) -> PlannedStep:
+    """Return the plan of a step: the one that was given, or the best that is found.
+
+    Over ranks ``here`` is the device of this one, which stands for all.
+    """
     cluster = cluster_for(asked)
-    devices = tuple(chosen_devices(asked.devices, cluster)) if to_run else ()
+    devices = tuple(chosen_devices(asked.devices, cluster)) if to_run and here is None else ()
+    if here is not None:
+        devices = (here,) * len(cluster)
     if to_run:
         names = [device.name for device in cluster.devices]
         warn_of_small(cluster, dict(zip(names, devices, strict=True)))

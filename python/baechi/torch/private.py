@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed
 from torch import nn
 
 # Calls run as they do in C++ programs: kernels of the device itself, and no nodes of autograd.
@@ -45,6 +47,14 @@ def call_uncompiled(model: nn.Module) -> None:
     vars(model).pop(CALL, None)
 
 
+def group_timeout() -> Any:
+    """Return how long those in the first group of processes wait; None where that is unknown."""
+    try:
+        return torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+
+
 __all__ = [
     "BelowAutograd",
     "FakeTensorMode",
@@ -53,6 +63,7 @@ __all__ = [
     "call_uncompiled",
     "descriptors",
     "dynamo_graph_capture_for_export",
+    "group_timeout",
     "keeps_graph",
     "skip_code",
 ]

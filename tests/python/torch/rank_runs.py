@@ -1,81 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program of several processes for a test, however slow the machine is."""
+"""Runs a program in several processes, as torchrun would."""
 
 from __future__ import annotations
 
 import os
-import signal
+import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-_STILL = 240.0  # seconds without a line and without work: longer than any group's timeout
-_MOST = 1800.0  # seconds in all
+PATIENCE = 240.0  # seconds, for a machine that is busy with much else
 
 
-def left_by(program: ModuleType) -> Any:
-    """Return a fixture, the folder where a program's processes left what they found."""
-
-    @pytest.fixture(scope="module", name="folder")
-    def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-        folder = tmp_path_factory.mktemp(program.__name__)
-        run_processes(str(program.__file__), folder, root)
-        return folder
-
-    return folder
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
-def run_processes(program: str, folder: Path, root: Path) -> None:
-    """Run a program that leaves logs in a folder; stop it where it hangs.
-
-    A machine may be as busy as it likes: what is waited for is a line in a log, or work done. Who
-    hangs does neither.
-    """
-    path = os.pathsep.join([str(root), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    environment["MALLOC_MMAP_THRESHOLD_"] = "1048576"  # what is freed is no longer resident
-    with (folder / "errors").open("w") as errors:
-        running = subprocess.Popen(
-            [sys.executable, program, str(folder)],
-            env=environment,
-            stdout=errors,
-            stderr=errors,
-            start_new_session=True,
+def started(count: int, command: Sequence[Any], **more: str) -> list[subprocess.Popen[str]]:
+    """Start so many processes of a program in Python."""
+    path = os.pathsep.join(sys.path)
+    port = str(free_port())
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), **more}
+    return [
+        subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env={
+                **os.environ,
+                **common,
+                "PYTHONPATH": path,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-    begin = moved = time.monotonic()
-    before: tuple[int, float] = 0, 0.0
-    why = ""
-    while running.poll() is None and not why:
-        time.sleep(0.2)
-        now = time.monotonic()
-        seen = sum(log.stat().st_size for log in folder.glob("log*")), _worked(running.pid)
-        if seen[0] != before[0] or seen[1] > before[1] + 1.0:
-            before, moved = seen, now
-        if now - moved > _STILL:
-            why = f"no line and no work for {_STILL:.0f} s"
-        elif now - begin > _MOST:
-            why = f"more than {_MOST:.0f} s"
-    if why:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-    logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log*"))]
-    said = "\n".join([why, (folder / "errors").read_text()[-2000:], *logs])
-    assert running.returncode == 0, said
+        for rank in range(count)
+    ]
 
 
-def _worked(group: int) -> float:
-    """Return the seconds that the processes of a session have computed so far."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        if int(fields[3]) == group:  # the session
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def ended(ranks: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """Return the exit code of each process, and what it said; none is left behind."""
+    try:
+        said = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+    return [(rank.returncode, words) for rank, words in zip(ranks, said, strict=True)]
+
+
+def run(count: int, command: Sequence[Any], **more: str) -> list[str]:
+    """Run to a good end; return what each process said."""
+    found = ended(started(count, command, **more))
+    assert all(code == 0 for code, _ in found), "\n".join(words[-3000:] for _, words in found)
+    return [words for _, words in found]

@@ -239,7 +239,7 @@ class _Reader:
             return Slot(name)
         if changed:
             known = changed[0]
-            return Slot(name, device, 0, known.storage, known.dense, known.scalar)
+            return Slot(name, device, 0, known.storage, known.dense, known.scalar, value)
         return self.tensor(name, value, device, reads)
 
     def tensor(
@@ -253,7 +253,8 @@ class _Reader:
         if base is not None and reads is not None and base.name not in {s.storage for s in reads}:
             base = None
         size, of = (_size(value), None) if base is None else (0, base.name)
-        slot = Slot(name, device, size, of, _dense(value), value.dim() == 0)
+        like = value if value.layout is torch.strided else None
+        slot = Slot(name, device, size, of, _dense(value), value.dim() == 0, like)
         if address and base is None:
             self.storages[address] = slot
         return slot

@@ -42,6 +42,7 @@ class Slot:
     of: str | None = None
     dense: int = field(default=0, compare=False)  # bytes of a copy of it
     scalar: bool = field(default=False, compare=False)  # a tensor without dimensions
+    like: Any = field(default=None, compare=False)  # a fake tensor: its shape, strides and type
 
     @property
     def storage(self) -> str:

@@ -56,7 +56,8 @@ class Joint:
                 stack, _Flat(graph), tuple(example_inputs), keep_inference_input_mutations=False
             )
         self.module: fx.GraphModule = made.graph_module
-        mark(self.module.graph, placement)
+        self.homes = placement.homes_of(example_inputs)
+        mark(self.module.graph, placement, self.homes)
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]
         self.primals = [n for n in placeholders if n not in self.tangents]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -58,8 +60,11 @@ def promised(graph: fx.GraphModule, placement: Placement, returned: int | None) 
     return found
 
 
-def mark(graph: fx.Graph, placement: Placement) -> None:
-    """Write key and device of every node of a functional graph into its meta."""
+def mark(graph: fx.Graph, placement: Placement, homes: Mapping[int, int] | None = None) -> None:
+    """Write key and device of every node of a functional graph into its meta.
+
+    ``homes`` are the devices of inputs, by their place, where tensors do not tell them.
+    """
     ids = placement.names_by_id
 
     def module_of(node: fx.Node) -> str | None:
@@ -68,12 +73,13 @@ def mark(graph: fx.Graph, placement: Placement) -> None:
     keys = keys_of(graph, module_of, outside_of(graph, ids))
     memo: dict[fx.Node, fx.Node] = {}
     forward_of: dict[Any, int] = {}
+    inputs = itertools.count()
     for node in graph.nodes:
         device = None
         if node.op == "placeholder":
-            value = node.meta.get("val")
+            place, value = next(inputs), node.meta.get("val")
             if isinstance(value, torch.Tensor):
-                device = placement.index_of(value.device)
+                device = (homes or {}).get(place, placement.index_of(value.device))
         elif node.op == "call_function":
             if node in keys:
                 node.meta[_KEY] = keys[node]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -46,6 +47,10 @@ class Placement:
     def index_of(self, device: torch.device) -> int:
         """Return the first of the cluster's devices that a tensor's device is; else the host."""
         return self._index.get(device, HOST)
+
+    def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:  # noqa: ARG002
+        """Return the device of inputs by their place, where it is not told by the tensor's."""
+        return {}
 
     def of_module(self, path: str) -> int | None:
         """Return where most of a module's calls are, else those of the one that it is in."""

@@ -66,7 +66,7 @@ class Steps:
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
-        self._one = one
+        self._one = one  # micro-batch, with its loss
         self._compiled = torch.compile(one, backend=self._backend, fullgraph=True)
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
@@ -89,13 +89,9 @@ class Steps:
     def _collect(self, args: Any, kwargs: Any, targets: Any) -> bool:
         """Take a micro-batch; False where it has to be run by itself."""
         why = self.by_calls or self._why_whole_gradients()
+        why = why or self._collected_or_why(args, kwargs, targets)
         if not why:
-            try:
-                with torch._dynamo.config.patch(**flags()):
-                    self._compiled(args, kwargs, targets)
-                return True
-            except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
-                why = _first_line(getattr(error, "inner_exception", error))
+            return True
         if not self.by_calls:
             self.by_calls = why
             warnings.warn(
@@ -103,6 +99,15 @@ class Steps:
                 stacklevel=4,
             )
         return False
+
+    def _collected_or_why(self, args: Any, kwargs: Any, targets: Any) -> str:
+        """Take a micro-batch; return why it has to be run by itself, if it has."""
+        try:
+            with torch._dynamo.config.patch(**flags()):
+                self._compiled(args, kwargs, targets)
+            return ""
+        except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
+            return _first_line(getattr(error, "inner_exception", error))
 
     def _why_whole_gradients(self) -> str:
         for name, weight in self.model.named_parameters():
@@ -185,22 +190,41 @@ class Steps:
             for i, arg in enumerate(group[0])
             if joint.results[joint.returned + i] is not None and isinstance(arg, torch.Tensor)
         }
-        existing = frozenset(i for i, weight in weights.items() if weight.grad is not None)
-        shared = frozenset(
-            i for i, arg in enumerate(group[0]) if all(_same(arg, args[i]) for args in group)
-        )
-        parts, run = self._program(found, len(group), shared, existing)
+        parts, run = self._program(found, len(group), self._shared(group), self._existing(weights))
         values = run(self._inputs(found, parts, group, shares, weights, scaler))
         losses = []
         for output, value in zip(parts.outputs, values, strict=True):
             if output.place == found.loss:
-                losses.append(value * shares[output.part or 0])
-            elif output.place in weights and weights[output.place].grad is None:
-                weights[output.place].grad = value
+                losses += [] if value is None else [value * shares[output.part or 0]]
+            elif output.place in weights:
+                self._give(weights[output.place], value)
         for i, place in joint.mutated.items():
             at = next(k for k, output in enumerate(parts.outputs) if output.place == place)
-            group[0][i].copy_(values[at])
+            if values[at] is not None:
+                group[0][i].copy_(values[at])
         return losses
+
+    def _shared(self, group: Sequence[tuple[Any, ...]]) -> frozenset[int]:
+        """Return the inputs that all micro-batches have in common."""
+        args = enumerate(group[0])
+        return frozenset(i for i, arg in args if all(_same(arg, other[i]) for other in group))
+
+    def _existing(self, weights: Mapping[int, torch.Tensor]) -> frozenset[int]:
+        """Return the gradients that are there, to which the program adds."""
+        return frozenset(i for i, weight in weights.items() if weight.grad is not None)
+
+    def _give(self, weight: torch.Tensor, gradient: Any) -> None:
+        """Give a weight a gradient, unless it was added to the one that it has."""
+        if weight.grad is None:
+            weight.grad = gradient
+
+    def _promised(self, joint: Joint) -> list[int | None]:
+        """Return the device that each output comes to."""
+        return promised(joint.module, self.placement, None)
+
+    def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:  # noqa: ARG002
+        """Return what runs a program."""
+        return executor.compile(program, self.placement.devices)
 
     def _inputs(
         self,
@@ -241,7 +265,7 @@ class Steps:
             calls = calls_of(
                 joint.module,
                 devices_of(joint.module.graph, placement),
-                promised=promised(joint.module, placement, None),
+                promised=self._promised(joint),
                 names=found.names,
             )
             roles = Roles(shared - set(carried), gradients, carried)
@@ -249,7 +273,7 @@ class Steps:
             order = placement.order_of_parts(found.names, count)
             program = lower(parts.calls, devices=len(placement.devices), order=order)
             self.texts.append(program)
-            found.programs[key] = parts, executor.compile(program, placement.devices)
+            found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,20 @@ from baechi.torch.weights.sources import matched, source_of
 from baechi.torch.where.homes import named_tensors
 
 
-def make_weights(model: nn.Module, given: Any, device_of: Mapping[str, torch.device]) -> None:
+def make_weights(
+    model: nn.Module,
+    given: Any,
+    device_of: Mapping[str, torch.device],
+    *,
+    own: Collection[str] | None = None,
+) -> None:
     """Give the weights of a model their values, or leave those that it has.
 
     Args:
         model: Some of whose tensors may be on the meta device.
         given: Where values come from; None: there are no such tensors.
         device_of: The device of each weight and buffer, by name.
+        own: The names of those to give values, by default all.
 
     Raises:
         InputError: Values are missing, or of another shape; the model is as before.
@@ -44,7 +51,7 @@ def make_weights(model: nn.Module, given: Any, device_of: Mapping[str, torch.dev
         )
     by_tensor: dict[int, str] = {}
     for name, tensor in wanted.items():
-        if id(tensor) not in by_tensor:
+        if id(tensor) not in by_tensor and (own is None or name in own):
             by_tensor[id(tensor)] = name
             value = source.read([names[name]])[names[name]]
             _fill(tensor, value, device_of.get(name, tensor.device))

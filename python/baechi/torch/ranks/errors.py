@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors as ranks tell each other of them, and what they say where they do not agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from baechi._core import InputError
+from baechi.pipeline import DoesNotFit
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or was lost."""
+
+    __module__ = "baechi.torch"  # where a user finds it
+
+
+def digest(text: str) -> str:
+    """Return what tells texts apart."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    said = " ".join(str(error).split())
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+
+
+class Told(NamedTuple):
+    """An error as other ranks are told of it."""
+
+    words: str
+    is_input: bool
+    as_it_is: DoesNotFit | None
+
+    @staticmethod
+    def of(error: BaseException) -> Told:
+        """Return what others are told."""
+        as_it_is = error if isinstance(error, DoesNotFit) else None
+        return Told(one_line(error), isinstance(error, ValueError), as_it_is)
+
+    def raise_on_another(self, where: str) -> None:
+        """Raise it on another rank."""
+        if self.as_it_is is not None:
+            raise self.as_it_is
+        raise (InputError if self.is_input else RankError)(f"{where}: {self.words}")
+
+
+def difference(what: str, facts: Sequence[Mapping[str, str]]) -> str:
+    """Say what ranks do not agree on."""
+    for name in dict.fromkeys(key for each in facts for key in each):
+        first = facts[0].get(name, "none")
+        for rank, other in enumerate(facts):
+            if other.get(name, "none") != first:
+                return (
+                    f"ranks cannot {what}: rank 0 and rank {rank} do not have the same {name}: "
+                    f"{_short(first)} and {_short(other.get(name, 'none'))}"
+                )
+    return f"ranks cannot {what}: they differ in what they know"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:80]}... (of digest {digest(text)[:8]})"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model placed over the processes of torch.distributed, as its user holds it on each of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from baechi._core import InputError
+from baechi.torch.placed import Placed
+from baechi.torch.planned_step import PlannedStep
+from baechi.torch.private import call_compiled
+from baechi.torch.ranks.errors import RankError
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.steps import RankPlacement, RankSteps
+from baechi.torch.ranks.weights import Guard, RankWeights
+from baechi.torch.request import Request
+from baechi.torch.run.calls import bounded
+from baechi.torch.run.mini_batch import samples_in
+
+
+class RankPlaced(Placed):
+    """A model of which this process runs the part on one device."""
+
+    def __init__(self, planned: PlannedStep, asked: Request, processes: Processes) -> None:
+        self.processes = processes
+        super().__init__(planned, asked)
+
+    def _install(self, homes: dict[str, int]) -> None:
+        """Keep the weights of this rank, and have steps run its part."""
+        model, processes = self.model, self.processes
+        weights = self._weights = RankWeights(model, homes, processes.rank)
+        weights.settle(processes.device)
+        self._guard = Guard(model)
+        name = type(model).__name__
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise InputError(
+                f"{name} is placed over ranks, where only whole steps run: give place(..., "
+                "micro_batches=1), or more, and run loss = placed.step(inputs, targets)"
+            )
+
+        call_compiled(model, bounded(refuse))
+
+    def _made_placement(self, *given: Any) -> RankPlacement:
+        return RankPlacement(*given)
+
+    def _made_steps(self) -> RankSteps:
+        placement = self._placement
+        assert isinstance(placement, RankPlacement)
+        placement.weights = self._weights
+        samples = samples_in(self.asked.example_inputs, "example_inputs", self.asked.targets)
+        count = self.planned.micro_batches
+        steps = RankSteps(self.model, self.asked.loss, placement, count, samples)
+        return steps.over(self.processes, self._weights)
+
+    @property
+    def rank(self) -> int:
+        """Which of the cluster's devices this process has."""
+        return self.processes.rank
+
+    @property
+    def runs_on(self) -> dict[str, str]:
+        """The physical device of each device of the cluster; those of others by their rank."""
+        here = str(self.processes.device)
+        names = enumerate(self.planned.names)
+        return {name: here if i == self.rank else f"rank {i}" for i, name in names}
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip gradients by the norm of those of all ranks; all ranks call it."""
+        mine = [w for w in self._weights.own.values() if w.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm([w.grad for w in mine], norm_type))
+        with self.processes.agreeing("clip gradients") as facts:
+            facts["norm"] = f"{float(max_norm)} {float(norm_type)}"
+        found = [each[0] for each in self.processes.numbers([norm], "clip gradients")]
+        wrong = [rank for rank, each in enumerate(found) if not math.isfinite(each)]
+        if error_if_nonfinite and wrong:
+            raise RankError(f"the norm of the gradients of rank {wrong[0]} is {found[wrong[0]]}")
+        total = torch.tensor(_total(found, norm_type), dtype=torch.float64)
+        torch.nn.utils.clip_grads_with_norm_(mine, max_norm, total)
+        return total
+
+    def restore(self) -> Any:
+        """Refuse: other ranks have the rest of the weights."""
+        raise InputError(
+            "restore: the model is placed over ranks, and this one has a part of its weights: "
+            "build the model again"
+        )
+
+    def verify(self, *_: Any, **__: Any) -> Any:
+        """Refuse: no rank can run the model alone."""
+        raise InputError(
+            "verify compares with one device, and over ranks each has a part of the weights: "
+            "verify the plan in one process, by place(..., plan=placed.plan, ranks=False)"
+        )
+
+    def __repr__(self) -> str:
+        name, count = type(self.model).__name__, self.processes.count
+        return f"<Placed {name} over ranks, {self.rank} of {count}>"
+
+
+def _total(norms: list[float], norm_type: float) -> float:
+    """Return the norm of all gradients from those of each rank's."""
+    if norm_type == math.inf:
+        return max(norms, key=lambda norm: math.inf if math.isnan(norm) else norm)
+    return sum(norm**norm_type for norm in norms) ** (1.0 / norm_type)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places a model over the processes of torch.distributed: one plan, one device for each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from baechi import __version__
+from baechi._core import Graph, InputError, Plan
+from baechi.torch.devices import accelerators, usable
+from baechi.torch.planned_step import PlannedStep, cluster_for, planned
+from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.placed import RankPlaced
+from baechi.torch.ranks.processes import Processes, own_rank, world_size
+from baechi.torch.ranks.values import facts_of, sum_of
+from baechi.torch.request import Request
+from baechi.torch.weights.made import make_weights
+from baechi.torch.where.homes import named_tensors
+
+_ALONE = "ranks=False places the whole model in each process alone"
+
+
+def processes_for(asked: Request, ranks: Any) -> Processes | None:
+    """Return the processes that a placement is to run over; None: this one alone.
+
+    Raises:
+        InputError: There are several, and it cannot run over them.
+
+    """
+    if ranks not in ("auto", True, False):
+        raise InputError(f"ranks is 'auto', True or False, not {ranks!r}")
+    count = world_size() if ranks else 1
+    if count == 1:
+        if ranks is True:
+            raise InputError(
+                "ranks=True needs several processes: start them by torchrun --nproc-per-node N "
+                "train.py, or call torch.distributed.init_process_group"
+            )
+        return None
+    cluster = cluster_for(asked)
+    if len(cluster) != count:
+        raise InputError(
+            f"there are {count} processes and the cluster has {len(cluster)} devices: over ranks "
+            f"each has one; start {len(cluster)} processes, or name {count} devices; {_ALONE}"
+        )
+    if asked.micro_batches is None and (asked.plan is None or asked.plan.micro_batches == 1):
+        raise InputError(
+            "micro_batches: over ranks a model runs in steps: give micro_batches=1, or more, and "
+            f"call placed.step(batch, targets); {_ALONE}"
+        )
+    if asked.devices is not None and len(asked.devices) != count:
+        raise InputError(f"devices: {len(asked.devices)} given for {count} processes: one for each")
+    own = own_rank()
+    given = None if asked.devices is None else asked.devices[own]
+    return Processes(_own_device(given, cluster.devices[own].kind))
+
+
+def _own_device(given: Any, kind: str) -> torch.device:
+    """Return the physical device of this process."""
+    if given is not None:
+        return usable(given)
+    there = accelerators()
+    if kind == "cpu" or not there:
+        return torch.device("cpu")
+    if len(there) == 1:
+        return there[0]
+    number = local_rank()
+    if number < len(there):
+        return there[number]
+    raise InputError(
+        f"this process has number {number} on its host, which has {len(there)} accelerators: start "
+        "as many processes, or name with devices= where each is to be"
+    )
+
+
+def local_rank() -> int:
+    """Return the number of this process among those of its host."""
+    import os
+
+    return int(os.environ.get("LOCAL_RANK", own_rank()))
+
+
+def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
+    """Have rank 0 plan; return the model with this rank's part."""
+    with processes.agreeing("place this model") as facts:
+        facts.update(_facts(asked))
+    found: PlannedStep | None = None
+    with processes.agreeing("plan this step"):
+        if processes.rank == 0:
+            found = planned(asked, here=processes.device)
+    texts = None if found is None else _texts_of(found.plan)
+    plan_text, graph_text, count = processes.from_first(texts)
+    with processes.agreeing("place this model by the plan of rank 0") as facts:
+        plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
+        by_plan = replace(asked, plan=plan, cluster="auto", micro_batches=count, costs="estimate")
+        found = planned(by_plan, here=processes.device)
+        facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
+        facts["plan"] = digest(str(sorted(found.starts.items())))
+        index = {name: i for i, name in enumerate(found.names)}
+        own = [name for name, home in found.homes.items() if index[home] == processes.rank]
+        make_weights(asked.model, asked.weights, dict.fromkeys(own, processes.device), own=own)
+    return RankPlaced(found, asked, processes)
+
+
+def _texts_of(plan: Plan) -> tuple[str, str, int]:
+    return plan.to_json(), plan.micro_batch_graph.to_json(), plan.micro_batches
+
+
+def _facts(asked: Request) -> dict[str, str]:
+    """Return what ranks must have alike before they plan."""
+    plan = None if asked.plan is None else digest(repr(_texts_of(asked.plan)))
+    facts = {
+        "version of PyTorch": torch.__version__,
+        "version of baechi": __version__,
+        "shapes of the example": facts_of((asked.example_inputs, asked.targets), with_values=False),
+        "plan": str(plan),
+        "micro_batches": str(asked.micro_batches),
+        "model": f"{type(asked.model).__name__}, training: {asked.model.training}",
+    }
+    for name, weight in named_tensors(asked.model):
+        about = f"{tuple(weight.shape)} of {weight.dtype}, trained: {weight.requires_grad}"
+        facts[f"weight {name!r}"] = f"{about}, with sum {sum_of(weight):x}"
+    return facts

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps over ranks: each rank collects all micro-batches, and runs its part of their program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from baechi._core import InputError
+from baechi.torch.capture.loss import call_arguments
+from baechi.torch.program import Parts, Program
+from baechi.torch.ranks.cutting import part_of
+from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.gradients import ElsewhereGradient, stand_for_gradients
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.transport import Transport
+from baechi.torch.ranks.values import facts_of
+from baechi.torch.ranks.weights import RankWeights
+from baechi.torch.run import executor
+from baechi.torch.run.joint import Joint
+from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.run.placement import Placement
+from baechi.torch.run.steps import Collectable, Steps, parts_of
+
+_SPREAD = 1_000_003  # between the seeds of ranks
+
+
+class RankPlacement(Placement):
+    """A placement whose devices are other processes': weights are found by what they are."""
+
+    weights: RankWeights
+
+    def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """Return the device of each input that is a weight or a buffer, by its place."""
+        known = self.weights.home_of
+        return {i: known[id(value)] for i, value in enumerate(inputs) if id(value) in known}
+
+
+class RankSteps(Steps):
+    """What `placed.step` runs on one rank."""
+
+    placement: RankPlacement
+
+    def over(self, processes: Processes, weights: RankWeights) -> RankSteps:
+        """Return itself, to run over processes."""
+        self.processes, self.weights = processes, weights
+        self._compiled = torch.compile(
+            self._one, backend=self._backend, fullgraph=True, dynamic=False
+        )
+        return self
+
+    def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
+        """Run this rank's part of a mini-batch; return the mean loss."""
+        processes = self.processes
+        for weight, _ in self.weights.away.values():
+            if isinstance(weight.grad, ElsewhereGradient):
+                weight.grad = None
+        with processes.agreeing("run this step") as facts:
+            facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
+            facts["values of the batch"] = facts_of((inputs, targets))
+            facts["autocast"] = str(_autocast(processes.device))
+            facts["scale"] = "1" if scaler is None else str(scaler.get_scale())
+            with self.weights.shaped():
+                groups = self._groups(inputs, targets)
+            texts = [str(self._program_of(found, group).whole) for found, group, _ in groups]
+            facts["program"] = digest("\n".join(texts))
+        losses: list[torch.Tensor] = []
+        error: Exception | None = None
+        with _own_random_numbers(processes):
+            for found, group, shares in groups:
+                part = self._program_of(found, group)
+                try:
+                    if error is None:
+                        losses += self._run_group(found, group, shares, scaler)
+                except Exception as failed:
+                    if processes.failed:
+                        raise
+                    error = failed
+                part.transport.finish()
+        return self._ended(losses, groups, error, scaler)
+
+    def _ended(
+        self, losses: list[torch.Tensor], groups: list[Any], error: Exception | None, scaler: Any
+    ) -> torch.Tensor:
+        """Return the loss, which one rank has; all go on, or none."""
+        total = float(sum(losses)) if losses else 0.0
+        own = [w for w in self.weights.own.values() if w.grad is not None]
+        finite = scaler is None or all(bool(w.grad.isfinite().all()) for w in own)
+        found = self.processes.ended([total, float(finite), float(bool(losses))], error)
+        if finite and not all(each[1] for each in found) and own:
+            own[0].grad.view(-1)[:1].fill_(float("inf"))  # so that its scaler finds it, too
+        stand_for_gradients(self.weights.away)
+        joint = groups[0][0].joint
+        like = joint.results[groups[0][0].loss].meta["val"]
+        loss = next(each[0] for each in found if each[2])
+        return torch.tensor(loss, dtype=like.dtype, device=self.processes.device)
+
+    def _groups(
+        self, inputs: Any, targets: Any
+    ) -> list[tuple[Collectable, list[Any], list[float]]]:
+        """Return the micro-batches, those of one graph together, with their shares."""
+        count = samples_in(inputs, "inputs", targets)
+        self._collected = []
+        shares = []
+        for part, size in parts_of((inputs, targets), count, self.size):
+            args, kwargs = call_arguments(part[0])
+            self._collect_or_refuse(args, kwargs, part[1])
+            shares.append(size / count)
+        groups: list[tuple[Collectable, list[Any], list[float]]] = []
+        for (found, args), share in zip(self._collected, shares, strict=True):
+            if not groups or groups[-1][0] is not found:
+                groups.append((found, [], []))
+            groups[-1][1].append(args)
+            groups[-1][2].append(share)
+        self._collected = []
+        return groups
+
+    def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:
+        why = self._why_whole_gradients() or self._collected_or_why(args, kwargs, targets)
+        if why:
+            name = type(self.model).__name__
+            raise InputError(
+                f"over ranks a step of {name} has to be one graph: {why}; change the model so that "
+                "it is, or place it in one process with ranks=False"
+            )
+
+    def _existing(self, weights: Mapping[int, torch.Tensor]) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()  # ranks know their own gradients only, and have one program
+
+    def _give(self, weight: torch.Tensor, gradient: Any) -> None:
+        if gradient is None:
+            return
+        if weight.grad is None:
+            weight.grad = gradient
+        else:
+            weight.grad.add_(gradient)
+
+    def _promised(self, joint: Joint) -> list[int | None]:
+        """Return where outputs go: gradients and buffers home, the loss stays."""
+        homes = joint.homes
+        inputs = {output: i for i, output in joint.mutated.items()}
+        found: list[int | None] = []
+        for i in range(len(joint.results)):
+            place = i - joint.returned if i >= joint.returned else inputs.get(i)
+            if i >= joint.returned and joint.results[i] is not None and place not in homes:
+                raise InputError(
+                    "loss: it has parameters that are trained, which over ranks no rank would "
+                    "have: make them a part of the model"
+                )
+            found.append(None if place is None else homes.get(place))
+        return found
+
+    def _program_of(self, found: Collectable, group: Sequence[tuple[Any, ...]]) -> RankProgram:
+        made: RankProgram = self._program(found, len(group), self._shared(group), frozenset())[1]
+        return made
+
+    def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:
+        """Return what runs this rank's part of a program."""
+        pairs = zip(parts.inputs, program.inputs, strict=True)
+        everywhere = [slot.name for one, slot in pairs if one.place not in joint.homes]
+        return RankProgram(program, everywhere, self.processes)
+
+
+class RankProgram:
+    """A rank's part of a program, run as the whole is: by all inputs, to all outputs."""
+
+    def __init__(self, whole: Program, everywhere: Sequence[str], processes: Processes) -> None:
+        self.whole = whole
+        self.transport: Transport
+
+        def transport(messages: Any) -> Transport:
+            self.transport = Transport(processes, messages)
+            return self.transport
+
+        self.part = part_of(whole, processes.rank, everywhere, transport)
+        self.run = executor.compile(self.part.program, [processes.device])
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        """Run it; what other ranks have is None."""
+        own = [values[i] for i in self.part.inputs]
+        values.clear()
+        found: list[Any] = self.run(own)
+        return found
+
+
+def _autocast(device: torch.device) -> list[tuple[str, str]]:
+    kinds = {"cpu", device.type}
+    on = [kind for kind in sorted(kinds) if torch.is_autocast_enabled(kind)]
+    return [(kind, str(torch.get_autocast_dtype(kind))) for kind in on]
+
+
+class _own_random_numbers:  # noqa: N801
+    """Draws of a rank's own, from one number that all draw; what follows is the same on all."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.rank, self.device = processes.rank, processes.device
+
+    def __enter__(self) -> None:
+        seed = int(torch.randint(1 << 48, ()))
+        devices = [] if self.device.type == "cpu" else [self.device]
+        self._kept = torch.random.fork_rng(
+            devices, device_type=devices[0].type if devices else "cuda"
+        )
+        self._kept.__enter__()
+        torch.manual_seed(seed + _SPREAD * self.rank)
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.__exit__(*error)
