@@ -98,7 +98,7 @@ def main() -> None:
         inputs=batch(0),
         loss=loss_of,
         memory=options.memory,
-        second_card_from="single_transformer_blocks.0.norm.silu",
+        second_card_from="single_transformer_blocks.0",
         train=train,
     )
     compare(recipe, options.gpus)

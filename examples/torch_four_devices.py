@@ -79,7 +79,6 @@ def main() -> None:
         inputs,
         "auto" if options.gpus else f"4x{options.memory}",
         optimizer="sgd",
-        gradients="freed",  # the steps below begin with zero_grad()
     )
     print(f"planned in {time.perf_counter() - start:.1f} s; the most each device holds:")
     for name, peak in placed.peaks.items():

@@ -36,6 +36,14 @@ def build() -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+class Trainer(transformers.Trainer):
+    """Takes the loss to the device that it knows: it has never heard of simulated ones."""
+
+    def compute_loss(self, *arguments: Any, **more: Any) -> Any:
+        """Return the loss where the Trainer adds losses up."""
+        return super().compute_loss(*arguments, **more).to(self.args.device)
+
+
 class Watch(transformers.TrainerCallback):
     """Tells when a step is over."""
 
@@ -50,18 +58,20 @@ class Watch(transformers.TrainerCallback):
 def train(recipe: Recipe, model: nn.Module, after_step: AfterStep) -> None:
     """Train with the Trainer: it knows nothing of the cards."""
     words = recipe.inputs["input_ids"]
+    # Where a model has this, the Trainer leaves its weights where they are.
+    model.hf_device_map = {name: str(each.device) for name, each in model.named_parameters()}
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder,
             per_device_train_batch_size=SAMPLES,
             max_steps=WARM_UP + 1,
-            use_cpu=True,  # batches stay on the CPU: the placed model sends them where they go
+            use_cpu=True,  # batches come from there: the placed model sends them where they go
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
             logging_strategy="no",
         )
-        trainer = transformers.Trainer(
+        trainer = Trainer(
             model,
             arguments,
             train_dataset=[{"input_ids": row, "labels": row} for row in words],
@@ -86,7 +96,7 @@ def main() -> None:
         },
         loss=lambda output: output.loss,
         memory=options.memory,
-        second_card_from="model.layers.3.input_layernorm",
+        second_card_from="model.layers.3",
         train=train,
     )
     compare(recipe, options.gpus)

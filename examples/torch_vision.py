@@ -72,7 +72,7 @@ def main() -> None:
         inputs=torch.randn(6, 3, 64, 64),
         loss=lambda scores: scores.square().mean(),
         memory=options.memory,
-        second_card_from="middle.layers.0",
+        second_card_from="middle",
     )
     compare(recipe, options.gpus)
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import baechi.torch
 import torch
-from baechi.torch.placing import assign  # `place` refuses what will run out of memory
+from baechi.torch.where import Homes, install  # `place` refuses what will run out of memory
 from torch import nn
 
 WARM_UP = 2  # steps before the one that is measured
+ROOM = 0.95  # of a card is for the step; what an optimizer's step takes for itself is no part of it
 AfterStep = Callable[[], None]
 
 
@@ -32,7 +33,7 @@ class Recipe:
     inputs: Any  # of one call: a tensor, or arguments by name
     loss: Callable[[Any], torch.Tensor]
     memory: Sequence[str]  # of each card
-    second_card_from: str  # the first operator that the split by hand has on the second card
+    second_card_from: str  # the first module that the split by hand has on the second card
     # Trains WARM_UP + 1 steps, and calls what it is given after each.
     train: Callable[[Recipe, nn.Module, AfterStep], None] | None = None
 
@@ -66,19 +67,8 @@ class Cards:
         kind = torch.accelerator.current_accelerator()
         assert kind is not None, "no accelerator is found: leave --gpus out"
         self.names = [f"{kind.type}:{index}" for index in range(2)]
-        self.cluster = "+".join(f"1xgpu:{each}" for each in memory)
-
-    def costs(self, recipe: Recipe) -> Any:
-        """Measure what the operators take; simulated cards get the room for that meanwhile."""
-        if self.real:
-            return "measure"
-        with self._sim.configured(memory=None):
-            model = fresh(recipe)
-            captured = baechi.torch.capture(model, recipe.inputs, loss=recipe.loss)
-            model.to(self.names[0])
-            inputs = moved(recipe.inputs, self.names[0])
-            # a virtual clock says the same every time
-            return baechi.torch.measure(model, inputs, captured, loss=recipe.loss, repeats=2)
+        bytes_of = (baechi.Cluster(f"1x{each}").devices[0].capacity for each in memory)
+        self.cluster = "+".join(f"1xgpu:{int(ROOM * each)}B" for each in bytes_of)
 
     def step_time(self, train: Callable[[AfterStep], None]) -> float:
         """Return the milliseconds of the step behind those that warm up."""
@@ -101,13 +91,6 @@ class Cards:
         return ", ".join(
             f"{most / 2**20:.1f} MiB of {has}" for most, has in zip(held, self.memory, strict=True)
         )
-
-
-def moved(inputs: Any, device: str) -> Any:
-    """Return inputs on a device."""
-    if isinstance(inputs, dict):
-        return {name: value.to(device) for name, value in inputs.items()}
-    return inputs.to(device)
 
 
 def train_by_itself(recipe: Recipe, model: nn.Module, after_step: AfterStep) -> None:
@@ -140,51 +123,35 @@ def fresh(recipe: Recipe) -> nn.Module:
     return recipe.build()
 
 
-def operators(recipe: Recipe) -> list[str]:
-    """Return the names of what a step runs, backward operators too."""
-    plan = baechi.torch.plan(
-        fresh(recipe), recipe.inputs, "2xgpu:1TiB", loss=recipe.loss, method="single"
-    )
-    return list(plan.graph.names)
-
-
-def split(
-    recipe: Recipe, cards: Cards, model: nn.Module, names: list[str], second_card_from: str | None
-) -> Any:
-    """Put everything from one operator on onto the second card, as people write it."""
-    captured = baechi.torch.capture(model, recipe.inputs, loss=recipe.loss)
-    forward = [name for name in names if not name.endswith(":backward")]
-    cut = len(forward) if second_card_from is None else forward.index(second_card_from)
-    behind = set(forward[cut:])
-    device_of = {
-        name: "gpu:1" if name.removesuffix(":backward") in behind else "gpu:0" for name in names
-    }
-    return assign(
-        model, captured, device_of, dict(zip(("gpu:0", "gpu:1"), cards.names, strict=True)), tier=1
-    )
+def split(model: nn.Module, cards: Cards, second_card_from: str | None) -> None:
+    """Put the weights from one module on onto the second card, as people write it."""
+    names = [name for name, _ in model.named_parameters()]
+    cut = len(names)
+    if second_card_from is not None:
+        cut = next(i for i, name in enumerate(names) if name.startswith(f"{second_card_from}."))
+    first, second = (torch.device(name) for name in cards.names)
+    homes = {name: first if i < cut else second for i, name in enumerate(names)}
+    homes |= {name: first for name, _ in model.named_buffers()}
+    install(model, Homes(model, homes), (first, second))
 
 
 def compare(recipe: Recipe, real: bool) -> None:
     """Print what one card does, what the split by hand does, and what the plan does."""
     cards = Cards(recipe.memory, real)
-    names = operators(recipe)
     for what, start in (("one card:     ", None), ("split by hand:", recipe.second_card_from)):
         model = fresh(recipe)
-        placed = split(recipe, cards, model, names, start)
+        split(model, cards, start)
         print(f"{what} {trained(recipe, cards, model)}")
-        placed.restore()
-        del placed
+        del model
 
     model = fresh(recipe)
-    costs = cards.costs(recipe)
     placed = baechi.torch.place(
         model,
         recipe.inputs,
         cards.cluster,
         devices=cards.names,
         loss=recipe.loss,
-        costs=costs,
-        gradients="freed",  # each step begins with zero_grad()
+        costs="measure",
     )
     print(f"planned:       {trained(recipe, cards, model)}")
     print(placed)

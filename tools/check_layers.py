@@ -76,24 +76,19 @@ ALLOWED = {
 # out by itself what placers and simulator share.
 REFUSED = {("verify", "baechi/cluster/transfer_queues.h")}
 
-# What a sub-package of baechi.torch may import beside itself and native, which compiles C++; the
-# modules above them import any.
+# What a room of baechi.torch may import beside itself and native, which compiles C++: earlier rooms,
+# and modules that stand below all rooms. The modules above the rooms import any.
 ROOMS = {
-    "base": "",
     "sim": "",
-    "record": "base",
-    "cost": "base sim record",
-    "where": "private",
-    "weights": "base record where",
-    "trace": "base record weights",
     "capture": "private",
-    "costs": "capture",
+    "costs": "devices sim capture",
     "graph": "capture costs",
     "program": "capture",
-    "run": "base record weights trace private capture where program",
-    "memory": "base record cost weights trace run",
-    "ranks": "base weights trace run",
-    "interop": "base record cost weights",
+    "where": "private",
+    "run": "private capture where program",
+    "weights": "where",
+    "ranks": "devices private capture where program run weights",
+    "interop": "devices private capture costs graph",
 }
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"

@@ -27,6 +27,7 @@ from baechi.torch.verification import Verification, verified
 from baechi.torch.weights import checkpoint, named_state, sources
 from baechi.torch.where import Homes, install
 from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.hooks import batch_on
 
 
 class Placed:
@@ -168,7 +169,8 @@ class Placed:
 
         """
         given = loss or self.asked.loss
-        return verified(self.model, inputs, given, tolerance, self._paused)
+        there = batch_on(inputs, self._devices[0], frozenset(self._devices))
+        return verified(self.model, there, given, tolerance, self._paused)
 
     def _paused(self) -> Callable[[], None]:
         """Take the model back to one device; return what places it again."""

@@ -121,7 +121,7 @@ def test_verify_names_what_differs() -> None:
         model = Branches().double().eval()
         placed = place(model, rows(1), "2x1GiB", budget="50ms")
         model.requires_grad_()
-        assert placed.verify(rows(1).to("sim:0"), loss=lambda out: out.sum())
+        assert placed.verify(rows(1), loss=lambda out: out.sum())  # from the host, as calls are
         turn = [0]
 
         def wrong(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
@@ -179,4 +179,21 @@ def test_a_model_that_torch_compile_wrapped_is_the_model() -> None:
         placed = place(wrapped, rows(1), "2x1GiB", budget="50ms")
         assert placed.model is model
         assert torch.allclose(model(rows(1).to("sim:0")).cpu(), expected)
+        placed.restore()
+
+
+def test_a_plan_has_room_for_what_an_optimizer_takes_of_all_weights_at_once() -> None:
+    with sim.configured(devices=1, memory="1GiB", asynchronous=False):
+        torch.manual_seed(1)
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)), nn.Linear(256, 1))
+        x = torch.randn(8, 256)
+        placed = place(model, x, "1x1GiB", optimizer="adam")
+        optimizer = torch.optim.Adam(model.parameters())
+        x = x.to("sim:0")
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        measured = sim.max_memory_allocated(0)
+        assert measured == pytest.approx(placed.peaks["gpu:0"], rel=0.03)
         placed.restore()

@@ -26,7 +26,7 @@ from baechi.torch.graph.optimizers import Updates, updates_of
 
 VARIABLES = "variable" in (GraphBuilder.add.__doc__ or "")
 GRANULARITIES = ("call", "module")
-BATCH, UPDATE, TANGENT = "batch:", "update:", "tangent"
+BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,7 @@ class _Assembly:
                 self._add_tangents(tangents)
                 tangents = []
             self._add_call(node)
-        for node, one in self._inputs.items():
-            if one.kind == "weight" and one.name in self._gradients:
-                self._add_update(node, one.name)
+        self._add_updates()
         graph = self._builder.build()
         return StepGraph(graph, {key: key for key in self._step.keys.values()}, self._found)
 
@@ -229,17 +227,28 @@ class _Assembly:
         groups += map(_group_of, self._written.get(node, []))
         return list(dict.fromkeys(groups))
 
+    def _add_updates(self) -> None:
+        """Add what an optimizer does once all gradients are there: not one is let go before."""
+        trained = {n: one.name for n, one in self._inputs.items() if one.name in self._gradients}
+        if trained:
+            after = sorted({self._name[n] for n in self._makers if n in self._name})
+            self._builder.add(ALL_GRADIENTS, {"*": 0}, after=after, backward=True, per_step=True)
+        for node, name in trained.items():
+            self._add_update(node, name)
+
     def _add_update(self, node: fx.Node, weight: str) -> None:
         value, (source, part) = node.meta["val"], source_of(self._gradients[weight])
         gradient = [(self._name[source], self._port[source, part])] if source in self._name else []
         held = _bytes(value) if self._held else 0
+        taken = self._updates.temporary(value) + _bytes(value) - held  # of all weights at once
         self._builder.add(
             UPDATE + weight,
             {"*": 0},
             kind="update",
             permanent=self._updates.state(value) + held,
-            temporary=self._updates.temporary(value),
+            outputs=[taken],  # held to the end
             inputs=[(weight, 0), *gradient],
+            after=[ALL_GRADIENTS],
             colocate=[_group_of(weight)],
             backward=True,
             per_step=True,
