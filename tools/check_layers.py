@@ -76,8 +76,8 @@ ALLOWED = {
 # out by itself what placers and simulator share.
 REFUSED = {("verify", "baechi/cluster/transfer_queues.h")}
 
-# What a room of baechi.torch may import beside itself and native, which compiles C++: earlier rooms,
-# and modules that stand below all rooms. The modules above the rooms import any.
+# What a room of baechi.torch may import beside itself and native, which compiles C++: rooms before
+# it, and modules that stand beside them. These import any.
 ROOMS = {
     "sim": "",
     "capture": "private",
@@ -87,8 +87,8 @@ ROOMS = {
     "where": "private",
     "run": "private capture where program",
     "weights": "where",
-    "ranks": "devices private capture where program run weights",
-    "interop": "devices private capture costs graph",
+    "ranks": "devices private request planned_step placed capture where program run weights",
+    "interop": "devices private request planned_step capture costs graph where",
 }
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"

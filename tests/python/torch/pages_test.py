@@ -75,7 +75,7 @@ def only_the_plan_fits(printed: list[str]) -> None:
     assert one <= first
     assert other <= second
     predicted = re.findall(r"predicted to take ([\d.]+) ms", printed[0])[0]
-    assert step == pytest.approx(float(predicted), rel=0.3)  # it leaves the optimizer out
+    assert float(predicted) <= step < 1.4 * float(predicted)  # it leaves the optimizer out
 
 
 def planned_maps_are_shorter(printed: list[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces a model and an example into a Step, with shapes only."""
+"""Traces a model and an example into a Step, with shapes only. Paper 4.1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs of steps: a call is an operator, a weight a variable, an update runs once per step.
 
+Paper 4.1.
+
 Views belong to the call that made their memory. The weights of a module are one group with the
 forward calls that read them, so these run where they are; whoever else reads them, as the backward
 does, may be on another device, and is sent them. A tied weight is in the group of its first module

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering: calls with devices become a program, with the sends, waits and frees between them.
 
+Paper 3.2.
+
 A tensor is sent right behind its producer to each other device that reads it, in the order of the
 first readers, and waited for right before the first reader there. What is read travels: a view if
 that is all that is read, else its storage, and the views are made again there.

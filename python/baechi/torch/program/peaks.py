@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peaks: the most memory that a program takes on each device, found by walking it.
 
+Beyond the paper.
+
 An executor frees what its program frees, so these are the allocator's own figures, to the byte
 where every storage is as large as it was traced.
 """

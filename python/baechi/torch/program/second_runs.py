@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Second runs: forward calls that stand twice, so that nothing of theirs is kept for the backward.
 
+Beyond the paper.
+
 A second run reads what is alive, or second runs of its own. Random calls keep their generator's
 state for it, and leave the generator as it was.
 """

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backend: what `torch.compile` hands the graphs of a placed model to.
 
+Paper 4.3.
+
 A graph that is trained becomes a node of autograd of our own (`joint`). What that does not take
 has AOTAutograd's runtime around the same programs; what AOTAutograd cannot make runs eagerly, as
 the hooks of `where` have it.

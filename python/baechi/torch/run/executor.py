@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor of programs: in C++, or the interpreter where there is no compiler."""
+"""The executor of programs: in C++, or the interpreter where there is no compiler.
+
+Paper 3.2.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of several micro-batches: collected behind dynamo's guards, then run as one program.
 
+Beyond the paper.
+
 A compiled function of model and loss is called once for each micro-batch, with a backend that only
 collects its inputs: guards are checked and side effects happen as ever. Then one program runs all
 that was collected. That needs a graph whose one tensor result is the loss: where Python is given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a model's weights and buffers, and moving them there and back."""
+"""The devices of a model's weights and buffers, and moving them there and back. Paper 4.3."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward hooks by which placed modules bring what they read to their devices."""
+"""Forward hooks by which placed modules bring what they read to their devices.
+
+Paper 4.3.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor of programs: calls by the boxed dispatcher below autograd, sends on streams of their
-// own, without the interpreter of Python or its lock.
+// own, without the interpreter of Python or its lock. Paper 3.2.
 //
 // Every ordered pair of devices has two streams for what is sent. Allocators are told who reads what
 // (record_stream), so memory is free when the program says, and another's when its readers are past
