@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,7 @@ def verified(
         paused: Takes the model to one device, and returns what places it again.
 
     """
-    with _unchanged(model), _no_dropout(model):
+    with _no_dropout(model):
         again = paused()
         try:
             expected = _run(model, inputs, loss, watch=True)
@@ -79,6 +80,12 @@ def verified(
 
 
 def _run(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
+    """Run a step, of a copy of the inputs: it may change them as it may change buffers."""
+    with _unchanged(model):
+        return _trail(model, copy.deepcopy(inputs), loss, watch=watch)
+
+
+def _trail(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
     trail, handles = _Trail(), []
     for path, module in model.named_modules():
         if watch and path:

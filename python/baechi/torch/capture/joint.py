@@ -163,8 +163,9 @@ def _by_values(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
 
 def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made_by: str) -> Joint:
     with lent(whole, shapes):
-        ran = copy.deepcopy(whole, shapes.memo())
-        given = shapes.of_all(example)
+        memo = shapes.memo()
+        ran = copy.deepcopy(whole, memo)
+        given = shapes.of_example(example, memo)
         with contextlib.ExitStack() as stack, shapes.mode, _annotated(ran):
             made = aot_export_joint_with_descriptors(stack, ran, given)
     return _joint(made.graph_module, lambda node: module_path(node, {}), made_by)
@@ -190,8 +191,9 @@ def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:
 def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     copies = Copies(_mode(), device)
     with lent(whole, copies):
-        ran = copy.deepcopy(whole, copies.memo())
-        given = copies.of_all(example)
+        memo = copies.memo()
+        ran = copy.deepcopy(whole, memo)
+        given = copies.of_example(example, memo)
     graph, outputs = record(ran, given)
     return Joint(graph, outputs, lambda node: module_path(node, {}), "a recording of values")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,25 @@ class Shapes:
     def of_all(self, value: Any) -> Any:
         """Return nested containers with a stand-in for every tensor."""
         return pytree.tree_map_only(torch.Tensor, self.of, value)
+
+    def of_example(self, value: Any, memo: dict[int, Any]) -> Any:
+        """Return the same with copies of all other objects, which a model may change.
+
+        Args:
+            value: Nested containers.
+            memo: Of `copy.deepcopy`: what the copy of the model shares with them.
+
+        """
+
+        def other(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return self.of(leaf)
+            try:
+                return copy.deepcopy(leaf, memo)
+            except (TypeError, RuntimeError):  # what cannot be copied: a lock, a file
+                return leaf
+
+        return pytree.tree_map(other, value)
 
     def memo(self) -> dict[int, Any]:
         """Return what keeps `copy.deepcopy` from copying stand-ins."""

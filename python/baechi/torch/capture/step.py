@@ -25,8 +25,8 @@ class Input:
 class Output:
     """What a value that the graph returns is."""
 
-    kind: str  # "loss", "output", "gradient", "token", or "buffer", which is its new value
-    name: str  # the path of the weight or buffer
+    kind: str  # "loss", "output", "gradient", "token"; "buffer", "batch": the new value of one
+    name: str  # the path of the weight or buffer, the place of a tensor in the batch
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,8 @@ def _output(desc: Any, places: list[str], is_training: bool) -> Output:
     if isinstance(desc, descriptors.GradAOTOutput):
         return Output("gradient", _input(desc.grad_of, places).name)
     if isinstance(desc, descriptors.InputMutationAOTOutput):
-        return Output("buffer", _input(desc.mutated_input, places).name)
+        changed = _input(desc.mutated_input, places)
+        return Output("batch" if changed.kind == "batch" else "buffer", changed.name)
     if isinstance(desc, descriptors.PlainAOTOutput):
         return Output("loss", "loss") if is_training else Output("output", str(desc.idx))
     if isinstance(desc, descriptors.ForwardTokenAOTOutput | descriptors.BackwardTokenAOTOutput):

@@ -19,9 +19,12 @@ import torch
 from functorch.compile import default_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.torch.program import Program
 from baechi.torch.run import executor
+from baechi.torch.run.functions import bring_together
 from baechi.torch.run.joint import Graph
 from baechi.torch.run.marks import mark, program_of
 from baechi.torch.run.placement import Placement
@@ -56,6 +59,10 @@ class Backend:
         asked = " ".join(str(node.target) for node in graph.graph.nodes)
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
+            return eagerly(graph)
+        bring_together(graph, self.placement.devices)
+        if why := why_views_are_eager(graph.graph):
+            frame.eager = why
             return eagerly(graph)
         for make in (self._ours, self._theirs):
             try:
@@ -130,6 +137,29 @@ class _Lowering:
 
         boxed._boxed_call = True  # type: ignore[attr-defined]
         return boxed
+
+
+def why_views_are_eager(graph: fx.Graph) -> str:
+    """Return the call behind which a graph returns a view that is none for gradients; "" if none.
+
+    A hook on a view changes its gradient, and so does a function with a backward of its own. Of a
+    view that a graph returns AOTAutograd passes that by: it makes the view anew.
+    """
+    for out in graph.output_node().all_input_nodes:
+        node: fx.Node | None = out
+        while node is not None:
+            memory = _memory(node)
+            shown = [n for n in node.all_input_nodes if memory & _memory(n)]
+            if shown and isinstance(node.target, torch._ops.HigherOrderOperator):
+                return f"it returns a view with a gradient of its own, by {node.name}"
+            node = shown[0] if shown else None
+    return ""
+
+
+def _memory(node: fx.Node) -> set[int]:
+    values = pytree.tree_leaves(node.meta.get("example_value"))
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
+    return {t.untyped_storage()._cdata for t in tensors if not is_traceable_wrapper_subclass(t)}
 
 
 def eagerly(graph: fx.GraphModule) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ frame, or a graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import nn
 from baechi.torch.capture.joint import flags
 from baechi.torch.private import call_compiled, call_uncompiled
 from baechi.torch.run.backend import Backend
+from baechi.torch.where.hooks import first_device
+from baechi.torch.where.moving import Brought
 
 call_eagerly = call_uncompiled  # until the next `compile_calls`
 
@@ -30,17 +32,27 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)
 
-    call_compiled(model, bounded(torch.compile(call, backend=backend)))
+    call_compiled(model, bounded(torch.compile(call, backend=backend), backend.placement.devices))
 
 
-def bounded(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that nobody compiles into a graph of theirs."""
+def bounded(compiled: Callable[..., Any], devices: Sequence[torch.device]) -> Callable[..., Any]:
+    """Return a function that nobody compiles into a graph of theirs.
+
+    A batch that is all on the host comes to the first device before the call.
+    """
+    first, among = devices[0], frozenset(devices)
 
     @torch.compiler.disable(  # type: ignore[untyped-decorator]
         recursive=False, reason="a placed model is compiled by itself"
     )
     def boundary(*args: Any, **kwargs: Any) -> Any:
         with torch._dynamo.config.patch(suppress_errors=True, **flags()):
-            return compiled(*args, **kwargs)
+            if first_device((args, kwargs), among) is not None:
+                return compiled(*args, **kwargs)
+            batch = Brought((args, kwargs), first)
+            try:
+                return compiled(*batch.value[0], **batch.value[1])
+            finally:
+                batch.give_back()
 
     return boundary

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ from baechi.torch.capture.keys import is_call, is_view
 from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
 from baechi.torch.program import Program
 from baechi.torch.run import executor
+from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import mark, program_of
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.undefined import is_tangent, reached, without
+from baechi.torch.run.undefined import is_tangent, reached, read_later, without
 
 
 class NotOurs(Exception):
@@ -139,6 +141,15 @@ def _kind(desc: Any) -> str:
     return type(desc).__name__
 
 
+@dataclass(frozen=True)
+class _Backward:
+    """A backward by some outputs: what it reads of what is saved, and what stays for others."""
+
+    run: Any
+    read: list[int]
+    later: Collection[int] = ()
+
+
 class Graph:
     """A graph of dynamo's that runs as programs."""
 
@@ -159,12 +170,12 @@ class Graph:
         fitted = default_partition(joint.module, (), num_fwd_outputs=joint.returned)
         self.forward_graph, self.backward_graph = fitted
         self.programs: dict[str, Program] = {}
-        self._backwards: dict[tuple[bool, ...], Any] = {}
+        self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
         self.forward = self._compiled("forward", self.forward_graph, joint.returned)
         saved = self.forward_graph.graph.output_node().args[0][joint.returned :]
         place = {node.name: i for i, node in enumerate(saved)}
         read = [n for n in self.backward_graph.graph.nodes if n.op == "placeholder"]
-        self.read = [place[n.name] for n in read if not is_tangent(n)]  # of what is saved
+        self.place_of = {n.name: place[n.name] for n in read if not is_tangent(n)}
         plain = range(joint.returned)
         kept = [i for i in plain if joint.kinds[i] != "InputMutationAOTOutput"]
         self.outputs = [i for i in kept if i not in joint.shown]
@@ -189,41 +200,54 @@ class Graph:
             found[i] = value
         return [found[i] for i in self.order]
 
-    def backward(self, kept: list[Any], tangents: list[Any], shapes: list[Any]) -> list[Any]:
+    def backward(self, kept: Kept, tangents: list[Any], shapes: list[Any]) -> list[Any]:
         """Run the backward; of outputs without a gradient its part is left out.
 
         Args:
-            kept: What the forward saved; it is emptied.
+            kept: What the forward saved.
             tangents: The gradients of the outputs, None where there is none.
             shapes: Size, type and device of each of them.
 
         """
         defined = tuple(tangent is not None for tangent in tangents)
-        values = [kept[i] for i in self.read]
-        kept.clear()
-        run = self._backward_of(defined)
-        if run is not None:
+        part = self._backward_of(defined)
+        again = keeps_graph()
+        if part is not None:
+            values = kept.take(part.read, part.later, again=again)
             values.extend(tangent for tangent in tangents if tangent is not None)
-            found: list[Any] = run(values)
+            found: list[Any] = part.run(values)
             return found
+        whole = self._backward_of((True,) * len(defined))
+        assert whole is not None  # it needs no zeros
+        values = kept.take(whole.read, (), again=again)
         pairs = zip(tangents, shapes, strict=True)
         values.extend(torch.zeros(s[0], **s[1]) if t is None else t for t, s in pairs)
         there = reached(self.backward_graph, [i for i, d in enumerate(defined) if not d])
-        found = self._backward_of((True,) * len(defined))(values)
+        found = whole.run(values)
         return [value if is_there else None for value, is_there in zip(found, there, strict=True)]
 
-    def _backward_of(self, defined: tuple[bool, ...]) -> Any:
+    def _backward_of(self, defined: tuple[bool, ...]) -> _Backward | None:
         """Return the program of a backward without some outputs; None where it has to be filled."""
         if defined not in self._backwards:
-            graph, name = self.backward_graph, "backward"
             try:
-                if not all(defined):
-                    name = f"backward of {[i for i, there in enumerate(defined) if there]}"
-                    graph = without(graph, [i for i, there in enumerate(defined) if not there])
-                self._backwards[defined] = self._compiled(name, graph, None)
+                self._backwards[defined] = self._made_backward(defined)
             except NotImplementedError:
                 self._backwards[defined] = None
         return self._backwards[defined]
+
+    def _made_backward(self, defined: tuple[bool, ...]) -> _Backward:
+        graph = self.backward_graph
+        if all(defined):
+            return _Backward(self._compiled("backward", graph, None), list(self.place_of.values()))
+        there = [i for i, is_there in enumerate(defined) if is_there]
+        missing = [i for i, is_there in enumerate(defined) if not is_there]
+        later = {self.place_of[name] for name in read_later(graph, there, missing)}
+        graph = without(graph, missing)
+        for node in graph.graph.find_nodes(op="placeholder"):
+            if not node.users and not is_tangent(node):
+                graph.graph.erase_node(node)
+        read = [self.place_of[n.name] for n in graph.graph.nodes if n.name in self.place_of]
+        return _Backward(self._compiled(f"backward of {there}", graph, None), read, later)
 
     def _compiled(self, name: str, graph: fx.GraphModule, returned: int | None) -> Any:
         program = program_of(graph, self.placement, returned)
@@ -247,7 +271,8 @@ class Call(torch.autograd.Function):
             args[position].copy_(values[output])
         outputs = tuple(values[i] for i in graph.outputs)
         ctx.graph = graph
-        _keep(ctx, values[graph.joint.returned :], args, outputs)
+        unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]
+        ctx.kept = Kept(values[graph.joint.returned :], unchanged, outputs)
         ctx.set_materialize_grads(False)
         trained = graph.tangent_of
         there = {p: values[i] for i, p in trained.items()}
@@ -273,36 +298,7 @@ class Call(torch.autograd.Function):
         for position, gradient in zip(graph.outputs, gradients, strict=True):
             if position in graph.tangent_of:
                 tangents[graph.tangent_of[position]] = gradient
-        return (None, *graph.backward(_kept(ctx), tangents, ctx.shapes))
-
-
-def _keep(ctx: Any, saved: list[Any], args: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Keep saved values: autograd those that others have, too, which it watches for changes."""
-    others = {id(value) for value in (*args, *outputs)}
-    watched = [v for v in saved if isinstance(v, torch.Tensor) and id(v) in others]
-    unchanged = [a for i, a in enumerate(args) if i not in ctx.graph.mutated]
-    tensors = [a for a in unchanged if isinstance(a, torch.Tensor)]
-    ctx.save_for_backward(*watched, *tensors)
-    ctx.watched = len(watched)
-    ctx.own = [None if isinstance(v, torch.Tensor) and id(v) in others else v for v in saved]
-    ctx.shared = [isinstance(v, torch.Tensor) and id(v) in others for v in saved]
-    ctx.args = [None if isinstance(a, torch.Tensor) else a for a in args]
-    ctx.device_types = sorted({t.device.type for t in tensors})
-
-
-def _kept(ctx: Any) -> list[Any]:
-    """Return the saved values; nobody else holds them unless the backward may run again."""
-    if ctx.own is None:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time: its values were freed by the "
-            "first; give backward(retain_graph=True) there"
-        )
-    watched = iter(ctx.saved_tensors[: ctx.watched])
-    pairs = zip(ctx.own, ctx.shared, strict=True)
-    values = [next(watched) if shared else value for value, shared in pairs]
-    if not keeps_graph():
-        ctx.own = None
-    return values
+        return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
 
 
 def _differentiable(ctx: Any, gradients: Sequence[Any]) -> list[Any]:
@@ -314,10 +310,7 @@ def _differentiable(ctx: Any, gradients: Sequence[Any]) -> list[Any]:
             "changes buffers, which cannot run again for it: require a gradient of what the model "
             "is called with, so that it runs eagerly"
         )
-    tensors = iter(ctx.saved_tensors[ctx.watched :])
-    is_tensor = [isinstance(node.meta.get("val"), torch.Tensor) for node in graph.joint.primals]
-    given = zip(ctx.args, is_tensor, strict=True)
-    args = [next(tensors) if tensor else value for value, tensor in given]
+    args = ctx.kept.args
     with torch.enable_grad():
         outputs = graph.joint.source(*args)
     flat = dict(zip(graph.order, outputs, strict=True))

@@ -49,6 +49,45 @@ def reached(graph: fx.GraphModule, missing: Collection[int]) -> list[bool]:
     return [node is not None and node not in undefined for node in _flat(_output(graph.graph))]
 
 
+def read_later(
+    graph: fx.GraphModule, defined: Collection[int], missing: Collection[int]
+) -> set[str]:
+    """Return the names of what a later backward by the missing tangents may read.
+
+    One that would go again through calls that read what was kept for them is an error in PyTorch,
+    so nothing is kept for it.
+    """
+    tangents = [n for n in graph.graph.nodes if n.op == "placeholder" and is_tangent(n)]
+    ran, _ = _reached_by(graph.graph, [tangents[i] for i in defined])
+    found: set[str] = set()
+    for i in missing:
+        later, read = _reached_by(graph.graph, [tangents[i]])
+        if not any(read[n] for n in later & ran):
+            found.update(name for names in read.values() for name in names)
+    return found
+
+
+def _reached_by(
+    graph: fx.Graph, tangents: Collection[fx.Node]
+) -> tuple[set[fx.Node], dict[fx.Node, set[str]]]:
+    """Return the calls that tangents reach, and the names of what was kept that each reads."""
+    _, carried = _undefined(graph, ())
+    reached = set(tangents)
+    beside: dict[fx.Node, set[str]] = {}  # of what depends on no tangent: the kept that are in it
+    read: dict[fx.Node, set[str]] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            beside[node] = set() if is_tangent(node) else {node.name}
+            continue
+        names = {name for n in node.all_input_nodes for name in beside.get(n, ())}
+        if node not in carried:
+            beside[node] = names
+        elif node.op == "call_function" and any(n in reached for n in node.all_input_nodes):
+            reached.add(node)
+            read[node] = names
+    return reached - set(tangents), read
+
+
 def _undefined(graph: fx.Graph, missing: Collection[int]) -> tuple[set[fx.Node], set[fx.Node]]:
     """Return what is undefined, and all that depends on tangents."""
     tangents = [n for n in graph.nodes if n.op == "placeholder" and is_tangent(n)]

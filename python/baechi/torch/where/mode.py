@@ -10,18 +10,14 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from baechi.torch.private import skip_code
 from baechi.torch.where.moving import moved
 
 # What reads tensors of several devices on purpose: it asks about them, or says where one goes.
 _LEFT_ALONE = {
-    torch.Tensor.to,
     torch.Tensor.type_as,
     torch.Tensor.copy_,
     torch.Tensor.set_,
-    torch.Tensor.backward,
-    torch.Tensor.register_hook,
-    torch.autograd.grad,
-    torch.autograd.backward,
     torch.Tensor.data.__set__,
     torch.Tensor.grad.__set__,
 }
@@ -29,6 +25,13 @@ _LEFT_ALONE = {
 
 # Functions of lists, each of whose tensors is changed where it is.
 _ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
+
+# Functions that are given gradients: each goes where what it is the gradient of is.
+_GRADIENTS = {
+    torch.autograd.grad: (2, "grad_outputs"),
+    torch.autograd.backward: (1, "grad_tensors"),
+    torch.Tensor.backward: (1, "gradient"),
+}
 
 # Functions that change an argument which is not their first, or may: where that argument is.
 _CHANGED = {
@@ -63,12 +66,19 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
+        if func is torch.Tensor.to:
+            args, kwargs = self.without_move(args, kwargs)
+            return func(*args, **kwargs)
+        if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
+            return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
         if not self.is_apart(args, kwargs) or func in _LEFT_ALONE:
             return func(*args, **kwargs)
         if func in _ONE_BY_ONE:
             first, *others = args
             args = (first, *(self.beside(first, other) for other in others))
             return func(*args, **kwargs)
+        if func in _GRADIENTS:
+            return func(*self.with_gradients(func, args, kwargs), **kwargs)
         device = self.device_for(func, args, kwargs)
         brought = moved((args, kwargs), device, self.devices)
         result = func(*brought[0], **brought[1])
@@ -103,6 +113,46 @@ class Together(TorchFunctionMode):
                 return tensor.device
         return next((t.device for t in read_by(args, kwargs) if t.device in self.devices), None)
 
+    def without_move(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments of a `to` between devices of the plan with the tensor's own device.
+
+        There it may be what it is on one device: the same tensor, which may be changed in place.
+        """
+        tensor, *rest = args
+        name = next((n for n in ("device", "other") if n in kwargs), None)
+        target = rest[0] if rest else kwargs.get(name or "")
+        if tensor.device not in self.devices or isinstance(target, torch.dtype):
+            return args, kwargs
+        if isinstance(target, torch.Tensor):
+            device, more = target.device, {"dtype": target.dtype}
+            names: tuple[str, ...] = ("non_blocking", "copy")
+        elif isinstance(target, (torch.device, str, int)):
+            device, more, names = torch.device(target), {}, ("dtype", "non_blocking", "copy")
+        else:
+            return args, kwargs
+        if device not in self.devices:
+            return args, kwargs
+        more |= dict(zip(names, rest[1:], strict=False)) | kwargs
+        more.pop("other", None)
+        return (tensor,), {**more, "device": tensor.device}
+
+    def with_gradients(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return arguments whose gradients are where what they are the gradients of is.
+
+        Those that are named are brought in `kwargs`.
+        """
+        position, name = _GRADIENTS[func]
+        of = args[0] if args else next(kwargs[n] for n in ("outputs", "tensors") if n in kwargs)
+        given = args[position] if len(args) > position else kwargs.get(name)
+        alone = isinstance(of, torch.Tensor), isinstance(given, torch.Tensor)
+        brought: Any = self.beside([of] if alone[0] else of, [given] if alone[1] else given)
+        brought = brought[0] if alone[1] else brought
+        if len(args) > position:
+            return (*args[:position], brought, *args[position + 1 :])
+        if name in kwargs:
+            kwargs[name] = brought
+        return tuple(args)
+
     def beside(self, first: Any, other: Any) -> Any:
         """Return a list whose tensors are where those of another list are, one by one."""
         if not isinstance(other, (list, tuple)) or not isinstance(first, (list, tuple)):
@@ -111,6 +161,22 @@ class Together(TorchFunctionMode):
         return [
             moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b for a, b in pairs
         ]
+
+
+class _Hook:
+    """A hook of a tensor, whose functions read what they are given on one device, too."""
+
+    def __init__(
+        self, devices: frozenset[torch.device], hook: Callable[[torch.Tensor], Any]
+    ) -> None:
+        self.devices = devices
+        self.hook = hook
+
+    def __call__(self, gradient: torch.Tensor | None) -> Any:
+        """Call the hook; what it returns is where the gradient is."""
+        with Together(self.devices):
+            found = self.hook(gradient)
+        return found if gradient is None else moved(found, gradient.device, self.devices)
 
 
 def give_back(given: tuple[Any, Any], brought: tuple[Any, Any]) -> None:
@@ -127,3 +193,7 @@ def read_by(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tenso
             yield value
         elif isinstance(value, (list, tuple)):
             yield from read_by(value, {})
+
+
+for _function in (Together.__torch_function__, Together.is_apart, Together.device_for, give_back):
+    skip_code(_function.__code__)  # a graph has it inside, or none has it

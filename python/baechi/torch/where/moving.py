@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+_CPU = torch.device("cpu")
+
 
 def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Return a value with its tensors changed; it is itself where none of them was.
@@ -72,8 +74,62 @@ def moved(value: Any, device: torch.device | None, among: Collection[torch.devic
 
 def sent(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     """Return a tensor on another device, with the attributes that somebody gave it."""
-    copy = tensor.to(device)
+    copy = torch.ops.aten._to_copy.default(tensor, device=device)  # `to` is the mode's to judge
     if not torch.compiler.is_compiling():
         for name, value in getattr(tensor, "__dict__", {}).items():
             setattr(copy, name, value)
     return copy
+
+
+class Brought:
+    """A value on another device; `give_back` shows the caller what became of its containers.
+
+    What is called with a batch may take from its dictionaries and append to its lists: those that
+    it is given are copies, with tensors of another device in them.
+    """
+
+    def __init__(self, value: Any, device: torch.device | None) -> None:
+        self.value = moved(value, device, {_CPU})
+        self._pairs: list[tuple[Any, Any]] = []  # containers, and their copies
+        self._was: dict[int, tuple[Any, Any]] = {}  # by id: what is in a copy, and what it was
+        self._note(value, self.value)
+
+    def _note(self, before: Any, now: Any) -> None:
+        if now is before:
+            return
+        self._was[id(now)] = now, before
+        if isinstance(before, torch.Tensor):
+            return
+        self._pairs.append((before, now))
+        for a, b in zip(_items(before), _items(now), strict=True):
+            self._note(a, b)
+
+    def give_back(self) -> None:
+        """Change the caller's containers as their copies were changed."""
+        for before, now in self._pairs:
+            items = [self._was.get(id(item), (None, item))[1] for item in _items(now)]
+            if [*map(id, items)] == [*map(id, _items(before))] and _names(before) == _names(now):
+                continue
+            if isinstance(before, list):
+                before[:] = items
+            elif dataclasses.is_dataclass(before):
+                for name, item in zip(_names(now), items, strict=True):
+                    setattr(before, name, item)
+            elif isinstance(before, dict):
+                before.clear()
+                before.update(zip(_names(now), items, strict=True))
+
+
+def _names(container: Any) -> list[Any]:
+    if dataclasses.is_dataclass(container):
+        return [field.name for field in dataclasses.fields(container) if field.init]
+    return list(container) if isinstance(container, dict) else []
+
+
+def _items(container: Any) -> list[Any]:
+    """Return what is in a container, in the order of its names."""
+    if dataclasses.is_dataclass(container):
+        return [getattr(container, name) for name in _names(container)]
+    if isinstance(container, dict):
+        return list(container.values())
+    return list(container) if isinstance(container, (list, tuple)) else []

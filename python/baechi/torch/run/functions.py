@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions with a backward of their own in graphs of dynamo's: each runs on one device.
+
+No function mode sees them as one. What the mode brought together inside would leave their backward
+with gradients on other devices than those of what they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import fx
+
+_MOVE = torch.ops.aten._to_copy.default
+
+
+def bring_together(graph: fx.GraphModule, devices: Collection[torch.device]) -> None:
+    """Have every function with a backward of its own read and run on one device of a plan.
+
+    It is that of the first tensor that it is given; what it returns goes to where tracing had it.
+    """
+    for node in list(graph.graph.nodes):
+        if node.target is not torch.ops.higher_order.autograd_function_apply:
+            continue
+        read = {n: device for n in node.args[2:] if (device := _device(n)) in devices}
+        if len(set(read.values())) < 2:
+            continue
+        home = next(iter(read.values()))
+        with graph.graph.inserting_before(node):
+            for given in (n for n, device in read.items() if device != home):
+                moved = graph.graph.call_function(_MOVE, (given,), {"device": home})
+                moved.meta = dict(given.meta)
+                node.replace_input_with(given, moved)
+        for body in node.args[:2]:
+            _settle(graph.get_submodule(str(body.target)), home, devices)
+        for part in list(node.users):
+            if _device(part) in devices and _device(part) != home:
+                _send_on(graph.graph, part)
+    graph.recompile()
+
+
+def _device(node: Any) -> torch.device | None:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    return value.device if isinstance(value, torch.Tensor) else None
+
+
+def _settle(body: Any, home: torch.device, devices: Collection[torch.device]) -> None:
+    """Let a graph run on one device: moves between those of the plan go."""
+
+    def here(value: Any) -> Any:
+        return home if isinstance(value, torch.device) and value in devices else value
+
+    for node in list(body.graph.nodes):
+        if node.target is _MOVE and node.kwargs.get("device") in devices and len(node.kwargs) == 1:
+            node.replace_all_uses_with(node.args[0])
+            body.graph.erase_node(node)
+        else:
+            node.args = fx.node.map_aggregate(node.args, here)
+            node.kwargs = fx.node.map_aggregate(node.kwargs, here)
+    body.recompile()
+
+
+def _send_on(graph: fx.Graph, part: fx.Node) -> None:
+    with graph.inserting_after(part):
+        sent = graph.call_function(_MOVE, (part,), {"device": _device(part)})
+    sent.meta = dict(part.meta)
+    part.replace_all_uses_with(sent, delete_user_cb=lambda user: user is not sent)
