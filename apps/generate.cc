@@ -29,7 +29,7 @@ struct GenerateArguments {
   std::string output;
   std::string devices;
   std::string precision;
-  bool training = false, inference = false;
+  bool training = false, inference = false, shared_embedding = false;
   bool list = false, list_devices = false;
   GenerateRequest request;
 };
@@ -39,6 +39,7 @@ GenerateRequest request_of(const GenerateArguments& options, const CancelFlag* c
   request.cancel = cancel;
   if (!options.devices.empty()) request.kinds = parse_costed_kinds(options.devices);
   if (options.training || options.inference) request.training = options.training;
+  if (options.shared_embedding) request.shared_embedding = true;
   if (!options.precision.empty()) {
     request.precision = find_precision(options.precision);
     if (!request.precision.has_value())
@@ -190,6 +191,9 @@ Run declare_generate(OptionSet& set) {
   set.add_flag("--inference", options->inference,
                "One forward pass, where the default is a training step")
       .excludes("--training");
+  set.add_flag("--shared-embedding", options->shared_embedding,
+               "One matrix of words for source, target and output of transformer, where the paper "
+               "has three");
   set.add_flag("--list", options->list, "List the graphs and the options they have");
   set.add_flag("--list-devices", options->list_devices, "List the device presets");
   add_output_option(set, options->output);

@@ -44,7 +44,7 @@ BY_HAND = {
     ),
     "transformer": ByHand(
         r"(?:en|de)coder\.\d+",
-        expert={"embedding|encoder|inputs": 0, "decoder": 1},
+        expert={"embedding|encoder|inputs": 0, "target|decoder|classifier": 1},
         expert_is="encoder, decoder",
     ),
     "llama": BLOCKS,

@@ -24,6 +24,7 @@ class Config:
     layers: int = 6  # of the encoder, and of the decoder
     length: int = 50  # of source and target
     dropout: float = 0.1
+    shared_embedding: bool = False  # one matrix for source, target and output; the paper has three
 
     @classmethod
     def small(cls) -> Config:
@@ -134,15 +135,19 @@ class Embedding(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Sentences to logits; with labels, to the loss. One table of words serves all three ends."""
+    """Sentences to logits; with labels, to the loss."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.shared = config.shared_embedding
         self.embedding = Embedding(config)
+        if not self.shared:
+            self.target_embedding = Embedding(config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.classifier = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.classifier.weight = self.embedding.words.weight
+        if self.shared:
+            self.classifier.weight = self.embedding.words.weight
 
     def forward(
         self, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor | None = None
@@ -150,7 +155,7 @@ class Transformer(nn.Module):
         memory = self.embedding(source)
         for layer in self.encoder:
             memory = layer(memory)
-        x = self.embedding(target)
+        x = self.embedding(target) if self.shared else self.target_embedding(target)
         for layer in self.decoder:
             x = layer(x, memory)
         logits = self.classifier(x)

@@ -24,6 +24,7 @@ class Config:
     layers: int = 6  # of the encoder, and of the decoder
     length: int = 50  # of source and target
     dropout: float = 0.1
+    shared_embedding: bool = False  # one matrix for source, target and output; the paper has three
 
     @classmethod
     def small(cls) -> Config:
@@ -64,12 +65,17 @@ class Block(layers.Layer):
 
 @keras.saving.register_keras_serializable("baechi")
 class Transformer(keras.Model):
-    """Pairs of sentences to logits for each target word; one embedding for all three uses."""
+    """Pairs of sentences to logits for each target word."""
 
     def __init__(self, config: Config | dict[str, Any], **options: Any) -> None:
         super().__init__(**options)
         self.config = config = config if isinstance(config, Config) else Config(**config)
         self.embedding = layers.Embedding(config.vocabulary, config.width, name="embedding")
+        if not config.shared_embedding:
+            self.target_embedding = layers.Embedding(
+                config.vocabulary, config.width, name="target_embedding"
+            )
+            self.classifier = layers.Dense(config.vocabulary, use_bias=False, name="classifier")
         self.encoder = [
             Block(config, False, name=f"encoder_{index}") for index in range(config.layers)
         ]
@@ -78,20 +84,23 @@ class Transformer(keras.Model):
         ]
         self.dropout = layers.Dropout(config.dropout, name="dropout")
 
-    def _embedded(self, words: Any, training: bool) -> Any:
-        x = self.embedding(words) * float(np.sqrt(self.config.width))
+    def _embedded(self, embedding: Any, words: Any, training: bool) -> Any:
+        x = embedding(words) * float(np.sqrt(self.config.width))
         return self.dropout(x + positions(self.config.length, self.config.width), training=training)
 
     def call(self, sentences: Any, training: bool = False) -> Any:
         """Return the logits of every word of the target."""
         source, target = sentences
-        x = self._embedded(source, training)
+        shared = self.config.shared_embedding
+        x = self._embedded(self.embedding, source, training)
         for block in self.encoder:
             x = block(x, training=training)
-        y = self._embedded(target, training)
+        y = self._embedded(self.embedding if shared else self.target_embedding, target, training)
         for block in self.decoder:
             y = block(y, x, training=training)
-        return ops.matmul(y, ops.transpose(self.embedding.embeddings))
+        if shared:
+            return ops.matmul(y, ops.transpose(self.embedding.embeddings))
+        return self.classifier(y)
 
     def get_config(self) -> dict[str, Any]:
         """Return what makes the same model again."""

@@ -45,7 +45,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (
         lambda: baechi.generate("gnmt", 40),  # type: ignore[call-arg]
         "baechi.generate takes 1 argument without a name, and was given 2: give others by name: "
-        "batch, length, layers, operators, seed, device, training, micro_batches",
+        "batch, length, layers, operators, seed, device, training, micro_batches, "
+        "shared_embedding",
     ),
     (
         lambda: baechi.generate("gnmt", model="gnmt"),  # type: ignore[misc]

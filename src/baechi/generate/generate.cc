@@ -41,6 +41,8 @@ Options asked_of(const GenerateRequest& request, Options options = {}) {
   if constexpr (requires { options.length; }) take(options.length, request.length);
   if constexpr (requires { options.layers; }) take(options.layers, request.layers);
   if constexpr (requires { options.training; }) take(options.training, request.training);
+  if constexpr (requires { options.shared_embedding; })
+    take(options.shared_embedding, request.shared_embedding);
   if constexpr (requires { options.operators; }) take(options.operators, request.operators);
   if constexpr (requires { options.seed; }) take(options.seed, request.seed);
   return options;
@@ -78,8 +80,8 @@ constexpr GeneratorEntry kGenerators[] = {
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
      "batch micro-batches precision", made<InceptionV3Options, generate_inception_v3>},
     {"transformer", "machine translation as the paper trains it, attention only",
-     "batch micro-batches length layers precision", made<TransformerOptions, generate_transformer>,
-     per_layer<1250>},
+     "batch micro-batches length layers shared-embedding precision",
+     made<TransformerOptions, generate_transformer>, per_layer<1250>},
     {"llama", "decoder-only language model of Llama 3 8B's sizes, modules, fp16",
      "batch micro-batches length layers training precision", made<LlamaOptions, generate_llama>,
      per_layer<15>},
@@ -126,6 +128,7 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     check_option(generator, "operators", request.operators.has_value());
     check_option(generator, "seed", request.seed.has_value());
     check_option(generator, "training", request.training.has_value());
+    check_option(generator, "shared-embedding", request.shared_embedding.has_value());
     check_option(generator, "precision", request.precision.has_value());
     check_size(generator, request);
     return generator.generate(request);

@@ -23,6 +23,7 @@ struct GenerateRequest {
   std::optional<std::int64_t> operators = {};
   std::optional<std::uint64_t> seed = {};
   std::optional<bool> training = {};  // else one forward pass
+  std::optional<bool> shared_embedding = {};
   std::optional<Precision> precision = {};
   std::optional<std::vector<CostedKind>> kinds = {};  // absent: gpu=rtx2080
   const CancelFlag* cancel = nullptr;                 // when set: throws Cancelled

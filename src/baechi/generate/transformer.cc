@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/generate/transformer.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,11 +22,12 @@ class Transformer {
             .batch = options.batch,
             .costing = options.costing,
             .gate_gradients = true}),
-        variables_(g_),
-        embedding_(variables_.trainable("embedding", {options.vocabulary, options.width},
-                                        Initializer::kUniform)) {}
+        variables_(g_) {}
 
   OpGraph build() && {
+    if (options_.shared_embedding)
+      shared_ = variables_.trainable("embedding", {options_.vocabulary, options_.width},
+                                     Initializer::kUniform);
     const Value global_step = step_counter(g_);
     const Value memory = encode(embed("source"));
     const Value loss = loss_of(decode(embed("target"), memory));
@@ -38,10 +40,17 @@ class Transformer {
  private:
   std::int64_t rows() const { return options_.batch * options_.length; }
 
+  // The matrix of words of this name in the current scope, or the one for all.
+  Value words(const std::string& name) {
+    const Shape shape{options_.vocabulary, options_.width};
+    if (!options_.shared_embedding) return variables_.trainable(name, shape, Initializer::kUniform);
+    return *shared_;
+  }
+
   Value embed(const std::string& side) {
     const Tape::Scope scope(g_, side);
     const Value ids = placeholder(g_, "ids", {options_.batch, options_.length});
-    const Value tokens = gather(g_, embedding_, ids);
+    const Value tokens = gather(g_, words("embedding"), ids);
     const Value scaled = multiply(g_, tokens, constant(g_, "scale"));
     const Value positions = constant(g_, "positions", {options_.length, options_.width});
     return dropout(g_, add(g_, scaled, positions));
@@ -135,7 +144,7 @@ class Transformer {
     const Value labels = placeholder(g_, "labels", {rows()});
     const Value weights = placeholder(g_, "weights", {rows()});
     const Value flat = reshape(g_, x, {rows(), options_.width});
-    const Value logits = matmul(g_, flat, embedding_, {.b = true});
+    const Value logits = matmul(g_, flat, words("projection"), {.b = true});
     const Value losses = sparse_softmax_cross_entropy(g_, logits, labels);
     return reduce(g_, multiply(g_, losses, weights), {.keep = false, .mean = true});
   }
@@ -143,7 +152,7 @@ class Transformer {
   TransformerOptions options_;
   Tape g_;
   Variables variables_;
-  Value embedding_;
+  std::optional<Value> shared_;
 };
 
 }  // namespace

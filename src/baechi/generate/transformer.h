@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Transformer, base size, as the paper trains it (Paper 5).
+// The Transformer, base size, as the paper trains it: without weight sharing (Paper 5).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ struct TransformerOptions {
   std::int64_t heads = 8;  // divides the width
   std::int64_t feed_forward = 2048;
   std::int64_t vocabulary = 30'000;
+  bool shared_embedding = false;  // one matrix for source, target and output; the paper has three
   Costing costing = {};
 };
 
-// One training step as a TensorFlow graph: one embedding shared by source, target and output,
-// normalisation after each residual connection, dropout, Adam, gated gradients.
+// One training step as a TensorFlow graph: normalisation after each residual connection, dropout,
+// Adam, gated gradients.
 OpGraph generate_transformer(const TransformerOptions& options);
 
 }  // namespace baechi

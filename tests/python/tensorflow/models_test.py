@@ -91,6 +91,8 @@ def test_models_are_saved_and_loaded(name: str, tmp_path: Any) -> None:
 def test_models_have_the_published_sizes() -> None:
     assert inception_v3.build(inception_v3.Config()).count_params() == 23_851_784
     entry = MODELS["transformer"]
-    model = entry.build(entry.config())
-    model(entry.inputs(entry.config(), 1)[0])
-    assert model.count_params() == 59_498_496
+    for shared, size in ((False, 90_218_496), (True, 59_498_496)):
+        config = entry.config(shared_embedding=shared)
+        model = entry.build(config)
+        model(entry.inputs(config, 1)[0])
+        assert model.count_params() == size

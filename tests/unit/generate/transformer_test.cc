@@ -14,19 +14,21 @@ namespace {
 using testing::GraphSums;
 using testing::sums_of;
 
-// The embedding serves source, target and output. Attention has no biases; every connection has a
-// scale and a bias.
+// Source, target and output have a matrix of words each, unless they share one. Attention has no
+// biases; every connection has a scale and a bias.
 std::int64_t transformer_parameters(const TransformerOptions& o) {
   const std::int64_t d = o.width, f = o.feed_forward;
   const std::int64_t dense = 2 * d * f + f + d;
   const std::int64_t encoder = 4 * d * d + dense + 2 * 2 * d;
   const std::int64_t decoder = 8 * d * d + dense + 3 * 2 * d;
-  return o.vocabulary * d + o.layers * (encoder + decoder);
+  return (o.shared_embedding ? 1 : 3) * o.vocabulary * d + o.layers * (encoder + decoder);
 }
 
 TEST_CASE("transformer: weights and two Adam slots are permanent") {
   CHECK(sums_of(generate_transformer({})).permanent == Bytes(3 * 4 * transformer_parameters({})));
-  CHECK(transformer_parameters({}) == 59'461'632);  // base: 65 million at a vocabulary of 37,000+
+  CHECK(transformer_parameters({.shared_embedding = true}) ==
+        59'461'632);  // base: 65 million at a vocabulary of 37,000+
+  CHECK(transformer_parameters({}) == 59'461'632 + 2 * 30'000 * 512);
   const TransformerOptions small{.batch = 2,
                                  .length = 3,
                                  .layers = 2,
@@ -34,8 +36,11 @@ TEST_CASE("transformer: weights and two Adam slots are permanent") {
                                  .heads = 2,
                                  .feed_forward = 16,
                                  .vocabulary = 10};
-  CHECK(sums_of(generate_transformer(small)).permanent ==
-        Bytes(3 * 4 * transformer_parameters(small)));
+  TransformerOptions sharing = small;
+  sharing.shared_embedding = true;
+  for (const TransformerOptions& options : {small, sharing})
+    CHECK(sums_of(generate_transformer(options)).permanent ==
+          Bytes(3 * 4 * transformer_parameters(options)));
 }
 
 TEST_CASE("transformer: arithmetic is six FLOPs per weight of a product and token") {
@@ -59,12 +64,21 @@ TEST_CASE("transformer: attention weights are quadratic in the length") {
 }
 
 TEST_CASE("transformer: the shared embedding gets one gradient from rows and from the product") {
-  const OpGraph graph = generate_transformer({.batch = 2, .layers = 1});
+  const OpGraph graph = generate_transformer({.batch = 2, .layers = 1, .shared_embedding = true});
   const OpId sum = graph.find("gradients/embedding/read/AddN").value();
   REQUIRE(graph.in_edges(sum).size() == 2);
   CHECK(graph.find("gradients/embedding/read/UnsortedSegmentSum").has_value());
   CHECK(graph.output_bytes(sum) == Bytes(4 * 30'000 * 512));
   CHECK(graph[sum].group == graph[graph.find("embedding").value()].group);
+}
+
+TEST_CASE("transformer: source, target and output may go to three devices") {
+  const OpGraph graph = generate_transformer({.batch = 2, .layers = 1});
+  const auto group = [&](const char* name) { return graph[graph.find(name).value()].group; };
+  CHECK(group("source/embedding") != group("target/embedding"));
+  CHECK(group("target/embedding") != group("loss/projection"));
+  CHECK(group("source/embedding") == group("gradients/source/embedding/read/UnsortedSegmentSum"));
+  CHECK_FALSE(graph.find("gradients/loss/projection/read/AddN").has_value());
 }
 
 TEST_CASE("transformer: backward operators know their forward, and costs grow with the batch") {
