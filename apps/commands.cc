@@ -8,6 +8,7 @@ namespace baechi::cli {
 
 extern const Command kGenerateCommand;     // generate.cc
 extern const Command kOptimizeCommand;     // optimize.cc
+extern const Command kMethodsCommand;      // methods.cc
 extern const Command kPlaceCommand;        // place.cc
 extern const Command kSimulateCommand;     // simulate.cc
 extern const Command kVerifyCommand;       // verify.cc
@@ -32,6 +33,7 @@ std::span<const Command> all_commands() {
       // clang-format off: one row each
       kGenerateCommand,
       kOptimizeCommand,
+      kMethodsCommand,
       kPlaceCommand,
       kSimulateCommand,
       kVerifyCommand,

@@ -13,6 +13,7 @@
 #include "apps/planning.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
+#include "baechi/plan/request/paper.h"
 #include "baechi/report/text/plan_text.h"
 
 namespace baechi::cli {
@@ -71,7 +72,9 @@ ExitCode run_optimizer(const OptimizeArguments& options, const RunContext& conte
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  const Optimized optimized = optimize(costs, options.request.optimize);
+  const PlanRequest& asked = options.request;
+  const PlanRequest request = asked.paper ? as_the_paper(asked) : asked;
+  const Optimized optimized = optimize(costs, request.optimize);
   throw_if_cancelled(context.cancel);
   if (!options.output.empty()) write_result(options.output, graph_to_json(optimized.graph));
   if (options.output == "-") return ExitCode::kOk;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi place: the main job. Which operator runs where and when, how long a step takes, and how
 // far that is from the best possible.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +23,7 @@
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/text/text_file.h"
 #include "baechi/options/option_text.h"
+#include "baechi/plan/planner.h"
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
@@ -67,14 +71,13 @@ PlanRequest request_of(const PlaceArguments& options, const RunContext& context,
   return request;
 }
 
-ExitCode show_unplaceable(const Unplaceable& answer, const PlanTimes& times, const OpGraph& graph,
-                          const PlaceArguments& options, const RunContext& context) {
+void show_unplaceable(const Unplaceable& answer, const PlanTimes& times, const OpGraph& graph,
+                      const PlaceArguments& options, const RunContext& context) {
   if (context.json)
     print_result(unplaceable_json(answer, graph));
   else if (answer.methods.size() > 1)
     print_text(methods_text(answer.methods, times.methods));
   print_words("baechi: " + options.sizes.graph.path + " does not fit: " + answer.in_words());
-  return ExitCode::kDoesNotFit;
 }
 
 // The plan and the report: both, or when one cannot be written neither.
@@ -117,6 +120,24 @@ StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, PlanRequest
   return make_step_plan(std::move(sizes), cluster, request, &times);
 }
 
+// One line: what the same request takes as it is by default, beside the paper's.
+void show_default(const PlanResult& paper, const OpGraph& graph, const Cluster& cluster,
+                  PlanRequest request) {
+  request.paper = request.suggest = request.bounds = false;
+  const PlanResult result = make_plan(CostModel(graph, cluster), request);
+  const Plan *ours = std::get_if<Plan>(&result), *theirs = std::get_if<Plan>(&paper);
+  std::string words = "by default: ";
+  if (ours == nullptr) return print_words(words + "no plan fits either");
+  words += short_text(ours->makespan()) + " by " + ours->method;
+  if (theirs == nullptr) return print_words(words + ", where the paper's runs out of memory");
+  char times[32];
+  std::snprintf(times, sizeof times, "%.2f",
+                static_cast<double>(theirs->makespan().count()) /
+                    static_cast<double>(std::max<std::int64_t>(1, ours->makespan().count())));
+  print_words(words + "; the paper's step, " + short_text(theirs->makespan()) + ", is " + times +
+              " times as long");
+}
+
 ExitCode place(const PlaceArguments& options, const RunContext& context) {
   // A model that cannot be filled is refused before any planning.
   const std::optional<ModelFormat> format = model_format(options.output);
@@ -132,8 +153,11 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   PlanTimes times;
   const StepPlan made = planned(std::move(sizes), cluster, request, times, options);
   const OpGraph& graph = made.step.graph;
-  if (const auto* answer = std::get_if<Unplaceable>(&made.result))
-    return show_unplaceable(*answer, times, made.graph_told_of(), options, context);
+  if (const auto* answer = std::get_if<Unplaceable>(&made.result)) {
+    show_unplaceable(*answer, times, made.graph_told_of(), options, context);
+    if (request.paper) show_default(made.result, graph, cluster, request);
+    return ExitCode::kDoesNotFit;
+  }
   const Plan& plan = std::get<Plan>(made.result);
   std::string document, report, micro_batch;
   if (!options.output.empty())
@@ -144,6 +168,7 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   if (!options.micro_batch_graph.empty()) micro_batch = graph_to_json(made.graph_of_one());
   write_files(options, document, report, micro_batch);
   if (options.output != "-") show_plan(plan, times, made.step, context.json);
+  if (request.paper) show_default(made.result, graph, cluster, request);
   if (model.has_value()) print_words(orderless_step(graph, plan).words);
   return ExitCode::kOk;
 }
@@ -179,7 +204,8 @@ extern const Command kPlaceCommand{
         "baechi place model.onnx --costs gpu=rtx3090 --batch 8 --cluster 4x8GiB -o placed.onnx\n"
         "baechi place model.json --cluster 4x8GiB --robust 30%\n"
         "baechi place micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
-        "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json",
+        "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json\n"
+        "baechi place model.json --cluster paper --method m-sct --paper",
     .declare = declare_place,
 };
 

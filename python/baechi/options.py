@@ -22,6 +22,11 @@ class StudyOptions(TypedDict, total=False):
             operators that belong together; fuse: coplace, and fuse neighbours within a group;
             forward: coplace, and let backward operators follow; all: coplace, fuse, and let
             backward operators follow. By default all.
+        coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
+            has to be sent; neighbours: an operator with its only consumer, and a backward operator
+            with its forward one; none: colocation groups alone. By default cut.
+        paper: The paper's system to the letter, to compare with; what does not fit is not mended.
+            By default false.
         order: In which order the program that runs the plan works off its operators: the plan is
             made for that: planned: every device keeps to the order of the plan; program: every
             device keeps to the order of the graph's file; none: a device runs whatever became ready
@@ -40,6 +45,8 @@ class StudyOptions(TypedDict, total=False):
     """
 
     optimize: str
+    coplacement: str
+    paper: bool
     order: str
     budget: str | float
     threads: int
@@ -57,6 +64,11 @@ class PlaceOptions(StudyOptions, total=False):
             operators that belong together; fuse: coplace, and fuse neighbours within a group;
             forward: coplace, and let backward operators follow; all: coplace, fuse, and let
             backward operators follow. By default all.
+        coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
+            has to be sent; neighbours: an operator with its only consumer, and a backward operator
+            with its forward one; none: colocation groups alone. By default cut.
+        paper: The paper's system to the letter, to compare with; what does not fit is not mended.
+            By default false.
         order: In which order the program that runs the plan works off its operators: the plan is
             made for that: planned: every device keeps to the order of the plan; program: every
             device keeps to the order of the graph's file; none: a device runs whatever became ready

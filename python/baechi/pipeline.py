@@ -137,10 +137,17 @@ def place_graph(
 
 
 def optimize_graph(
-    graph: _core.Graph, cluster: ClusterLike, optimize: str = "all"
+    graph: _core.Graph,
+    cluster: ClusterLike,
+    optimize: str = "all",
+    *,
+    paper: bool = False,
+    coplacement: str = "cut",
 ) -> _core.Optimized:
     """Run the Graph Optimizer alone, as ``place_graph`` does for the paper's methods."""
-    return _core.optimize_graph(graph_given(graph), cluster_of(cluster), optimize)
+    return _core.optimize_graph(
+        graph_given(graph), cluster_of(cluster), optimize, paper, coplacement
+    )
 
 
 def simulate(

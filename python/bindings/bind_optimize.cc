@@ -14,6 +14,7 @@
 
 #include "baechi/optimize/optimize.h"
 #include "baechi/options/option_text.h"
+#include "baechi/plan/request/paper.h"
 #include "bindings.h"
 #include "interruptible.h"
 
@@ -35,9 +36,12 @@ std::tuple<std::size_t, std::size_t, std::size_t> tuple_of(const OptimizerPass::
 }
 
 OptimizedHandle optimize_graph(const GraphHandle& graph, const ClusterHandle& cluster,
-                               const std::string& level) {
+                               const std::string& level, bool paper,
+                               const std::string& coplacement) {
   PlanRequest request;
   read_option(find_planner_option("optimize"), level, request, Entrance::kPython);
+  read_option(find_planner_option("coplacement"), coplacement, request, Entrance::kPython);
+  if (paper) request = as_the_paper(request);
   return interruptible([&](const CancelFlag*) {
     const CostModel costs(*graph.graph, *cluster.cluster);
     Optimized done = optimize(costs, request.optimize);
@@ -89,7 +93,8 @@ void bind_optimize(nb::module_& m) {
           },
           "operator"_a,
           "The original operators that an operator of the graph, by name or index, stands for.");
-  m.def("optimize_graph", &optimize_graph, "graph"_a, "cluster"_a, "optimize"_a);
+  m.def("optimize_graph", &optimize_graph, "graph"_a, "cluster"_a, "optimize"_a, "paper"_a,
+        "coplacement"_a);
 }
 
 }  // namespace baechi::python

@@ -25,6 +25,19 @@ OpGraph figure_1() {
   return std::move(builder).build();
 }
 
+OpGraph figure_5() {
+  OpGraphBuilder builder("figure 5");
+  const auto add = [&](const char* name) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(1));
+    return op;
+  };
+  const OpId a = add("a"), b = add("b"), c = add("c");
+  builder.connect(builder.add_output(a, Bytes(1)), c);
+  builder.connect(builder.add_output(b, Bytes(1)), c);
+  return std::move(builder).build();
+}
+
 Cluster unit_latency_cluster(std::size_t count, Bytes capacity) {
   return Cluster(uniform_cluster({.count = count,
                                   .capacity = capacity,

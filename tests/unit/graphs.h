@@ -12,12 +12,21 @@
 
 namespace baechi::testing {
 
-// Paper Figure 1. Times and permanent memory; tensors of zero bytes.
+// The example of Paper Figure 1: a graph of ours, made to the numbers of its caption. Times and
+// permanent memory; tensors of zero bytes.
 //
 //   a(1,1) --> b(3,2) --> c(3,2) --> d(1,1)
 //     \                               ^
 //      +-----> e(3,1) --> f(1,1) -----+
 OpGraph figure_1();
+
+// The example of Paper Figure 5: a graph of ours, made to the numbers of its caption. m-ETF on two
+// devices between which a tensor takes five time units needs 7, and 3 with co-placement.
+//
+//   a(1) --+
+//          +--> c(1)
+//   b(1) --+
+OpGraph figure_5();
 
 // `count` devices, transfers of one nanosecond whatever the size, parallel communication.
 Cluster unit_latency_cluster(std::size_t count, Bytes capacity);

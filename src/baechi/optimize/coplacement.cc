@@ -2,6 +2,9 @@
 #include "baechi/optimize/coplacement.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -17,6 +20,9 @@ namespace baechi {
 namespace {
 
 GroupCaps caps_of(const CostModel& costs, const CoplacementOptions& options) {
+  if (!options.capped)
+    return {Time(std::numeric_limits<std::int64_t>::max()),
+            Bytes(std::numeric_limits<std::int64_t>::max())};
   const IdVector<OpId, Time> work = mean_work(costs);
   const Time total = std::accumulate(work.begin(), work.end(), Time(0));
   const double share =
@@ -60,6 +66,16 @@ Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
 
 }  // namespace
 
+std::span<const CoplacementRuleName> coplacement_rules() {
+  static constexpr std::array<CoplacementRuleName, 3> kRules{{
+      {CoplacementRule::kCut, "cut", "one group per device, cut where little has to be sent"},
+      {CoplacementRule::kNeighbours, "neighbours",
+       "an operator with its only consumer, and a backward operator with its forward one"},
+      {CoplacementRule::kNone, "none", "colocation groups alone"},
+  }};
+  return kRules;
+}
+
 Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
                               const CoplacementOptions& options) {
   const OpGraph& graph = costs.graph();
@@ -67,8 +83,12 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
     if (const std::optional<DeviceCut> cut = cut_partition(costs, group, options.cut);
         cut.has_value() && cut->over == Bytes(0))
       return by_device(graph, cut->schedule);
-  Grouping grouping(costs, group, caps_of(costs, options));
   Coplacement result;
+  if (options.rule == CoplacementRule::kNone) {
+    result.group = group;
+    return result;
+  }
+  Grouping grouping(costs, group, caps_of(costs, options));
   IdVector<OpId, std::size_t> rank(graph.num_ops());
   for (std::size_t i = 0; i < rank.size(); ++i) rank[graph.topological_order()[i]] = i;
   const auto unite = [&](OpId a, OpId b, std::size_t& counter) {

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/optimize/contraction.h"
@@ -17,18 +19,27 @@
 namespace baechi {
 
 enum class CoplacementRule : std::uint8_t {
-  kNeighbours,  // the paper's: with the only consumer, and with the forward operator
-  kCut,  // beyond the paper: one group per device, cut where little has to be sent; if no such
-         // cut fits into memory, kNeighbours
+  kNeighbours,  // the paper's, if not capped: with the only consumer, and with the forward operator
+  kCut,   // beyond the paper: one group per device, cut where little has to be sent; if no such
+          // cut fits into memory, kNeighbours
+  kNone,  // colocation groups alone
 };
+
+struct CoplacementRuleName {
+  CoplacementRule rule;
+  std::string_view name;  // on the command line and in Python
+  std::string_view summary;
+};
+std::span<const CoplacementRuleName> coplacement_rules();
 
 struct CoplacementOptions {
   CoplacementRule rule = CoplacementRule::kCut;
   CutOptions cut = {};
   bool single_consumer = true;      // (i): with the one operator that reads all it produces
   bool backward_to_forward = true;  // (ii): with the operator whose backward it is
-  // No union makes a group take more than this part of the largest device's memory, or of an even
-  // share of all work: groups beyond that leave no choice of devices.
+  // If so, no union makes a group take more than this part of the largest device's memory, or of an
+  // even share of all work: groups beyond that leave no choice of devices. The paper has no caps.
+  bool capped = true;
   double memory_share = 0.5;
   double work_share = 0.3;
 };

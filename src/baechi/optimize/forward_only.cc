@@ -15,6 +15,7 @@
 #include "baechi/optimize/contraction.h"
 #include "baechi/optimize/grouping.h"
 #include "baechi/optimize/pass_clock.h"
+#include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
 namespace {
@@ -74,8 +75,12 @@ struct Crew {                 // a forward operator and who follows it
 
 class ForwardGraph {
  public:
-  ForwardGraph(const CostModel& costs, const Leaders& leader)
-      : costs_(costs), graph_(costs.graph()), leader_(leader), crew_(graph_.num_ops()) {
+  ForwardGraph(const CostModel& costs, const Leaders& leader, MemorySuffices suffices)
+      : costs_(costs),
+        graph_(costs.graph()),
+        leader_(leader),
+        at_worst_(suffices == MemorySuffices::kForAllAnywhere),
+        crew_(graph_.num_ops()) {
     for (const OpId op : graph_.ops())
       if (!graph_[op].backward) crew_[op].members.push_back(op);
     for (const OpId op : graph_.ops())
@@ -93,7 +98,7 @@ class ForwardGraph {
 
   Contracted build() const {
     OpGraphBuilder builder(graph_.name());
-    builder.set_memory_mode(MemoryMode::kRetain);
+    builder.set_memory_mode(at_worst_ ? MemoryMode::kRetain : graph_.memory_mode());
     if (graph_.batch_size().has_value()) builder.set_batch_size(*graph_.batch_size());
     IdVector<OpId, std::optional<OpId>> number(graph_.num_ops());
     std::vector<OpId> members;
@@ -117,6 +122,7 @@ class ForwardGraph {
     const OpId forward = crew.members.front();
     for (const OpId op : crew.members) {
       crew.held += graph_[op].permanent;
+      if (!at_worst_) continue;
       if (graph_[op].backward) crew.held += graph_.output_bytes(op);
       for (const Edge& edge : graph_.in_edges(op))
         if (edge.tensor.has_value() && leader_[edge.from] != forward &&
@@ -135,11 +141,13 @@ class ForwardGraph {
 
   OpId add_operator(OpGraphBuilder& builder, OpId op, const Crew& crew) const {
     const bool variable = graph_[op].variable && crew.members.size() == 1;
-    const OpId small = variable ? builder.add_operator(spec_of(graph_[op]))
-                                : builder.add_operator({.name = graph_[op].name,
-                                                        .kind = graph_[op].kind,
-                                                        .permanent = crew.held,
-                                                        .temporary = temporary_});
+    const OpId small =
+        variable
+            ? builder.add_operator(spec_of(graph_[op]))
+            : builder.add_operator({.name = graph_[op].name,
+                                    .kind = graph_[op].kind,
+                                    .permanent = crew.held,
+                                    .temporary = at_worst_ ? temporary_ : graph_[op].temporary});
     for (const auto& [kind, time] : summed_times(graph_, crew.members))
       builder.set_time(small, graph_.kind_name(kind), time);
     for (const OpId member : crew.members) {
@@ -168,6 +176,7 @@ class ForwardGraph {
   const CostModel& costs_;
   const OpGraph& graph_;
   const Leaders& leader_;
+  const bool at_worst_;        // memory is what could ever be held
   IdVector<OpId, Crew> crew_;  // empty for those who follow
   Bytes temporary_;            // the largest of all: it may fall into the moment when most is held
 };
@@ -224,9 +233,23 @@ std::string memory_objection(const CostModel& small, double memory_share) {
   return "";
 }
 
+bool some_device_holds(const CostModel& costs) {
+  const OpGraph& graph = costs.graph();
+  const auto order = graph.topological_order();
+  return std::ranges::any_of(costs.cluster().devices(), [&](DeviceId device) {
+    if (!std::ranges::all_of(graph.ops(), [&](OpId op) { return costs.may_run(op, device); }))
+      return false;
+    DeviceOrder orders(costs.cluster().num_devices());
+    orders[device].assign(order.begin(), order.end());
+    const Trace trace = simulate(costs, {Placement(graph.num_ops(), device), std::move(orders)});
+    return !find_overflow(trace, costs.cluster()).has_value();
+  });
+}
+
 }  // namespace
 
-ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& options) {
+ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& options,
+                              const CostModel* whole) {
   const OpGraph& graph = costs.graph();
   const auto no = [](const std::string& reason) {
     return ForwardOnly{std::nullopt, "backward operators are placed too: " + reason};
@@ -238,14 +261,19 @@ ForwardOnly find_forward_only(const CostModel& costs, const ForwardOnlyOptions& 
   for (const OpId op : graph.ops())
     if (!leader[op].has_value())
       return no(in_quotes(graph[op].name) + " has no forward operator to follow");
-  const ForwardGraph forward(costs, leader);
+  const ForwardGraph forward(costs, leader, options.suffices);
   if (const std::optional<OpId> op = forward.without_device(); op.has_value())
     return no("no device can run '" + std::string(graph[*op].name) +
               "' and its backward operators");
+  if (options.suffices == MemorySuffices::kForOneDevice &&
+      !some_device_holds(whole != nullptr ? *whole : costs))
+    return no("no device has room for all of the model");
   Contracted small = forward.build();
-  const std::string reason =
-      memory_objection(CostModel(small.graph, costs.cluster()), options.memory_share);
-  if (!reason.empty()) return no(reason);
+  if (options.suffices == MemorySuffices::kForAllAnywhere)
+    if (const std::string reason =
+            memory_objection(CostModel(small.graph, costs.cluster()), options.memory_share);
+        !reason.empty())
+      return no(reason);
   return {std::move(small), "backward operators follow forward ones"};
 }
 

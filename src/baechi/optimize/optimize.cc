@@ -85,7 +85,7 @@ Optimized optimize(const CostModel& costs, const OptimizeOptions& options) {
   if (options.level < OptimizeLevel::kForward) return done;
   const PassClock clock("forward", done.graph);
   ForwardOnly forward =
-      find_forward_only(CostModel(done.graph, costs.cluster()), options.forward_only);
+      find_forward_only(CostModel(done.graph, costs.cluster()), options.forward_only, &costs);
   if (forward.small.has_value()) {
     done.graph = std::move(forward.small->graph);
     done.expansion = forward.small->expansion.after(done.expansion);

@@ -19,6 +19,7 @@
 #include "baechi/plan/fit/suggestions.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/seen_devices.h"
@@ -67,6 +68,7 @@ PortfolioResult just(const PlacedGraph& placed, const Problem& problem) {
 // they see all.
 PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units,
                                       const PlanRequest& request) {
+  if (request.paper) return run_portfolio(costs, units, request);  // m-TOPO's cap counts devices
   const std::size_t num_devices = costs.cluster().num_devices();
   const auto needed = request.place.expert == nullptr ? NeededDevices::of(costs) : nullptr;
   if (needed != nullptr) return run_on_few(*needed, num_devices, request);
@@ -114,8 +116,9 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
 
 }  // namespace
 
-PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTimes* times) {
-  check_ranges(request);
+PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes* times) {
+  check_ranges(asked);
+  const PlanRequest request = asked.paper ? as_the_paper(asked) : asked;
   refuse_several(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
@@ -158,7 +161,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& request, PlanTim
     answer.methods = std::move(methods);
     return with_suggestions(costs, request, std::move(answer));
   }
-  if (request.place.order == ExecutionOrder::kNone)
+  if (request.place.order == ExecutionOrder::kNone && !request.paper)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];
   if (request.robust.has_value()) {
     try {

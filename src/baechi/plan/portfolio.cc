@@ -13,6 +13,7 @@
 #include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
@@ -91,7 +92,8 @@ class Portfolio {
     if (std::ranges::any_of(result_.attempts, &Attempt::proved))
       return;  // every placement was tried already
     Attempt optimized = attempt(problem(), placer, request_.place);
-    if (!placer.optimizable || shrunk_ == nullptr) return keep(std::move(optimized));
+    if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
+      return keep(std::move(optimized));
     // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
     // one that fits has to be worth its part of the budget.
     Attempt plain = attempt({.costs = costs_,
@@ -315,7 +317,14 @@ class Portfolio {
 
   const Attempt* best() const { return best_of(result_.attempts); }
 
-  Problem problem() { return {costs_, units_, shrunk_.get(), &last_resort_, request_.place.order}; }
+  Problem problem() {
+    return {.costs = costs_,
+            .units = units_,
+            .shrunk = shrunk_.get(),
+            .last_resort = &last_resort_,
+            .order = request_.place.order,
+            .paper = request_.paper};
+  }
 
   const CostModel& costs_;
   const Units& units_;
@@ -373,6 +382,11 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request) {
+  if (request.paper) {
+    Portfolio portfolio(costs, units, {costs, units}, request);
+    for (const PlacerEntry* placer : placers_of_the_paper(request.method)) portfolio.place(*placer);
+    return portfolio.take();
+  }
   const std::optional<PortfolioEntry> recipe = recipe_of(request.method);
   if (!recipe.has_value()) {
     const PlacerEntry& placer = find_placer(request.method);

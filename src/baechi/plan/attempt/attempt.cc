@@ -21,6 +21,8 @@ constexpr std::array kHeadrooms{0.1, 0.2, 0.3, 0.4};
 // own leave no choice.
 std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& small) {
   std::vector<PlacedGraph> result{expand(problem.shrunk->optimized.expansion, small)};
+  if (problem.paper) result.front().order.reset();
+  if (problem.paper) return result;
   if (problem.order != ExecutionOrder::kPlanned) return result;
   const Placement placement = result.front().device;
   result.push_back(list_schedule(problem.costs, placement).placed);
@@ -67,7 +69,7 @@ class PlacerAttempt {
 
   void run() {
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
-    if (place(shrink, {}) || placer_.baseline) return;
+    if (place(shrink, {}) || placer_.baseline || problem_.paper) return;
     if (place_carefully(shrink)) return;
     if (shrink && keep_cut()) return;
     if (shrink) {
@@ -107,6 +109,7 @@ class PlacerAttempt {
     attempt_.optimized = shrink;
     if (!shrink) {
       std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
+      if (placed.has_value() && problem_.paper && placer_.optimizable) placed->order.reset();
       return placed.has_value() && offer({*std::move(placed)});
     }
     const std::optional<PlacedGraph> small = run_placer(problem_.shrunk->costs, options);

@@ -37,6 +37,7 @@ struct Problem {
   LastResort* last_resort = nullptr;  // absent: one of its own
   ExecutionOrder order = ExecutionOrder::kPlanned;
   bool searched = true;  // for any plan that fits, when the method's own choices do not
+  bool paper = false;    // one try, in the order in which operators become ready, and no fall-backs
 };
 
 struct Attempt {

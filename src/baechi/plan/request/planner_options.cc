@@ -74,6 +74,18 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.optimize.level, optimize_levels());
                   }},
+    PlannerOption{.name = "coplacement",
+                  .help = "How the Graph Optimizer co-places",
+                  .takers = kAllPlan | kOptimizerTakes,
+                  .field = [](PlanRequest& r) -> OptionField {
+                    return one_of(r.optimize.coplacement.rule, coplacement_rules());
+                  }},
+    PlannerOption{.name = "paper",
+                  .help = "the paper's system to the letter, to compare with; what does not fit is "
+                          "not mended",
+                  .takers = kAllPlan | kOptimizerTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
+                  .command_line = "--paper"},
     PlannerOption{.name = "order",
                   .help = "In which order the program that runs the plan works off its operators: "
                           "the plan is made for that",

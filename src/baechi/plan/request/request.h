@@ -34,6 +34,7 @@ struct PlanRequest {
   std::string method = "auto";  // a placer's name, or one of portfolio_methods()
   PlaceOptions place = {};
   OptimizeOptions optimize = {};  // for the paper's methods
+  bool paper = false;             // to the letter: plan/request/paper.h
   // How long `auto` and `refine` may search, and any method for a plan that fits when its own does
   // not, in seconds of one core of a current machine. It sets an amount of work, not a clock, so
   // that equal input gives an equal plan; after several times as much processor time it is stopped,

@@ -21,6 +21,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/recompute/recompute_plan.h"
+#include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/steps/recompute_steps.h"
@@ -317,8 +318,9 @@ OfNumbers plan_numbers(const GraphOf& graph_of, std::span<const std::uint32_t> n
 }  // namespace
 
 StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
-                        const PlanRequest& asked, PlanTimes* times) {
+                        const PlanRequest& given, PlanTimes* times) {
   BAECHI_ASSERT(!sizes.empty(), "there is a graph");
+  const PlanRequest asked = given.paper ? as_the_paper(given) : given;
   const std::vector<std::uint32_t> numbers = checked_numbers(sizes, asked);
   const bool marks = sizes.front().marks_steps(), divided = asked.mini_batch.has_value();
   const std::optional<std::int64_t> size = sizes.front().batch_size();

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// baechi methods: every way to place, and what `place --paper` does in another way than the default.
+#include <string>
+
+#include "apps/arguments.h"
+#include "apps/command_line.h"
+#include "apps/console.h"
+#include "baechi/io/json/json_writer.h"
+#include "baechi/plan/request/paper.h"
+#include "baechi/plan/request/planner_options.h"
+#include "baechi/report/text/text_table.h"
+
+namespace baechi::cli {
+namespace {
+
+OneOf methods(PlanRequest& request) {
+  return std::get<OneOf>(find_planner_option("method").field(request));
+}
+
+std::string methods_json() {
+  PlanRequest request;
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("methods");
+  json.begin_array();
+  for (const OneOf::Choice& method : methods(request).choices) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("name", method.name);
+    json.field("summary", method.summary);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("paper");
+  json.begin_array();
+  for (const PaperRule& rule : paper_rules()) {
+    json.begin_object();
+    json.field("what", rule.what);
+    json.field("section", rule.section);
+    json.field("paper", rule.paper);
+    json.field("default", rule.by_default);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
+}
+
+ExitCode run_methods(const RunContext& context) {
+  if (context.json) {
+    print_result(methods_json());
+    return ExitCode::kOk;
+  }
+  PlanRequest request;
+  TextTable names({{"method"}, {"how it places"}});
+  for (const OneOf::Choice& method : methods(request).choices)
+    names.add_row({std::string(method.name), std::string(method.summary)});
+  TextTable rules({{"place --paper"}, {"section"}, {"in the paper"}, {"by default"}});
+  for (const PaperRule& rule : paper_rules())
+    rules.add_row({std::string(rule.what), std::string(rule.section), std::string(rule.paper),
+                   std::string(rule.by_default)});
+  print_text(names.text() + "\n" + rules.text());
+  return ExitCode::kOk;
+}
+
+Run declare_methods(OptionSet& /*set*/) { return run_methods; }
+
+}  // namespace
+
+extern const Command kMethodsCommand{
+    .name = "methods",
+    .summary = "List the ways to place, and what place --paper does otherwise",
+    .examples =
+        "baechi methods\n"
+        "baechi methods --json",
+    .declare = declare_methods,
+};
+
+}  // namespace baechi::cli
