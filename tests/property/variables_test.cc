@@ -182,7 +182,7 @@ TEST_CASE("variables: plans of training steps with gradients apart, with and wit
         check_plan_of(seed, micro_batches, recompute, cluster, planned, again);
       }
   }
-  CHECK(planned > effort(80));
+  CHECK(planned >= effort(80));
   CHECK(again > effort(2));
 }
 
