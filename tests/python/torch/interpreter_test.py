@@ -12,7 +12,7 @@ import torch
 from baechi.torch.program import lower, parse
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
-from new.random_graphs import RACE, boxed, failing, random_case, same
+from random_graphs import RACE, boxed, failing, random_case, same
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx

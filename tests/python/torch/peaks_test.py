@@ -8,7 +8,7 @@ import pytest
 import torch
 from baechi.torch.program import parse, peaks
 from baechi.torch.run import executor
-from new.random_graphs import measured_peaks, own_memory, random_case
+from random_graphs import measured_peaks, own_memory, random_case
 
 
 @pytest.mark.parametrize("seed", range(24))
