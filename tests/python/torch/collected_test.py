@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.placement import Placement
@@ -218,3 +219,16 @@ def test_a_scaler_scales_the_gradients_and_not_the_loss() -> None:
         assert torch.allclose(scaled, kept * 4.0)
         installed.remove()
     assert WIDTH == 6
+
+
+def test_each_of_many_models_in_one_process_has_graphs_of_its_own() -> None:
+    """Dynamo keeps eight for one code; of more it runs calls eagerly, and steps not at all."""
+    x = torch.randn(4, 4)
+    options = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    for number in range(18):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        count = 2 if number % 2 else None
+        placed = baechi.torch.place(model, x, "2x1GiB", micro_batches=count, **options)
+        placed.step(x) if count else model(x).sum().backward()
+        assert "aten" in placed.program
+        assert placed.left_out == []

@@ -6,7 +6,10 @@ What a case returns it leaves in the folder. A case's model is trained by `alone
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from typing import Any
 
 import baechi.torch
 import torch
+from baechi.torch.ranks import placing as planning
 from step_models import Convolutions, Tied, Twice, language_model
 from torch import distributed, nn
 
@@ -167,7 +171,111 @@ def over_ranks(name: str) -> Any:
     return losses, mine, torch.rand(2)
 
 
+def said_by(function: Callable[[], Any]) -> str:
+    """Return what a call raises, in one line, or what it returns."""
+    try:
+        return f"returned {function()}"
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class Breaks(nn.Module):
+    """A model that looks at a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x)
+        return self.b(x) if float(x.sum()) > 0 else x
+
+
+def faults(_: Path) -> dict[str, str]:
+    """Return what is said where ranks do not agree, or where something cannot be over ranks."""
+    rank = distributed.get_rank()
+    said: dict[str, str] = {}
+    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
+    torch.manual_seed(rank)
+    said["weights"] = said_by(lambda: placed_at_random(case, Frozen().double(), built(case)[1:]))
+    model, *batch = built(case)
+    x, targets = batch
+    known, planning.__version__ = planning.__version__, f"0.{rank}"
+    said["versions"] = said_by(lambda: placed_at_random(case, model, batch))
+    planning.__version__ = known
+    said["devices"] = said_by(lambda: baechi.torch.place(model, x, "3x1GiB", micro_batches=2))
+    said["calls"] = said_by(lambda: baechi.torch.place(model, x, "2x1GiB"))
+    placed = placed_at_random(case, model, batch)
+    said["sizes"] = said_by(lambda: placed.step(x[: 8 - 2 * rank], targets[: 8 - 2 * rank]))
+    said["values"] = said_by(lambda: placed.step(x + rank, targets))
+    with torch.autocast("cpu", torch.bfloat16, enabled=rank == 1):
+        said["autocast"] = said_by(lambda: placed.step(x, targets))
+    said["which"] = said_by(
+        lambda: placed.step(x, targets) if rank else placed.clip_grad_norm_(1.0)
+    )
+    said["call"] = said_by(lambda: model(x))
+    said["state"] = said_by(model.state_dict)
+    said["restore"] = said_by(placed.restore)
+    said["step"] = str(placed.step(x, targets).item())
+    norm = torch.nn.utils.clip_grad_norm_
+    said["clip"] = said_by(lambda: norm(model.parameters(), 1.0))
+    said["norm"] = str(placed.clip_grad_norm_(0.5).item())
+    breaks = placed_at_random(case, Breaks().double(), batch)
+    said["breaks"] = said_by(lambda: breaks.step(x, targets))
+    words = placed_at_random(CASES["tied"], *(lambda m, *b: (m, b))(*built(CASES["tied"])))
+    tokens, wanted = built(CASES["tied"])[1:]
+    said["raises"] = said_by(lambda: words.step(tokens + 5, wanted))
+    words.model.zero_grad()
+    said["again"] = str(words.step(tokens, wanted).item())
+    return said
+
+
+def infinite(_: Path) -> Any:
+    """Return scale and weights of training with infinities that one rank has."""
+    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
+    model, x, targets = built(case)
+    placed = placed_at_random(case, model, (x, targets))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scales = []
+    for number in range(3):
+        wrong = targets.clone()
+        if number == 1:
+            wrong[0, 0] = float("inf")
+        placed.step(x, wrong, scaler=scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+    return scales, own(placed)
+
+
+def lost() -> None:
+    """Train until a rank is killed, or hangs; print what the others say and when."""
+    how, patience = sys.argv[2], float(sys.argv[3])
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
+    rank = distributed.get_rank()
+    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
+    model, x, targets = built(case)
+    placed = placed_at_random(case, model, (x, targets))
+    placed.step(x, targets)
+    print("began", time.time(), flush=True)
+    if rank == distributed.get_world_size() - 1:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "raises":
+            raise ValueError("of the user's")
+        time.sleep(patience + 30)
+    try:
+        placed.step(x, targets)
+    finally:
+        print("ended", time.time(), flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == "lost":
+        lost()
+        return
     folder, *cases = sys.argv[1:]
     warnings.simplefilter("ignore")
     distributed.init_process_group("gloo", timeout=TIMEOUT)

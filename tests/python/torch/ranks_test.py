@@ -12,16 +12,17 @@ pytest.importorskip("torch")
 
 import rank_cases
 import torch
-from rank_runs import run
+from rank_runs import ended, run, started
 
 _WORLDS = {2: ["twice", "images", "gpt2", "smaller"], 3: ["tied", "accumulated"]}
+_MORE = {2: ["faults", "infinite"]}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     for count, cases in _WORLDS.items():
-        run(count, [rank_cases.__file__, folder, *cases])
+        run(count, [rank_cases.__file__, folder, *cases, *_MORE.get(count, ())])
     return folder
 
 
@@ -42,3 +43,91 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
             torch.testing.assert_close(weight, weights[key], rtol=1e-7, atol=1e-7)
         seen += mine
     assert sorted(seen) == sorted(weights)
+
+
+_SAID = {  # on both ranks
+    "weights": "InputError: ranks cannot place this model: rank 0 and rank 1 do not have the same "
+    "weight 'left.weight'",
+    "versions": "do not have the same version of baechi: 0.0 and 0.1",
+    "devices": "there are 2 processes and the cluster has 3 devices",
+    "calls": "over ranks a model runs in steps: give micro_batches=1",
+    "sizes": "do not have the same shapes of the batch: (8, 6) of float64, (8, 3) of float64 and "
+    "(6, 6) of float64, (6, 3) of float64",
+    "values": "do not have the same values of the batch",
+    "autocast": "do not have the same autocast",
+    "which": "rank 0 is about to clip gradients, and rank 1 to run this step: every rank calls the "
+    "same, in the same order",
+    "call": "Frozen is placed over ranks, where only whole steps run",
+    "state": "placed.state_dict(), on every rank, gathers all of them",
+    "restore": "restore: the model is placed over ranks",
+    "clip": "placed.clip_grad_norm_(max_norm), on every rank, clips by the norm of all",
+    "breaks": "over ranks a step of Breaks has to be one graph",
+    "raises": "index out of range",
+}
+
+
+def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
+    ranks = found(folder, "faults")
+    for said in ranks:
+        for name, words in _SAID.items():
+            assert words in said[name], name
+    assert sum("RankError: rank " in said["raises"] for said in ranks) == 1
+    for name in ("step", "norm", "again"):
+        assert ranks[0][name] == ranks[1][name]
+
+
+def test_the_norm_is_that_of_all_gradients(folder: Path) -> None:
+    case = rank_cases.Case(
+        rank_cases.Frozen,
+        rank_cases.rows(8, 6),
+        2,
+        3,
+        rank_cases.mean_square,
+        rank_cases.rows(8, 3),
+    )
+    model, x, targets = rank_cases.built(case)
+    loss = rank_cases.mean_square(model(x), targets)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    said = found(folder, "faults")[0]
+    assert float(said["step"]) == pytest.approx(loss.item())
+    assert float(said["norm"]) == pytest.approx(norm.item())
+
+
+def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path) -> None:
+    case = rank_cases.Case(
+        rank_cases.Frozen,
+        rank_cases.rows(8, 6),
+        2,
+        3,
+        rank_cases.mean_square,
+        rank_cases.rows(8, 3),
+    )
+    model, x, targets = rank_cases.built(case)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        rank_cases.mean_square(model(x), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = dict(rank_cases.named(model))
+    for scales, mine in found(folder, "infinite"):
+        assert scales == [8.0, 4.0, 4.0]
+        for name, weight in mine.items():
+            torch.testing.assert_close(weight, expected[name].detach())
+
+
+@pytest.mark.parametrize(("how", "patience"), [("killed", 60), ("raises", 60), ("hangs", 5)])
+def test_a_lost_rank_is_an_error_on_every_other(how: str, patience: int) -> None:
+    """In time, in one line, with an exit code; no process is left behind."""
+    ranks = started(3, [rank_cases.__file__, "lost", how, patience])
+    codes = [rank.wait(timeout=240) for rank in ranks[:2]]
+    if how == "hangs":
+        ranks[2].kill()
+    said = [words for _, words in ended(ranks)]
+    assert codes == [1, 1]
+    began = max(float(words.partition("began ")[2].split()[0]) for words in said)
+    for words in said[:2]:
+        took = float(words.partition("ended ")[2].split()[0]) - began
+        assert took < (patience if how == "hangs" else 0) + 2
+        assert words.count("RankError: ") == 1
+        assert "was lost, or does not answer: rank" in words

@@ -17,7 +17,6 @@ from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.steps import RankPlacement, RankSteps
 from baechi.torch.ranks.weights import Guard, RankWeights
 from baechi.torch.request import Request
-from baechi.torch.run.calls import bounded
 from baechi.torch.run.mini_batch import samples_in
 
 
@@ -42,7 +41,7 @@ class RankPlaced(Placed):
                 "micro_batches=1), or more, and run loss = placed.step(inputs, targets)"
             )
 
-        call_compiled(model, bounded(refuse))
+        call_compiled(model, torch.compiler.disable(refuse))
 
     def _made_placement(self, *given: Any) -> RankPlacement:
         return RankPlacement(*given)

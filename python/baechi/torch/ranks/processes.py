@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -91,18 +91,12 @@ class Processes:
 
     # What all have to agree on.
 
-    @contextlib.contextmanager
-    def agreeing(self, what: str) -> Iterator[dict[str, str]]:
+    def agreeing(self, what: str) -> _Agreeing:
         """Do what all ranks do, and go on behind it if all could and found the same facts."""
-        facts: dict[str, str] = {}
-        try:
-            yield facts
-        except Exception as error:
-            self._agree(what, facts, error)
-            raise
-        self._agree(what, facts, None)
+        return _Agreeing(self, what)
 
-    def _agree(self, what: str, facts: dict[str, str], error: Exception | None) -> None:
+    def agree(self, what: str, facts: dict[str, str], error: BaseException | None) -> None:
+        """Raise on every rank unless all can do something, and know the same."""
         whole = digest(repr((what, facts)))
         words = [int(whole[14 * i : 14 * i + 14], 16) for i in range(_WORDS)]
         lines = self._lines(torch.tensor([int(error is None), *words]), what)
@@ -169,8 +163,22 @@ class Processes:
         self.failed = "the process is ending"
         with contextlib.suppress(ValueError):  # the user's code has left all groups
             distributed.destroy_process_group(self.group)
+        self.group = None  # the last who holds it closes its connections
         if self._has_begun:
             distributed.destroy_process_group()
+
+
+class _Agreeing:
+    def __init__(self, processes: Processes, what: str) -> None:
+        self.processes, self.what = processes, what
+        self.facts: dict[str, str] = {}
+
+    def __enter__(self) -> dict[str, str]:
+        return self.facts
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+        if error is None or isinstance(error, Exception):
+            self.processes.agree(self.what, self.facts, error)
 
 
 _known: list[Processes] = []

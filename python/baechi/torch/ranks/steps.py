@@ -24,6 +24,7 @@ from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Collectable, Steps, parts_of
 
+_GRAPHS = 64  # one for each size of a micro-batch, as messages have sizes
 _SPREAD = 1_000_003  # between the seeds of ranks
 
 
@@ -118,7 +119,8 @@ class RankSteps(Steps):
         return groups
 
     def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:
-        why = self._why_whole_gradients() or self._collected_or_why(args, kwargs, targets)
+        with torch._dynamo.config.patch(recompile_limit=_GRAPHS):
+            why = self._why_whole_gradients() or self._collected_or_why(args, kwargs, targets)
         if why:
             name = type(self.model).__name__
             raise InputError(

@@ -7,6 +7,7 @@ frame, or a graph.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,17 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)
 
-    call_compiled(model, bounded(torch.compile(call, backend=backend), backend.placement.devices))
+    compiled = torch.compile(with_own_code(call), backend=backend)
+    call_compiled(model, bounded(compiled, backend.placement.devices))
+
+
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose code is of this one alone: dynamo limits the graphs of each code."""
+    assert isinstance(function, types.FunctionType)
+    code = function.__code__.replace()
+    return types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
 
 
 def bounded(compiled: Callable[..., Any], devices: Sequence[torch.device]) -> Callable[..., Any]:

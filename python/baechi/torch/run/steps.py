@@ -24,6 +24,7 @@ from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import LossOf, call_arguments
 from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
 from baechi.torch.run import executor
+from baechi.torch.run.calls import with_own_code
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in, promised
 from baechi.torch.run.mini_batch import samples_in
@@ -68,8 +69,8 @@ class Steps:
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
-        self._one = one  # micro-batch, with its loss
-        self._compiled = torch.compile(one, backend=self._backend, fullgraph=True)
+        self._one = with_own_code(one)  # micro-batch, with its loss
+        self._compiled = torch.compile(self._one, backend=self._backend, fullgraph=True)
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
