@@ -6,6 +6,7 @@ What a case returns it leaves in the folder. A case's model is trained by `alone
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -79,6 +80,9 @@ CASES = {
     "smaller": Case(Frozen, rows(8, 6), 4, 4, mean_square, rows(8, 3), (8, 7, 8)),
     "accumulated": Case(Frozen, rows(8, 6), 2, 5, mean_square, rows(8, 3), accumulate=True),
 }
+
+
+RESUMED = dataclasses.replace(CASES["tied"], seed=5)
 
 
 def built(case: Case) -> tuple[nn.Module, Any, Any]:
@@ -248,6 +252,35 @@ def infinite(_: Path) -> Any:
         optimizer.zero_grad()
         scales.append(scaler.get_scale())
     return scales, own(placed)
+
+
+def checkpointed(folder: Path) -> Any:
+    """Save behind a step, go on; with a part of the ranks' memory from a file, and by states."""
+    case = RESUMED
+    model, *batch = built(case)
+    placed = placed_at_random(case, model, batch)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    stepped(placed, optimizer, batch)
+    placed.save(folder / "checkpoint", optimizer=optimizer)
+    state, kept = placed.state_dict(), placed.optimizer_state_dict(optimizer)
+    losses = [stepped(placed, optimizer, batch) for _ in range(2)]
+    with torch.device("meta"):
+        empty = Tied().double()
+    other = dataclasses.replace(case, seed=9)
+    again = placed_at_random(other, empty, batch, weights=folder / "checkpoint")
+    fresh = torch.optim.AdamW(empty.parameters(), 1e-2)
+    again.load(folder / "checkpoint", optimizer=fresh)
+    losses += [stepped(again, fresh, batch) for _ in range(2)]
+    again.load_state_dict(state)
+    again.load_optimizer_state_dict(fresh, kept)
+    return [*losses, *(stepped(again, fresh, batch) for _ in range(2))], state
+
+
+def stepped(placed: Any, optimizer: torch.optim.Optimizer, batch: Any) -> float:
+    loss = placed.step(*batch)
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(loss)
 
 
 def lost() -> None:

@@ -15,7 +15,7 @@ import torch
 from rank_runs import ended, run, started
 
 _WORLDS = {2: ["twice", "images", "gpt2", "smaller"], 3: ["tied", "accumulated"]}
-_MORE = {2: ["faults", "infinite"]}
+_MORE = {2: ["faults", "infinite", "checkpointed"]}
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,22 @@ def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path) -> N
         assert scales == [8.0, 4.0, 4.0]
         for name, weight in mine.items():
             torch.testing.assert_close(weight, expected[name].detach())
+
+
+def test_a_checkpoint_is_gone_on_from_by_other_placements_and_in_one_process(folder: Path) -> None:
+    """Optimizer's state included; a model on the meta device takes its weights from it."""
+    case = rank_cases.RESUMED
+    torch.manual_seed(3)
+    model, batch = case.model().double(), rank_cases.built(case)[1:]
+    placed = rank_cases.placed_at_random(case, model, batch, ranks=False)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    placed.load(folder / "checkpoint", optimizer=optimizer)
+    loaded = {name: weight.clone() for name, weight in model.state_dict().items()}
+    losses = [rank_cases.stepped(placed, optimizer, batch) for _ in range(2)]
+    for told, state in found(folder, "checkpointed"):
+        assert told == pytest.approx(losses * 3, rel=1e-9)
+        assert state.keys() == loaded.keys()
+        assert all(torch.equal(value, loaded[name]) for name, value in state.items())
 
 
 @pytest.mark.parametrize(("how", "patience"), [("killed", 60), ("raises", 60), ("hangs", 5)])

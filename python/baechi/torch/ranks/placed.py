@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
-from baechi.torch.placed import Placed
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
 from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.states import RankStates
 from baechi.torch.ranks.steps import RankPlacement, RankSteps
 from baechi.torch.ranks.weights import Guard, RankWeights
 from baechi.torch.request import Request
 from baechi.torch.run.mini_batch import samples_in
 
 
-class RankPlaced(Placed):
+class RankPlaced(RankStates):
     """A model of which this process runs the part on one device."""
 
     def __init__(self, planned: PlannedStep, asked: Request, processes: Processes) -> None:
