@@ -47,6 +47,7 @@ class Placed:
             {key: index[device] for key, device in planned.device_of_key.items()},
             homes,
             planned.starts,
+            planned.again,
         )
         self._backend = Backend(self._placement)
         self._install(homes)

@@ -54,11 +54,19 @@ class PlannedStep:
         return homes_of(self.plan, self.step)
 
     @property
+    def again(self) -> list[str]:
+        """The calls that run again in the backward, by key."""
+        twice = {operator for operator, _ in self.plan.recomputed}
+        return [key for key, operator in self.graph.operator_of.items() if operator in twice]
+
+    @property
     def starts(self) -> dict[str, list[int]]:
-        """When each call starts, by key, in each micro-batch."""
+        """When each call starts, by key, in each micro-batch; `key@again` is its second run."""
         starts = dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
         found = {}
-        for key, operator in self.graph.operator_of.items():
+        operators = self.graph.operator_of
+        twice = {f"{key}@again": f"{operators[key]}@again" for key in self.again}
+        for key, operator in (*operators.items(), *twice.items()):
             if operator in starts:
                 found[key] = [starts[operator]]
             elif f"{operator}@0" in starts:

@@ -21,7 +21,7 @@ from torch import fx
 
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
 from baechi.torch.capture.keys import adds_gradients, is_backward, is_move, is_view, shown_by
-from baechi.torch.capture.step import Step
+from baechi.torch.capture.step import LOSS, Step
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
@@ -70,19 +70,22 @@ def graph_of(
         granularity: "module": all calls of a module share a device.
         held: The gradients of the step before are there from the beginning.
         micro_batches: Of a step, each of which adds its gradients to those that are there.
-        calls: Forward and backward are two calls: nothing of the backward begins before its own.
+        calls: Forward and backward are two calls: nothing of the backward begins before its own,
+            and the loss is computed on the first device of the cluster, where outputs come back.
         together: The group that a call is in beside its weights', by its key.
 
     """
     if granularity not in GRANULARITIES:
         raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
+    first = None
     if isinstance(kinds, Cluster):
+        first = kinds.devices[0].name if calls else None
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
         together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
-        step, costs, kinds, updates, together or {}, held, micro_batches, calls
+        step, costs, kinds, updates, together or {}, held, micro_batches, calls, first
     ).build()
 
 
@@ -99,7 +102,9 @@ class _Assembly:
         held: bool,
         micro_batches: int,
         calls: bool,
+        first: str | None,
     ) -> None:
+        self._first = first
         self._step, self._costs, self._kinds = step, costs, list(kinds)
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
@@ -192,9 +197,10 @@ class _Assembly:
             inputs=sources,
             after=self._begins_behind(node, sources) if back and self._calls else [],
             colocate=self._groups(node, back),
+            device=self._first if self._step.path_of(node) == LOSS else None,
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
             backward=back,
-            recompute=not (is_random or written or back),
+            recompute=not (written or back),  # of a random call its generator's state is kept
             **how,
         )
         self._name[node] = key

@@ -88,9 +88,8 @@ class _Again:
             return self.twins[part.name]
 
         out = mapped(twin.run.out, renamed)
-        self.made.append(
-            replace(twin, node=(call.node, AGAIN), run=replace(twin.run, out=out), after=())
-        )
+        again = replace(twin.run, out=out, name=f"{twin.run.name}@{AGAIN}")
+        self.made.append(replace(twin, node=(call.node, AGAIN), run=again, after=()))
         return self.twins[slot.name]
 
     def second(self, call: Call) -> bool:
@@ -131,6 +130,7 @@ class SaveAndRun:
 
     target: Any
     draws = True
+    __name__ = "save_and_run"  # what graphs call it
 
     def __call__(self, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
@@ -143,6 +143,7 @@ class RunFrom:
     """A random call that is given its generator's state, and puts back the generator's own."""
 
     target: Any
+    __name__ = "run_from"
 
     def __call__(self, device: torch.device, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run it."""

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from functorch.compile import default_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.torch.program import Program
+from baechi.torch.program.calls import is_random
 from baechi.torch.run import executor
 from baechi.torch.run.functions import bring_together
 from baechi.torch.run.joint import Graph
 from baechi.torch.run.marks import mark, program_of
+from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 
 _log = logging.getLogger(__name__)
@@ -105,12 +106,15 @@ class _Lowering:
         self.returned = 0  # of the forward's outputs, those that are not saved for the backward
 
     def partition(
-        self, joint: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any
+        self, joint: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any  # noqa: ARG002
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Give every call of the joint graph its key and device, and cut it in two."""
         self.returned = num_fwd_outputs
         mark(joint.graph, self.placement)
-        return default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
+        again = calls_again(joint.graph, self.placement.again)
+        kept = [node for node in again if not is_random(node.target)]  # states are no activations
+        forward, backward, _ = partition(joint, num_fwd_outputs, kept)
+        return forward, backward
 
     def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the program of a forward whose backward comes later."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from functorch.compile import default_partition
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
@@ -25,6 +24,7 @@ from baechi.torch.program import Program
 from baechi.torch.run import executor
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import mark, program_of
+from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.undefined import is_tangent, reached, read_later, without
 
@@ -167,15 +167,15 @@ class Graph:
             for node in joint.module.graph.nodes
             if is_call(node)
         )
-        fitted = default_partition(joint.module, (), num_fwd_outputs=joint.returned)
-        self.forward_graph, self.backward_graph = fitted
+        again = calls_again(joint.module.graph, placement.again)
+        cut = partition(joint.module, joint.returned, again)
+        self.forward_graph, self.backward_graph, read = cut
         self.programs: dict[str, Program] = {}
         self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
         self.forward = self._compiled("forward", self.forward_graph, joint.returned)
-        saved = self.forward_graph.graph.output_node().args[0][joint.returned :]
-        place = {node.name: i for i, node in enumerate(saved)}
-        read = [n for n in self.backward_graph.graph.nodes if n.op == "placeholder"]
-        self.place_of = {n.name: place[n.name] for n in read if not is_tangent(n)}
+        given = self.backward_graph.graph.find_nodes(op="placeholder")
+        names = [node.name for node in given if not is_tangent(node)]
+        self.place_of = dict(zip(names, read, strict=True))
         plain = range(joint.returned)
         kept = [i for i in plain if joint.kinds[i] != "InputMutationAOTOutput"]
         self.outputs = [i for i in kept if i not in joint.shown]

@@ -16,12 +16,12 @@ from baechi.torch.program import Program, lower
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.placement import Placement
 
-_KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
+KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
 
 
 def keys_in(graph: fx.Graph) -> dict[fx.Node, str]:
     """Return the keys of the calls of a marked graph."""
-    return {n: n.meta[_KEY] for n in graph.nodes if n.op == "call_function" and _KEY in n.meta}
+    return {n: n.meta[KEY] for n in graph.nodes if n.op == "call_function" and KEY in n.meta}
 
 
 def devices_of(graph: fx.Graph, placement: Placement) -> dict[fx.Node, int]:
@@ -82,7 +82,7 @@ def mark(graph: fx.Graph, placement: Placement, homes: Mapping[int, int] | None 
                 device = (homes or {}).get(place, placement.index_of(value.device))
         elif node.op == "call_function":
             if node in keys:
-                node.meta[_KEY] = keys[node]
+                node.meta[KEY] = keys[node]
             if is_call(node):
                 device = _device_of(node, keys.get(node), module_of(node), placement, forward_of)
             else:

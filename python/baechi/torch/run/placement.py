@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ class Placement:
         starts: When the plan starts each call, in nanoseconds, in each micro-batch; without,
             programs keep the order in which the model asks.
         homes: The device of each weight and buffer, by name.
+        again: The calls that run again in the backward; `starts` has their second runs as
+            `key@again`.
 
     """
 
@@ -33,11 +35,13 @@ class Placement:
         device_of_key: Mapping[str, int],
         homes: Mapping[str, int],
         starts: Mapping[str, Sequence[int]] | None = None,
+        again: Collection[str] = (),
     ) -> None:
         self.devices = list(devices)
         self.device_of_key = device_of_key
         self.homes = dict(homes)
         self.starts = dict(starts or {})
+        self.again = frozenset(again)
         self.names_by_id = {id(module): path for path, module in model.named_modules()}
         self._of_path = _by_path(self.device_of_key, self.homes)
         self._index: dict[torch.device, int] = {}
@@ -61,14 +65,14 @@ class Placement:
                 return None
             path = path.rpartition(".")[0]
 
-    def order(self, names: Mapping[fx.Node, str]) -> list[fx.Node] | None:
+    def order(self, names: Mapping[fx.Node, str]) -> list[Hashable] | None:
         """Return calls in the order of the plan; None where it has none of them."""
         found = self.order_of_parts(names, 1)
         return None if found is None else [node for node, _ in found]
 
     def order_of_parts(
-        self, names: Mapping[fx.Node, str], parts: int
-    ) -> list[tuple[fx.Node, int]] | None:
+        self, names: Mapping[Any, str], parts: int
+    ) -> list[tuple[Hashable, int]] | None:
         """Return the calls of several micro-batches in the order of the plan.
 
         What was not planned comes with what is asked for before it; more micro-batches than were
@@ -76,7 +80,7 @@ class Placement:
         """
         if not any(key in self.starts for key in names.values()):
             return None
-        when: dict[tuple[fx.Node, int], tuple[int, int, int]] = {}
+        when: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
         for part in range(parts):
             last = 0
             for place, (node, key) in enumerate(names.items()):
