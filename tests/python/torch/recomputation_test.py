@@ -118,18 +118,12 @@ def test_a_checkpoint_in_the_model_runs_again(
 def test_what_fits_with_second_runs_alone_runs_in_that_memory(
     sim: ModuleType, parts: int | None
 ) -> None:
-    sim.configure(devices=2, memory="1GiB")
-    _, loss, _, _ = trained("none", parts=parts, cluster="2x1GiB")
+    sim.configure(devices=2, memory=f"{SMALL[parts] + ROOM}KiB")
     with pytest.raises(baechi.DoesNotFit, match="with recompute auto it fits"):
         trained("none", parts=parts, cluster=f"2x{SMALL[parts]}KiB")
-    sim.configure(devices=2, memory=f"{SMALL[parts] + ROOM}KiB")
-    placed, other_loss, _, _ = trained(
-        "auto", parts=parts, cluster=f"2x{SMALL[parts]}KiB"
-    )
+    placed, *_ = trained("auto", parts=parts, cluster=f"2x{SMALL[parts]}KiB")
     assert placed.plan.recomputed
-    if len({*placed.weight_devices.values()}) == 1:
-        torch.testing.assert_close(other_loss, loss)
 
 
 ROOM = 128  # KiB for the batch, and for what autograd holds of an output
-SMALL = {None: 760, 2: 400}  # KiB of each device
+SMALL = {None: 520, 2: 300}  # KiB of each device

@@ -106,7 +106,12 @@ class _Lowering:
         self.returned = 0  # of the forward's outputs, those that are not saved for the backward
 
     def partition(
-        self, joint: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any  # noqa: ARG002
+        self,
+        joint: fx.GraphModule,
+        inputs: Sequence[Any],
+        *,
+        num_fwd_outputs: int,
+        **more: Any,  # noqa: ARG002
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Give every call of the joint graph its key and device, and cut it in two."""
         self.returned = num_fwd_outputs
