@@ -108,7 +108,7 @@ class _Lowering:
     def partition(
         self,
         joint: fx.GraphModule,
-        inputs: Sequence[Any],
+        inputs: Sequence[Any],  # noqa: ARG002
         *,
         num_fwd_outputs: int,
         **more: Any,  # noqa: ARG002
