@@ -16,10 +16,15 @@ from baechi._core import InputError, Plan
 from baechi.brief_errors import briefly
 from baechi.reports import report
 from baechi.summary import Summary, on_one_device, summary
+from baechi.torch.capture.keys import is_backward
+from baechi.torch.capture.step import LOSS, bytes_of
+from baechi.torch.graph.graph import source_of
+from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.request import Request
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.calls import call_eagerly, compile_calls
+from baechi.torch.run.footprint import CallWalk, peaks_of_call, resident
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Steps
@@ -144,8 +149,31 @@ class Placed:
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes that each device is predicted to hold in a step like the example's."""
-        return dict(self.plan.run_peaks or self.plan.peaks)
+        """The most bytes that each device holds in a step: of the programs that have run.
+
+        It is their memory, by walking them, with weights, buffers and the optimizer's state.
+        Before anything has run it is what the plan foresees.
+        """
+        walked = [walk.peaks() for walk in (self._steps.walks if self._steps else {}).values()]
+        graphs = [CallWalk.of(*trained) for trained in self._backend.trained.items()]
+        whole = [graph for graph in graphs if graph is not None]
+        if whole and len(whole) == len(graphs):
+            walked.append(peaks_of_call(whole, self._bytes_of_loss()))
+        if not walked:
+            return dict(self.plan.run_peaks or self.plan.peaks)
+        there = resident(self.model, self._devices, updates_of(self.asked.optimizer).state)
+        most = map(max, zip(*walked, strict=True))
+        pairs = zip(self.planned.names, there, most, strict=True)
+        return {name: held + more for name, held, more in pairs}
+
+    def _bytes_of_loss(self) -> list[int]:
+        """Return what a loss outside of the model keeps, and its backward, on the first device."""
+        step = self.planned.step
+        calls = [node for node in step.keys if step.path_of(node) == LOSS]
+        back = [node for node in calls if is_backward(node)]
+        read = {source_of(one)[0] for node in back for one in node.all_input_nodes}
+        size = sum(bytes_of(node) for node in calls if is_backward(node) or node in read)
+        return [size, *[0] * (len(self._devices) - 1)]
 
     @property
     def left_out(self) -> list[str]:

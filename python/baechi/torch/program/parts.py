@@ -19,6 +19,7 @@ from baechi.torch.program.calls import Call, Calls, Order
 from baechi.torch.program.instructions import Run, Slot, mapped, slots_in
 
 SUM = "sum"
+GRADIENT = "gradient"  # begins the names of gradients that are there
 
 
 class Input(NamedTuple):
@@ -122,7 +123,9 @@ class _Builder:
             if not isinstance(out, Slot):
                 continue
             size = out.dense
-            slot = Slot(f"gradient{i}", out.device if device is None else device, size, None, size)
+            slot = Slot(
+                f"{GRADIENT}{i}", out.device if device is None else device, size, None, size
+            )
             self.inputs.append(Input(i, None, gradient=True))
             self.result.inputs.append(slot)
             self.totals[i] = slot

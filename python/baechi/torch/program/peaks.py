@@ -33,14 +33,28 @@ def peaks(
     inputs: bool = True,
     granule: int = GRANULE,
 ) -> list[Peak]:
-    """Return the peak of each device, from the first instruction to the last.
+    """Return the peak of each device, from the first instruction to the last; see `walk`."""
+    return walk(program, own=own, held=held, inputs=inputs, granule=granule)[0]
+
+
+def walk(
+    program: Program,
+    *,
+    own: Mapping[str, int] | None = None,
+    held: Collection[str] = (),
+    resident: Collection[str] = (),
+    inputs: bool = True,
+    granule: int = GRANULE,
+) -> tuple[list[Peak], list[int]]:
+    """Return the peak of each device, and what is left on each behind the last instruction.
 
     ``own`` has what calls hold for themselves while they run, by name. ``held`` are the inputs that
-    the caller keeps: freeing them gives nothing back. Without ``inputs`` none of them counts.
+    the caller keeps: freeing them gives nothing back. Those that are ``resident`` do not count, nor
+    does any without ``inputs``.
     """
     ledger = _Ledger(program.devices, granule)
     for slot in program.inputs:
-        if inputs or slot.of is not None:
+        if slot.storage not in resident and (inputs or slot.of is not None):
             ledger.add([slot], "the inputs")
     ledger.add((slot for slot, _ in program.constants), "the constants")
     for slot in program.inputs:
@@ -53,7 +67,8 @@ def peaks(
             ledger.add([one.out], f"send {one.source}")
         elif not isinstance(one, Wait):
             ledger.remove(one.slots)
-    return [Peak(size, at) for size, at in zip(ledger.peaks, ledger.places, strict=True)]
+    found = [Peak(size, at) for size, at in zip(ledger.peaks, ledger.places, strict=True)]
+    return found, ledger.now
 
 
 class _Ledger:

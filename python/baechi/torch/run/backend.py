@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from baechi.torch.program import Program
 from baechi.torch.program.calls import is_random
 from baechi.torch.run import executor
+from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
 from baechi.torch.run.joint import Graph
 from baechi.torch.run.marks import mark, program_of
@@ -52,6 +53,12 @@ class Backend:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.frames: list[Frame] = []
+        self.trained: dict[Graph, tuple[int, ...]] = {}  # of the last call, and its batch in bytes
+        self._begins = True
+
+    def begin(self) -> None:
+        """Say that a call of the model begins."""
+        self._begins = True
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what runs a graph of dynamo's."""
@@ -79,7 +86,19 @@ class Backend:
     ) -> Callable[..., Any]:
         made = Graph(graph, example_inputs, self.placement)
         frame.programs, frame.eager = made.programs, ""
-        return made
+        batch: list[tuple[int, ...]] = []
+
+        def called(*args: Any) -> list[Any]:
+            if not batch:
+                tensors = beside(self.placement.model, args)
+                batch.append(bytes_on(self.placement.devices, tensors))
+            if self._begins:
+                self._begins = False
+                self.trained.clear()
+            self.trained[made] = batch[0]
+            return made(*args)
+
+        return called
 
     def _theirs(
         self, frame: Frame, graph: fx.GraphModule, example_inputs: Sequence[Any]

@@ -34,7 +34,7 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
         return model._call_impl(*args, **kwargs)
 
     compiled = torch.compile(with_own_code(call), backend=backend)
-    call_compiled(model, bounded(compiled, backend.placement.devices))
+    call_compiled(model, bounded(compiled, backend.placement.devices, backend.begin))
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,10 +46,14 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def bounded(compiled: Callable[..., Any], devices: Sequence[torch.device]) -> Callable[..., Any]:
+def bounded(
+    compiled: Callable[..., Any],
+    devices: Sequence[torch.device],
+    begin: Callable[[], None] = lambda: None,
+) -> Callable[..., Any]:
     """Return a function that nobody compiles into a graph of theirs.
 
-    A batch that is all on the host comes to the first device before the call.
+    A batch that is all on the host comes to the first device before the call; `begin` is told.
     """
     first, among = devices[0], frozenset(devices)
 
@@ -57,6 +61,7 @@ def bounded(compiled: Callable[..., Any], devices: Sequence[torch.device]) -> Ca
         recursive=False, reason="a placed model is compiled by itself"
     )
     def boundary(*args: Any, **kwargs: Any) -> Any:
+        begin()
         with torch._dynamo.config.patch(suppress_errors=True, **flags()):
             if first_device((args, kwargs), among) is not None:
                 return compiled(*args, **kwargs)

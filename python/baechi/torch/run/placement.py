@@ -37,6 +37,7 @@ class Placement:
         starts: Mapping[str, Sequence[int]] | None = None,
         again: Collection[str] = (),
     ) -> None:
+        self.model = model
         self.devices = list(devices)
         self.device_of_key = device_of_key
         self.homes = dict(homes)

@@ -34,6 +34,7 @@ from baechi.torch.program import (
 )
 from baechi.torch.run import executor
 from baechi.torch.run.calls import with_own_code
+from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in, promised
 from baechi.torch.run.mini_batch import samples_in
@@ -69,6 +70,7 @@ class Steps:
         self.size = samples // micro_batches  # of a micro-batch, in samples
         self.by_calls = ""  # why micro-batches run one after the other, where they do
         self.texts: list[Program] = []
+        self.walks: dict[bool, Walk] = {}  # the last ones with and without gradients before
         self._whole = LossOf(model, loss)
         self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
         whole = self._whole
@@ -203,7 +205,10 @@ class Steps:
             for i, arg in enumerate(group[0])
             if joint.results[joint.returned + i] is not None and isinstance(arg, torch.Tensor)
         }
-        parts, run = self._program(found, len(group), self._shared(group), self._existing(weights))
+        known, existing = len(self.texts), self._existing(weights)
+        parts, run = self._program(found, len(group), self._shared(group), existing)
+        if len(self.texts) > known:
+            self.walks[bool(existing)] = self._walk(found, parts, group)
         values = run(self._inputs(found, parts, group, shares, weights, scaler))
         losses = []
         for output, value in zip(parts.outputs, values, strict=True):
@@ -216,6 +221,18 @@ class Steps:
             if values[at] is not None:
                 group[0][i].copy_(values[at])
         return losses
+
+    def _walk(self, found: Collectable, parts: Parts, group: Sequence[tuple[Any, ...]]) -> Walk:
+        """Return the newest program and what there is of its inputs anyway."""
+        program, count = self.texts[-1], len(found.joint.primals)
+        pairs = zip(parts.inputs, program.inputs, strict=True)
+        given = {
+            slot.name: group[one.part or 0][one.place]
+            for one, slot in pairs
+            if not one.gradient and one.place < count
+        }
+        batch = beside(self.model, given.values())
+        return Walk(program, frozenset(given), bytes_on(self.placement.devices, batch))
 
     def _shared(self, group: Sequence[tuple[Any, ...]]) -> frozenset[int]:
         """Return the inputs that all micro-batches have in common."""

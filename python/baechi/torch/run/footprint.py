@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The footprint of a placed model: the most bytes on each device, by walking what has run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from baechi.torch.program import Program
+from baechi.torch.program.parts import GRADIENT
+from baechi.torch.program.peaks import GRANULE, walk
+from baechi.torch.where.homes import named_tensors
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from baechi.torch.run.joint import Graph
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A program that has run, and the inputs that are there anyway: weights, buffers, a batch."""
+
+    program: Program
+    resident: frozenset[str]
+    batch: tuple[int, ...]  # bytes on each device
+
+    def peaks(self) -> list[int]:
+        """Return the most bytes on each device beside weights and buffers."""
+        kept = [slot.name for slot in self.program.inputs if slot.name.startswith(GRADIENT)]
+        found, _ = walk(self.program, held=kept, resident=self.resident)
+        return [peak.bytes + size for peak, size in zip(found, self.batch, strict=True)]
+
+
+@dataclass(frozen=True)
+class CallWalk:
+    """Forward and backward of a graph, and the inputs of each that are there anyway."""
+
+    forward: Program
+    backward: Program
+    resident: frozenset[str]
+    batch: tuple[int, ...]  # bytes on each device
+
+    @classmethod
+    def of(cls, graph: Graph, batch: tuple[int, ...]) -> Self | None:
+        """Return the walk of a graph that was called; None: its whole backward has not run."""
+        if "backward" not in graph.programs:
+            return None
+        primals = [node for node in graph.joint.primals if _memory(node)]
+        given = {_memory(node) for node in primals}
+        read = graph.backward_graph.graph.find_nodes(op="placeholder")
+        names = {node.name for node in (*primals, *read) if _memory(node) in given}
+        return cls(graph.programs["forward"], graph.programs["backward"], frozenset(names), batch)
+
+
+def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[int]:
+    """Return the most bytes on each device of a call and its backward, beside weights and buffers.
+
+    Args:
+        graphs: In the order of their forwards.
+        of_loss: What the caller makes of the outputs on each device before the backward begins.
+
+    """
+    devices = range(len(of_loss))
+    most, kept = [0 for _ in devices], [[0 for _ in devices]]
+    for graph in graphs:
+        found, left = walk(graph.forward, resident=graph.resident)
+        batch = graph.batch
+        most = [max(most[i], batch[i] + kept[-1][i] + found[i].bytes) for i in devices]
+        kept.append([kept[-1][i] + left[i] for i in devices])
+    batches = [max(graph.batch[i] for graph in graphs) for i in devices]
+    most = [max(most[i], batches[i] + kept[-1][i] + of_loss[i]) for i in devices]
+    gradients = [0 for _ in devices]
+    for graph, before in reversed(list(zip(graphs, kept[:-1], strict=True))):
+        held = [s.name for s in graph.backward.inputs if s.name.startswith("tangents_")]
+        found, left = walk(graph.backward, held=held, resident=graph.resident)
+        for i in devices:
+            there = batches[i] + before[i] + gradients[i]
+            most[i] = max(most[i], there + found[i].bytes)
+            gradients[i] += left[i]
+    return most
+
+
+def beside(model: nn.Module, values: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among values that are no weights or buffers of a model."""
+    own = {id(tensor) for _, tensor in named_tensors(model)}
+    return [v for v in values if isinstance(v, torch.Tensor) and id(v) not in own]
+
+
+def _memory(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
+
+
+def resident(
+    model: nn.Module,
+    devices: Sequence[torch.device],
+    state: Callable[[torch.Tensor], int],
+) -> list[int]:
+    """Return the bytes of weights, buffers and the state of an optimizer on each device."""
+    found, seen = [0] * len(devices), set[int]()
+    index: Mapping[torch.device, int] = {device: i for i, device in enumerate(devices)}
+    for _, tensor in named_tensors(model):
+        place = index.get(tensor.device)
+        if place is None or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        found[place] += _whole(tensor.untyped_storage().nbytes())
+        if tensor.requires_grad:
+            found[place] += state(tensor)
+    return found
+
+
+def bytes_on(devices: Sequence[torch.device], tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """Return what tensors take on each device; those that show one memory take it once."""
+    memories = {t.untyped_storage().data_ptr(): t for t in tensors}.values()
+    sizes = [(t.device, _whole(t.untyped_storage().nbytes())) for t in memories]
+    return tuple(sum(size for where, size in sizes if where == device) for device in devices)
+
+
+def _whole(size: int) -> int:
+    return -(-size // GRANULE) * GRANULE

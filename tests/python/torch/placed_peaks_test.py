@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peaks of placed models: what simulated devices hold at most, to the byte for steps."""
+
+from __future__ import annotations
+
+import gc
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from torch import nn
+
+ROWS, WIDTH = 256, 64
+
+
+class Branches(nn.Module):
+    """Two ways of several layers that meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(*(nn.Linear(WIDTH, WIDTH), nn.GELU()) * 3)
+        self.right = nn.Sequential(*(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)) * 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(x) * self.right(x)
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def measured(placed: Any, run: Any, *, zero: bool) -> dict[str, int]:
+    """Return the peaks of a third run, with or without gradients from before."""
+    found = []
+    for _ in range(3):
+        if zero:
+            placed.model.zero_grad()
+        gc.collect()
+        for i in range(2):
+            torch.accelerator.reset_peak_memory_stats(i)
+        run()
+        found = [torch.accelerator.max_memory_allocated(i) for i in range(2)]
+    return dict(zip(placed.planned.names, found, strict=True))
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_peaks_of_steps_are_exact(sim: ModuleType, zero: bool) -> None:
+    sim.configure(devices=2, memory="1GiB")
+    model = Branches()
+    x = torch.randn(ROWS, WIDTH, device="sim:0")
+    placed = baechi.torch.place(
+        model, x, "2x420KiB", loss=mean_square, micro_batches=2, optimizer="sgd", budget="0.3s"
+    )
+    assert len({*placed.weight_devices.values()}) == 2
+    assert placed.peaks == (placed.plan.run_peaks or placed.plan.peaks)
+    found = measured(placed, lambda: placed.step(x), zero=zero)
+    assert placed.peaks == found
+    placed.restore()
+
+
+def test_peaks_of_calls_are_close(sim: ModuleType) -> None:
+    sim.configure(devices=2, memory="1GiB")
+    x = torch.randn(ROWS, WIDTH, device="sim:0")
+    model = Branches()
+    placed = baechi.torch.place(
+        model, x, "2x600KiB", loss=mean_square, optimizer="sgd", budget="0.3s"
+    )
+    assert len({*placed.weight_devices.values()}) == 2
+    found = measured(placed, lambda: mean_square(model(x)).backward(), zero=True)
+    for name, size in placed.peaks.items():
+        assert 0.97 * found[name] <= size <= 1.1 * found[name]
+    placed.restore()
