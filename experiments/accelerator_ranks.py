@@ -18,6 +18,7 @@ from typing import Any
 
 import baechi.torch
 import torch
+from baechi.torch.ranks.placed import RankPlaced
 
 from experiments.hardware import Hardware, hardware
 from experiments.page import ROOT
@@ -66,7 +67,8 @@ def _run(name: str, clock: str | None, count: int) -> list[dict[str, Any]]:
 
 
 def measured(name: str, found: Hardware) -> dict[str, Any]:
-    """Take steps of a model over two logical devices of the accelerator."""
+    """Take steps of a model over so many processes, all on one accelerator."""
+    count = int(os.environ["WORLD_SIZE"])
     entry = MODELS[name]
     torch.manual_seed(7)
     model, inputs = entry.build(entry.small()), entry.inputs(entry.small(), BATCH)
@@ -75,10 +77,10 @@ def measured(name: str, found: Hardware) -> dict[str, Any]:
     placed = baechi.torch.place(
         model,
         inputs,
-        f"2x{found.total_memory(device) // 3}B",
+        f"{count}x{found.total_memory(device) // 3}B",
         loss=lambda output: getattr(output, "loss", output),
         micro_batches=MICRO_BATCHES,
-        devices=[device, device],
+        devices=[device] * count,
         method="m-etf",
         bounds=False,
         verbose=False,
@@ -97,12 +99,11 @@ def measured(name: str, found: Hardware) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
     step = round(1e9 * statistics.median(took[1:]))
-    assert placed.plan is not None
     here = placed.plan.cluster.devices[int(os.environ["RANK"])].name
     return {
         "losses": losses,
         "step": step,
-        "messages": placed.transfers,
+        "messages": placed.sent[0] if isinstance(placed, RankPlaced) else 0,
         "predicted": placed.peaks[here],  # of this rank, where there are several
         "peak": found.peak(device) - before,
     }

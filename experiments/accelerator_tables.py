@@ -211,7 +211,7 @@ def ranks(rows: list[dict[str, Any]]) -> Table:
             Column("peak_error", "peaks' error", percent),
         ],
         rows,
-        "The same placement on two logical devices of the accelerator: small models, steps of two "
+        "Two processes with one accelerator beside one process: small models, steps of two "
         "micro-batches, what ranks send each other by gloo through the memory of the host. "
         "Messages and losses are those of six steps. The error is that of the plan's peak of the "
         "process where it is the largest.",

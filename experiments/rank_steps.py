@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.ranks.detected import cluster_over
+from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes
+from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed import pipelining
 
 import baechi
 from experiments.page import write_whole
-from experiments.rank_models import MODELS, SAMPLES, WIDTH, Chain, Layer, Wide, loss_of
+from experiments.rank_models import MODELS, SAMPLES, WIDTH, Chain, Wide, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LARGE = 4 << 20  # bytes of a message
 STEPS = 5  # that count, behind two that do not
 MICRO_BATCHES = (1, 4, 8)
 
@@ -70,109 +72,86 @@ def planned_bytes(plan: baechi.Plan) -> int:
     return sum(int(arrays["tensor_bytes"][tensor]) for tensor, _ in sent)
 
 
-def clock(layer: Layer, samples: int) -> tuple[int, int]:
-    """Return what the forward and the backward of a layer take by the clock: medians."""
-    taken: list[tuple[int, int]] = []
-    for _ in range(STEPS + 2):
-        x = torch.randn(samples, WIDTH, requires_grad=True)
-        begin = time.perf_counter_ns()
-        y = layer(x)
-        between = time.perf_counter_ns()
-        y.backward(torch.ones_like(y))
-        taken.append((between - begin, time.perf_counter_ns() - between))
-    forward, backward = zip(*taken[2:], strict=True)
-    return round(statistics.median(forward)), round(statistics.median(backward))
+def link() -> baechi.Cluster:
+    """Return all ranks as a cluster, with the link that rank 0 and rank 1 measure by messages."""
+    taken = [_there_and_back(size) / 2 for size in (4, _LARGE)]
+    box = [taken]
+    distributed.broadcast_object_list(box, 0)
+    small, large = box[0]
+    bandwidth = round((_LARGE - 4) / max(large - small, 1e-9))
+    count = distributed.get_world_size()
+    return baechi.Cluster(f"{count}x1GiB", link=f"{round(small * 1e9)}ns,{bandwidth}B/s")
 
 
-def costs_of(name: str, samples: int, waits: bool) -> Any:
-    """Return what operators take for so many samples: measured kernels, and waits by the clock.
-
-    A wait takes longer than it is asked for, and what runs behind it finds cold caches.
-    """
-    if distributed.get_rank():
-        return "estimate"  # rank 0 plans
-    still: Any = MODELS[name](milliseconds=0.0)
-    part, wanted = (tensor[:samples] for tensor in batch())
-    measured = baechi.torch.measure(
-        still,
-        part,
-        kind="cpu",
-        units=[Layer],
-        repeats=5,
-        loss=lambda output: loss_of(output, wanted.to(output.device)),
-        adding=True,
-    )
-    if waits:
-        pairs = zip(clock(Layer(), samples), clock(Layer(milliseconds=0.0), samples), strict=True)
-        forward, backward = (lasting - without for lasting, without in pairs)
-        for key, cost in measured.ops.items():
-            if "@" not in key and isinstance(still.get_submodule(key), Layer):
-                cost.forward["cpu"] += forward
-                cost.backward["cpu"] += backward
-    return measured
+def _there_and_back(size: int) -> float:
+    """Return the least seconds that a message takes from rank 0 to rank 1 and back."""
+    there, rank, taken = torch.zeros(size, dtype=torch.uint8), distributed.get_rank(), [1.0]
+    for _ in range(20 if rank < 2 else 0):
+        begin = time.perf_counter()
+        for sender in (0, 1):
+            if rank == sender:
+                distributed.send(there, 1 - rank)
+            else:
+                distributed.recv(there, 1 - rank)
+        taken.append(time.perf_counter() - begin)
+    distributed.barrier()
+    return min(taken)
 
 
 def placed_step(
-    name: str, micro_batches: int, *, waits: bool = True, replicas: int = 1
+    name: str, micro_batches: int, cluster: baechi.Cluster, *, waits: bool = True
 ) -> dict[str, Any]:
     """Measure a step of a placed model."""
     torch.manual_seed(0)
     model = MODELS[name]() if waits else MODELS[name](milliseconds=0.0)
-    x, targets = (tensor[: SAMPLES // replicas] for tensor in batch())  # of each replica
-    loss: Any = loss_of
+    x, targets = batch()
+    torch.set_num_threads(2)  # so that kernels are measured by the clock on the wall: waits count
     placed = baechi.torch.place(
         model,
         x,
-        "auto",
-        loss=loss,
+        cluster,
+        loss=loss_of,
         targets=targets,
         micro_batches=micro_batches,
-        units=[Layer],
-        costs=costs_of(name, len(x) // micro_batches, waits),
-        replicas=replicas,
-        optimizer="none",
+        costs="measure",
+        optimizer=None,
+        granularity="module",
+        budget="5s",
         verbose=False,
     )
+    torch.set_num_threads(1)
+    assert isinstance(placed, RankPlaced)
     placed.step(x, targets)
-    transport = placed._stepper.transport  # type: ignore[union-attr]
-    before = [transport.messages, transport.bytes]
+    before = placed.sent
     measured = seconds_of(lambda: (placed.step(x, targets), model.zero_grad()))
     steps = STEPS + 2
-    now = [transport.messages, transport.bytes]
-    messages, sent = sums([(b - a) // steps for a, b in zip(before, now, strict=True)])
+    pairs = zip(before, placed.sent, strict=True)
+    messages, sent = sums([(b - a) // steps for a, b in pairs])
     plan = placed.plan
-    assert plan is not None
-    program = placed._stepper._known[-1].program  # type: ignore[union-attr]
     return {
         "workload": name,
         "micro_batches": micro_batches,
-        "replicas": replicas,
-        "predicted_ns": getattr(placed, "predicted_step_ns", None) or plan.makespan_ns,
+        "predicted_ns": plan.makespan_ns,
         "measured_ns": round(measured * 1e9),
-        "parts": len(program.order),
+        "parts": placed.program.count("\n@"),
         "messages": messages,
         "bytes": sent,
         "planned_bytes": planned_bytes(plan),
     }
 
 
-def talk() -> list[dict[str, Any]]:
+def talk(cluster: baechi.Cluster) -> list[dict[str, Any]]:
     """Measure what ranks take for a message, and to agree on a step."""
-    processes = Processes.on(torch.device("cpu"))
-    cluster = cluster_over(processes)
-    names = [device.name for device in cluster.devices]
-    pairs = [(a, b) for a in names for b in names if a != b]
+    first, second = (device.name for device in cluster.devices[:2])
     rows = []
     for size, said in ((4, "4 bytes"), (1 << 20, "1 MiB")):
-        each = [cluster.transfer_time(size, *pair) for pair in pairs]
         what = f"a message of {said}, one way between two ranks"
-        rows.append({"what": what, "measured_ns": round(statistics.median(each))})
-    facts = {"messages": "the same"}
+        took = cluster.transfer_time(size, first, second)
+        rows.append({"what": what, "measured_ns": round(took)})
+    processes = Processes(torch.device("cpu"))
     calls: dict[str, Callable[[], Any]] = {
-        "all agree before a step": lambda: processes.agree("step", facts, facts),
-        "all tell each other how it ended": lambda: processes.ended(
-            0, torch.zeros(()), None, lambda _: ""
-        ),
+        "all agree before a step": lambda: processes.agree("step", {"messages": "the same"}, None),
+        "all tell each other how it ended": lambda: processes.ended([0.0], None),
     }
     nothing = seconds_of(lambda: None)
     for what, call in calls.items():
@@ -221,17 +200,14 @@ def resident(what: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
-def memory(deferred: bool) -> dict[str, Any]:
-    """Measure what this process holds of a model that is mostly weights."""
+def memory(weights: Path | None) -> dict[str, Any]:
+    """Measure what this process holds of a model that is mostly weights, perhaps of a file."""
     x = torch.randn(4, 1024)
     gc.collect()  # what was measured before
     Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
     before = resident("VmRSS")
-    if deferred:
-        with baechi.torch.deferred_weights():
-            model: nn.Module = Wide()
-    else:
-        model = Wide()
+    with torch.device("cpu" if weights is None else "meta"):
+        model: nn.Module = Wide()
     count = distributed.get_world_size()
     placed = baechi.torch.place(
         model,
@@ -240,7 +216,9 @@ def memory(deferred: bool) -> dict[str, Any]:
         devices=["cpu"] * count,
         loss=lambda output: output.square().mean(),
         micro_batches=2,
+        weights=weights,
         method="random",
+        granularity="module",
         bounds=False,
         verbose=False,
     )
@@ -255,7 +233,7 @@ def memory(deferred: bool) -> dict[str, Any]:
     own = [w.nbytes for n, w in model.named_parameters() if placed.weight_devices[n] == device]
     return {
         "rank": placed.rank,
-        "deferred": "deferred" if deferred else "as usual",
+        "built": "as usual" if weights is None else "on the meta device",
         "own_bytes": sum(own),
         "placing_bytes": most,
         "training_bytes": resident("VmRSS") - before,
@@ -269,12 +247,17 @@ def main(path: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    memory(True)  # what is loaded once is no part of a measurement
-    held = [memory(deferred) for deferred in (True, False)]
-    ours = [placed_step(name, m) for name in MODELS for m in MICRO_BATCHES]
-    idle = [placed_step(name, m, waits=False) for name in MODELS for m in (1, 8)]
-    copies = [placed_step(name, 4, replicas=2) for name in MODELS]
-    told = talk()
+    weights = path.parent / "weights.safetensors"
+    if distributed.get_rank() == 0:
+        save_file(Wide().state_dict(), weights)
+    distributed.barrier()
+    torch.manual_seed(0)
+    memory(None)  # what is loaded once is no part of a measurement
+    held = [memory(given) for given in (weights, None)]
+    cluster = link()
+    ours = [placed_step(name, m, cluster) for name in MODELS for m in MICRO_BATCHES]
+    idle = [placed_step(name, m, cluster, waits=False) for name in MODELS for m in (1, 8)]
+    told = talk(cluster)
     theirs = []
     for name, model in MODELS.items():
         for m in MICRO_BATCHES:
@@ -286,8 +269,8 @@ def main(path: Path) -> None:
     distributed.all_gather_object(everyone, held)
     if distributed.get_rank() == 0:
         rows = [copy.deepcopy(row) for each in everyone for row in each]
-        rows.sort(key=lambda row: (row["deferred"], row["rank"]))
-        found = {"ours": ours, "idle": idle, "replicas": copies, "talk": told, "torch": theirs}
+        rows.sort(key=lambda row: (row["built"], row["rank"]))
+        found = {"ours": ours, "idle": idle, "talk": told, "torch": theirs}
         write_whole(path, json.dumps({**found, "memory": rows}))
     distributed.destroy_process_group()
 

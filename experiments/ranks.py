@@ -109,8 +109,8 @@ def run() -> Page:
         ],
         beside(measured["ours"], measured["torch"]),
         "A layer waits 2 ms for each of 16 samples, its backward twice as long, so the waits of 8 "
-        f"layers are 768 ms and {PROCESSES} devices could do them in 192. The plans have layers "
-        "as long as the clock says. Branches are stages of a chain for "
+        f"layers are 768 ms and {PROCESSES} devices could do them in 192. The plans "
+        "have kernels as they were measured. Branches are stages of a chain for "
         "`torch.distributed.pipelining`, which hand on what they do not read.",
     )
     best = Table(
@@ -144,14 +144,14 @@ def run() -> Page:
         "Steps that do not wait",
         [
             *names,
-            Column("parts", "parts", count),
+            Column("parts", "calls", count),
             Column("messages", "messages", count),
             Column("measured_ns", "measured, ms", milliseconds),
-            Column("each_ns", "for a part, ms", milliseconds),
+            Column("each_ns", "for a call, ms", milliseconds),
         ],
         [{**r, "each_ns": r["measured_ns"] / r["parts"]} for r in measured["idle"]],
-        "What a step costs beside its kernels: the same models without waits. A part is the "
-        "forward or backward of an operator of a micro-batch; every rank goes through all of them.",
+        "What a step costs beside its kernels: the same models without waits. Calls are "
+        "those of all ranks together, views and sums of gradients among them.",
     )
     talk = Table(
         "Messages",
@@ -160,23 +160,11 @@ def run() -> Page:
         "Every step begins and ends with one message between all ranks: a rank that differs, or "
         "failed, is an error on each.",
     )
-    replicas = Table(
-        "Replicas",
-        [
-            *names,
-            Column("replicas", "replicas", count),
-            Column("predicted_ns", "plan and all-reduce, ms", milliseconds),
-            Column("measured_ns", "measured, ms", milliseconds),
-            Column("error", "plan's error", percent),
-        ],
-        [{**r, "error": r["predicted_ns"] / r["measured_ns"] - 1} for r in measured["replicas"]],
-        f"Two copies of a placement over {PROCESSES // 2} ranks, each with half of the samples.",
-    )
     memory = Table(
         "Memory of a rank",
         [
             Column("rank", "rank", count),
-            Column("deferred", "built"),
+            Column("built", "built"),
             Column("own_bytes", "own weights, MiB", mebibytes),
             Column("placing_bytes", "at most while it is placed, MiB", mebibytes),
             Column("training_bytes", "behind two steps, MiB", mebibytes),
@@ -184,7 +172,7 @@ def run() -> Page:
         ],
         measured["memory"],
         "24 layers of 4 MiB, placed at random, AdamW without `foreach`: resident memory beyond "
-        "that before the model was built. `deferred`: inside `baechi.torch.deferred_weights()`.",
+        "that before the model was built. On the meta device: with weights of a safetensors file.",
     )
     return Page(
         "ranks",
@@ -193,5 +181,5 @@ def run() -> Page:
         "median of 5 steps. Most of a layer is a wait, so that few cores stand for four devices; "
         "what Python and gloo take beside it shares those cores.",
         "b",
-        [steps, best, sent, idle, talk, replicas, memory],
+        [steps, best, sent, idle, talk, memory],
     )

@@ -67,6 +67,12 @@ class RankPlaced(RankStates):
         names = enumerate(self.planned.names)
         return {name: here if i == self.rank else f"rank {i}" for i, name in names}
 
+    @property
+    def sent(self) -> tuple[int, int]:
+        """How many messages this rank has sent so far, and how many bytes."""
+        assert isinstance(self._steps, RankSteps)
+        return self._steps.sent
+
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False
     ) -> torch.Tensor:

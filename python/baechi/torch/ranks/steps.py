@@ -43,6 +43,7 @@ class RankSteps(Steps):
     """What `placed.step` runs on one rank."""
 
     placement: RankPlacement
+    sent = 0, 0  # messages and bytes of this rank so far
 
     def over(self, processes: Processes, weights: RankWeights) -> RankSteps:
         """Return itself, to run over processes."""
@@ -80,6 +81,8 @@ class RankSteps(Steps):
                         raise
                     error = failed
                 part.transport.finish()
+                sent = [m.slot.dense for m in part.part.messages if m.source == processes.rank]
+                self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
 
     def _ended(
