@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import baechi.torch
+import baechi.torch.sim as sim
 import torch
 from baechi.torch.ranks import placing as planning
 from step_models import Convolutions, Tied, Twice, language_model
@@ -274,6 +275,19 @@ def checkpointed(folder: Path) -> Any:
     again.load_state_dict(state)
     again.load_optimizer_state_dict(fresh, kept)
     return [*losses, *(stepped(again, fresh, batch) for _ in range(2))], state
+
+
+def simulated(_: Path) -> Any:
+    """Train on a simulated device in each process; return its peak beside what is said of it."""
+    sim.configure(devices=1, memory="1GiB")
+    case = CASES["gpt2"]
+    model, *batch = built(case)
+    placed = placed_at_random(case, model, batch, devices=None)
+    sim.reset_peak_memory_stats(0)
+    losses = train(case, model, placed.step, batch)
+    here = placed.planned.names[placed.rank]
+    assert placed.runs_on[here] == "sim:0"
+    return losses, sim.max_memory_allocated(0), placed.peaks[here]
 
 
 def stepped(placed: Any, optimizer: torch.optim.Optimizer, batch: Any) -> float:

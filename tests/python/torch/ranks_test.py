@@ -15,7 +15,7 @@ import torch
 from rank_runs import ended, run, started
 
 _WORLDS = {2: ["twice", "images", "gpt2", "smaller"], 3: ["tied", "accumulated"]}
-_MORE = {2: ["faults", "infinite", "checkpointed"]}
+_MORE = {2: ["faults", "infinite", "checkpointed", "simulated"]}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,13 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
             torch.testing.assert_close(weight, weights[key], rtol=1e-7, atol=1e-7)
         seen += mine
     assert sorted(seen) == sorted(weights)
+
+
+def test_simulated_devices_hold_what_is_said_of_them(folder: Path) -> None:
+    losses, _ = rank_cases.alone(rank_cases.CASES["gpt2"])
+    for told, peak, said in found(folder, "simulated"):
+        assert told == pytest.approx(losses, rel=1e-9)
+        assert said == pytest.approx(peak, rel=0.005)
 
 
 _SAID = {  # on both ranks

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
+from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
 from baechi.torch.ranks.errors import RankError
@@ -66,6 +67,15 @@ class RankPlaced(RankStates):
         here = str(self.processes.device)
         names = enumerate(self.planned.names)
         return {name: here if i == self.rank else f"rank {i}" for i, name in names}
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that each rank holds in a step: in the last one, else as planned."""
+        assert isinstance(self._steps, RankSteps)
+        if not self._steps.last:
+            return dict(self.plan.run_peaks or self.plan.peaks)
+        found = self._steps.peaks(updates_of(self.asked.optimizer).state)
+        return dict(zip(self.planned.names, found, strict=True))
 
     @property
     def sent(self) -> tuple[int, int]:

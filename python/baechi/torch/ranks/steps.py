@@ -11,7 +11,8 @@ import torch
 from baechi._core import InputError
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.program import Parts, Program
-from baechi.torch.ranks.cutting import part_of
+from baechi.torch.program.peaks import GRANULE, walk
+from baechi.torch.ranks.cutting import Part, part_of
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.gradients import ElsewhereGradient, stand_for_gradients
 from baechi.torch.ranks.processes import Processes
@@ -19,6 +20,7 @@ from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.values import facts_of
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
+from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.placement import Placement
@@ -44,6 +46,8 @@ class RankSteps(Steps):
 
     placement: RankPlacement
     sent = 0, 0  # messages and bytes of this rank so far
+    last: Sequence[RankProgram] = ()  # what the last step ran
+    batch = 0  # bytes of its batch on the device
 
     def over(self, processes: Processes, weights: RankWeights) -> RankSteps:
         """Return itself, to run over processes."""
@@ -68,6 +72,9 @@ class RankSteps(Steps):
                 groups = self._groups(inputs, targets)
             texts = [str(self._program_of(found, group).whole) for found, group, _ in groups]
             facts["program"] = digest("\n".join(texts))
+        given = [value for _, group, _ in groups for args in group for value in args]
+        (self.batch,) = bytes_on([processes.device], beside(self.model, given))
+        self.last = []
         losses: list[torch.Tensor] = []
         error: Exception | None = None
         with _own_random_numbers(processes):
@@ -81,6 +88,7 @@ class RankSteps(Steps):
                         raise
                     error = failed
                 part.transport.finish()
+                self.last = [*self.last, part]
                 sent = [m.slot.dense for m in part.part.messages if m.source == processes.rank]
                 self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
@@ -100,6 +108,18 @@ class RankSteps(Steps):
         like = joint.results[groups[0][0].loss].meta["val"]
         loss = next(each[0] for each in found if each[2])
         return torch.tensor(loss, dtype=like.dtype, device=self.processes.device)
+
+    def peaks(self, state: Callable[[torch.Tensor], int]) -> list[int]:
+        """Return the most bytes of each rank in the last step, with what an optimizer keeps."""
+        weights, found = self.weights, []
+        for rank in range(self.processes.count):
+            held = self.batch
+            for i, tensor in weights.tensors.items():
+                if weights.home_of[i] == rank:
+                    held += -(-tensor.numel() * tensor.element_size() // GRANULE) * GRANULE
+                    held += state(tensor) if tensor.requires_grad else 0
+            found.append(held + max(program.peak_of(rank) for program in self.last))
+        return found
 
     def _groups(
         self, inputs: Any, targets: Any
@@ -163,24 +183,41 @@ class RankSteps(Steps):
 
     def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:
         """Return what runs this rank's part of a program."""
-        pairs = zip(parts.inputs, program.inputs, strict=True)
+        pairs = list(zip(parts.inputs, program.inputs, strict=True))
         everywhere = [slot.name for one, slot in pairs if one.place not in joint.homes]
-        return RankProgram(program, everywhere, self.processes)
+        given = [slot.name for one, slot in pairs if one.place < len(joint.primals)]
+        return RankProgram(program, everywhere, given, self.processes)
 
 
 class RankProgram:
     """A rank's part of a program, run as the whole is: by all inputs, to all outputs."""
 
-    def __init__(self, whole: Program, everywhere: Sequence[str], processes: Processes) -> None:
-        self.whole = whole
-        self.transport: Transport
+    def __init__(
+        self,
+        whole: Program,
+        everywhere: Sequence[str],
+        given: Sequence[str],
+        processes: Processes,
+    ) -> None:
+        self.whole, self.everywhere, self.given = whole, everywhere, given
+        self.processes = processes
+        self.part, self.transport = self._part_of(processes.rank)
+        self.run = executor.compile(self.part.program, [processes.device])
+
+    def _part_of(self, rank: int) -> tuple[Part, Transport]:
+        made: list[Transport] = []
 
         def transport(messages: Any) -> Transport:
-            self.transport = Transport(processes, messages)
-            return self.transport
+            made.append(Transport(self.processes, messages))
+            return made[0]
 
-        self.part = part_of(whole, processes.rank, everywhere, transport)
-        self.run = executor.compile(self.part.program, [processes.device])
+        return part_of(self.whole, rank, self.everywhere, transport), made[0]
+
+    def peak_of(self, rank: int) -> int:
+        """Return the most bytes that a rank's part has beside weights and batch."""
+        part, _ = self._part_of(rank)
+        (peak,), _ = walk(part.program, resident=self.given)
+        return peak.bytes
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """Run it; what other ranks have is None."""

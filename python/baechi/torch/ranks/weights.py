@@ -49,6 +49,7 @@ class RankWeights:
         for tensor in self.own.values():
             if tensor.device != device:
                 put(tensor, device)
+        one: dict[torch.dtype, torch.Tensor] = {}
         for name, (tensor, _) in self.away.items():
             if tensor.layout is not torch.strided:
                 raise InputError(f"model: {name!r} is sparse, and over ranks only dense weights go")
@@ -59,7 +60,9 @@ class RankWeights:
                 dense.untyped_storage().resize_(0)
             else:  # whose value tracing looks at
                 dense.copy_(tensor.detach())
-            nothing = torch.empty((), dtype=kind, device=device).fill_(_nothing(kind)).expand(shape)
+            if kind not in one:
+                one[kind] = torch.empty((), dtype=kind, device=device).fill_(_nothing(kind))
+            nothing = one[kind].expand(shape)
             if tensor.is_meta:
                 _exchange(tensor, nothing)
             tensor.data = nothing
