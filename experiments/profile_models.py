@@ -74,13 +74,13 @@ def _row(graph: baechi.Graph, **more: Any) -> dict[str, Any]:
     return {"operators": len(graph), "work_ns": all_work(graph), "permanent": permanent, **more}
 
 
-def measure_all(folder: Path, workloads: dict[str, TorchWorkload], repeats: int) -> dict[str, Any]:
+def measure_all(folder: Path, workloads: dict[str, TorchWorkload]) -> dict[str, Any]:
     """Measure models on this machine's CPU; write their graphs."""
     from experiments.torch_workloads import measured_graph
 
     rows = {}
     for name, workload in workloads.items():
-        graph = measured_graph(workload, repeats=repeats)
+        graph = measured_graph(workload)
         write(folder, name, graph)
         rows[name] = _row(graph, sizes=workload.sizes(), costs="measured on one core")
         print(name, rows[name], flush=True)
@@ -112,12 +112,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="MODEL", help="default: all models")
     parser.add_argument("--estimate", action="store_true", help="full size; do not measure")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the profiles")
-    parser.add_argument("--repeats", type=int, default=3, help="steps to take the median of")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in PROFILED]:
         parser.error(f"no model {unknown[0]!r}; there are: {', '.join(PROFILED)}")
-    if chosen.repeats < 1:
-        parser.error(f"--repeats is a number of steps, not {chosen.repeats}")
     names = chosen.names or list(PROFILED)
     try:
         chosen.output.mkdir(parents=True, exist_ok=True)
@@ -126,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.estimate:
         rows = estimate_all(chosen.output, names)
     else:
-        rows = measure_all(chosen.output, {n: PROFILED[n] for n in names}, chosen.repeats)
+        rows = measure_all(chosen.output, {n: PROFILED[n] for n in names})
     add_to_list(chosen.output, {name: {**row, **machine()} for name, row in rows.items()})
     return 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch models at sizes that this machine can really run, and their recorded, costed graphs."""
+"""PyTorch models at sizes that this machine can really run, and their costed graphs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import baechi.torch
 import torch
-from baechi.torch.cost.graph_generator import graph_of
-from baechi.torch.cost.profiler import estimate
+from baechi.torch import Step
+from baechi.torch.costs.roofline import estimated
+from baechi.torch.graph.graph import graph_of
 
 import baechi
 from experiments.page import changes
@@ -152,20 +153,11 @@ LARGE = {
 }
 TINY = {name: TorchWorkload(name, {}, 4, tiny=True) for name in MODELS}
 
-# Of communication (paper Table 8), each with the tier that it needs: where operators run in the
-# order of the plan, the graph that torch.export makes is what runs.
-MODES = {
-    "plain": ("plain", 1),
-    "streams": ("streams", 1),
-    "streams, graph": ("streams", 2),
-    "streams+order": ("streams+order", 2),
-}
-
 
 def estimated_graph(
     name: str, batch: int, kinds: dict[str, str], **sizes: Any
-) -> tuple[baechi.Graph, baechi.torch.Capture]:
-    """Record a model at full size on the meta device; estimate its costs. Needs no memory.
+) -> tuple[baechi.Graph, Step]:
+    """Capture a model at full size on the meta device; estimate its costs. Needs no memory.
 
     Args:
         name: Of the model.
@@ -176,22 +168,19 @@ def estimated_graph(
     """
     entry = MODELS[name]
     model, inputs = entry.on_meta(entry.config(**sizes), batch)
-    captured = baechi.torch.capture(model, inputs, loss=loss_of)
-    costs = estimate(captured, kinds)
-    return graph_of(captured, costs, optimizer=entry.optimizer).graph, captured
+    step = baechi.torch.capture(model, inputs, loss=loss_of)
+    costs = estimated(step.keys, kinds)
+    return graph_of(step, costs, kinds, entry.optimizer).graph, step
 
 
-def measured_graph(workload: TorchWorkload, *, repeats: int = 5, warm_up: int = 1) -> baechi.Graph:
-    """Record a model and measure every operator on one core of this machine."""
+def measured_graph(workload: TorchWorkload) -> baechi.Graph:
+    """Capture a model and measure every distinct call on one core of this machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         model, inputs = workload.model(), workload.inputs()
-        captured = baechi.torch.capture(model, inputs, loss=loss_of)
-        costs = baechi.torch.measure(
-            model, inputs, captured, repeats=repeats, warm_up=warm_up, loss=loss_of
-        )
+        step = baechi.torch.capture(model, inputs, loss=loss_of)
+        costs = baechi.torch.measure(model, inputs, step, loss=loss_of, devices="cpu")
     finally:
         torch.set_num_threads(threads)
-    optimizer = workload.entry.optimizer
-    return graph_of(captured, costs, optimizer=optimizer).graph
+    return graph_of(step, costs, ["*"], workload.entry.optimizer).graph

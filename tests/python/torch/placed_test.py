@@ -197,3 +197,16 @@ def test_a_plan_has_room_for_what_an_optimizer_takes_of_all_weights_at_once() ->
         measured = sim.max_memory_allocated(0)
         assert measured == pytest.approx(placed.peaks["gpu:0"], rel=0.03)
         placed.restore()
+
+
+def test_averages_that_are_written_back_take_their_time_in_the_plan() -> None:
+    with sim.configured(devices=1, memory="1GiB", asynchronous=False, **CLOCK):
+        layers = [each for _ in range(4) for each in (nn.Linear(64, 64), nn.BatchNorm1d(64))]
+        model, x = nn.Sequential(*layers), torch.randn(8, 64, device="sim:0")
+        placed = place(model, x, "1x1GiB", costs="measure", optimizer="none")
+        for _ in range(2):
+            model.zero_grad()
+            sim.reset_virtual_clock()
+            model(x).mean().backward()
+        assert 1e9 * sim.virtual_time() == pytest.approx(placed.plan.makespan_ns, rel=0.03)
+        placed.restore()

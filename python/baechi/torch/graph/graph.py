@@ -115,11 +115,13 @@ class _Assembly:
         self._tied = set(step.tied.values())
         self._gradients: dict[str, fx.Node] = {}
         self._written: dict[fx.Node, list[str]] = {}  # the buffers that a call writes
+        self._buffers: list[fx.Node] = []  # their new values
         for result, node in zip(step.outputs, step.results(), strict=True):
             if result.kind == "gradient":
                 self._gradients[result.name] = node
             elif result.kind == "buffer" and source_of(node)[0] in step.keys:
                 self._written.setdefault(source_of(node)[0], []).append(result.name)
+                self._buffers.append(node)
         self._makers = {source_of(node)[0] for node in self._gradients.values()}
         self._behind = _behind(step, self._written)
         self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
@@ -215,6 +217,10 @@ class _Assembly:
         return [] if tangent is None or behind or tangent in read else [tangent]
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
+        """Return times with what follows the call: its gradients added, its buffers written."""
+        written = [out for out in self._buffers if source_of(out)[0] is node]
+        for size in (2 * _bytes(out.meta["val"]) for out in written):  # once, behind the last part
+            times = {k: t + self._costs.moving(size, k) // self._parts for k, t in times.items()}
         additions = self._parts - (0 if self._held else 1)
         if not additions or node not in self._makers:
             return times
