@@ -118,18 +118,17 @@ class Experiment:
 
     def _host(self, links: Links) -> None:
         for workload in accelerator_host.workloads(self.hardware):
-            for tier in (1, 2):
-                if self._late("host", f"{workload.name} with the CPU, tier {tier}"):
-                    continue
-                row = attempt(
-                    {"workload": workload.name},
-                    f"accelerator and CPU, tier {tier}",
-                    partial(accelerator_host.row, workload, self.hardware, links, tier),
-                    self.results.failed["host"],
-                )
-                if row is not None:
-                    self.results.update("host", row)
-                self.save()
+            if self._late("host", f"{workload.name} with the CPU"):
+                continue
+            row = attempt(
+                {"workload": workload.name},
+                "accelerator and CPU",
+                partial(accelerator_host.row, workload, self.hardware, links),
+                self.results.failed["host"],
+            )
+            if row is not None:
+                self.results.update("host", row)
+            self.save()
 
     def _models(self, links: Links, names: Iterable[str]) -> None:
         for name in names:

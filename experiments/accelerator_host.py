@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.cost.profiler import measure_on
-from baechi.torch.memory.eager import peak_memory
-from baechi.torch.record.capture import capture_on
 
 import baechi
 from experiments.accelerator_links import HOST
-from experiments.accelerator_steps import KIND, run_steps
-from experiments.program_order import in_program_order
+from experiments.accelerator_steps import run_steps
 from experiments.torch_workloads import PROFILED, TINY
 from models.pytorch import loss_of
 
@@ -70,35 +66,31 @@ def losses_of(model: Any, inputs: Any) -> list[float]:
     return found
 
 
-def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) -> dict[str, Any]:
+def row(workload: TorchWorkload, hardware: Hardware, links: Links) -> dict[str, Any]:
     """Train on the CPU alone, then with a capped accelerator; losses, peaks and step times."""
     hardware.settle()
     device, cpu = hardware.devices[0], torch.device("cpu")
-    inputs, model = workload.inputs(), workload.model()
-    expected = losses_of(model, inputs)
+    inputs = workload.inputs()
+    expected = losses_of(workload.model(), inputs)
     model = workload.model()
-    captured = capture_on(device, model, inputs, loss=loss_of)
-    need = peak_memory(captured, {op.key: "all" for op in captured.ops}, optimizer="sgd")["all"]
-    where = {KIND: device, "cpu": cpu}
-    costs = measure_on(where, model, inputs, captured, repeats=5, warm_up=1, loss=loss_of)
+    single: dict[str, Any] = {"loss": loss_of, "optimizer": "sgd", "method": "single"}
+    need = baechi.torch.plan(model, inputs, "1x1TiB", verbose=False, **single).peaks["gpu:0"]
     cap = int(PART * need)
     placed = baechi.torch.place(
         model,
         inputs,
         capped(links, cap),
         devices=[device, cpu],
-        gradients="freed",
-        costs=costs,
+        costs="measure",
         loss=loss_of,
         optimizer="sgd",
-        tier=tier,
         bounds=False,
+        verbose=False,
     )
     try:
         return _measured(workload, hardware, placed, expected) | {
             "workload": workload.name,
             "sizes": workload.sizes(),
-            "tier": tier,
             "need": need,
             "cap": cap,
         }
@@ -110,18 +102,16 @@ def row(workload: TorchWorkload, hardware: Hardware, links: Links, tier: int) ->
 def _measured(
     workload: TorchWorkload, hardware: Hardware, placed: Any, expected: list[float]
 ) -> dict[str, Any]:
-    inputs, device = workload.inputs(), str(hardware.devices[0])
+    device = hardware.devices[0]
+    inputs = workload.inputs(str(device))
     found = losses_of(placed.model, inputs)
     run = run_steps(hardware, placed.model, inputs)
-    plan = placed.plan
-    chained = in_program_order(plan.graph, plan.device_of, [HOST])
-    predicted = baechi.simulate(chained, plan.cluster, plan.device_of).makespan_ns
-    peak = run.peaks[device] - run.held[device]
+    plan, name = placed.plan, str(device)
+    peak = run.peaks[name] - run.held[name]
     measured = round(run.seconds * 1e9) if hardware.wall else None
     return {
         "on_cpu": sum(d == HOST for d in plan.device_of.values()) / len(plan.device_of),
         "transfers": len(plan.transfers),
-        "ran": placed.tier,
         "losses": found,
         "losses_alone": expected,
         "loss_difference": max(
@@ -129,9 +119,9 @@ def _measured(
         ),
         "predicted_peak": placed.peaks["gpu:0"],
         "peak": peak,
-        "held": run.held[device],
+        "held": run.held[name],
         "peak_error": placed.peaks["gpu:0"] / peak - 1 if peak else None,  # unused: no peak
-        "predicted": predicted,
+        "predicted": plan.makespan_ns,
         "measured": measured,
-        "error": None if measured is None else predicted / measured - 1,
+        "error": None if measured is None else plan.makespan_ns / measured - 1,
     }

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from baechi.calibrate import cluster_document, fit, measure, sizes_up_to
 from baechi.measured_links import Line
-from baechi.torch.cost.copy_times import copies
-from baechi.torch.cost.profiler import Clock
+from baechi.torch.costs.copy_times import copies
+from baechi.torch.costs.measured import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,16 +51,15 @@ def calibrated(hardware: Hardware, *, largest: int = LARGEST, repeats: int = REP
 
 
 def within_one(hardware: Hardware, sizes: Iterable[int], repeats: int) -> Line:
-    """Time copies from and to the memory of the first device, as logical devices make them."""
+    """Time copies from and to the memory of the first device, as a copy on one device is made."""
     device = hardware.devices[0]
     clock = Clock(device)
     points = []
     for size in sizes:
         sent = torch.ones(size, dtype=torch.uint8, device=device)
         sent.clone()
-        took = [clock.measure(sent.clone)[1] for _ in range(repeats)]
-        clock.wait()
-        points.append((size, max(statistics.median(t() for t in took), 1) / 1e9))
+        took = [clock.time(sent.clone) for _ in range(repeats)]
+        points.append((size, max(statistics.median(took), 1) / 1e9))
     return fit(points)
 
 

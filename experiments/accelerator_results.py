@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from experiments.torch_workloads import MODES
-
 Row: TypeAlias = dict[str, Any]
 Failures: TypeAlias = list[dict[str, str]]
 
@@ -26,11 +24,10 @@ TABLES = {
     "table5": "Table 5",
     "table6": "Table 6",
 }
-TIERS = ("tier 1", "tier 2")
-WAYS = ("unplaced", *TIERS)  # of running a model on one device
+WAYS = ("unplaced", "placed")  # of running a model on one device
 # What a row has to have one of to say anything; those of other tables are whole or not there.
-STEPS = {"models": WAYS, "spread": tuple(MODES)}
-KEYS = ("workload", "devices", "method", "tier", "from", "to", "memory")
+STEPS = {"models": WAYS, "spread": ("placed",)}
+KEYS = ("workload", "devices", "method", "from", "to", "memory")
 
 
 def has_figures(table: str, row: Mapping[str, Any]) -> bool:

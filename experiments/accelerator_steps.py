@@ -18,13 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.cost.graph_generator import graph_of
-from baechi.torch.memory.eager import StepContext, held_bytes, peak_memory
-from baechi.torch.memory.fit import GraphStep, Memory
-from baechi.torch.placing import assign
-from baechi.torch.record.capture import capture_on
-from baechi.torch.trace.exported import export
-from baechi.torch.trace.graph import NotExportedError
+from baechi.torch import Step
+from baechi.torch.graph.graph import graph_of
 
 import baechi
 from experiments.torch_workloads import LARGE, MEDIUM, PROFILED, TINY
@@ -35,10 +30,9 @@ if TYPE_CHECKING:
     from experiments.torch_workloads import TorchWorkload
 
 KIND = "gpu"  # of the accelerators, in graphs and clusters
-# Of a device's memory that a model may need: copies between logical devices come on top.
-PART = 0.45
+PART = 0.7  # of a device's memory that a model may need
+BLOCK = 512  # bytes that allocators round to
 WARM_UP, STEPS, SECONDS = 3, 10, 4.0  # not counted; counted, and when to stop
-REPEATS = 7  # of a step whose operators are measured
 
 
 def candidates(name: str, hardware: Hardware) -> list[TorchWorkload]:
@@ -50,107 +44,62 @@ def candidates(name: str, hardware: Hardware) -> list[TorchWorkload]:
 
 @dataclass
 class Subject:
-    """A model on the first device, its recorded step and what its operators took there."""
+    """A model on the first device, its step and what its calls took there."""
 
     workload: TorchWorkload
     hardware: Hardware
     model: Any
     inputs: dict[str, torch.Tensor]
-    captured: baechi.torch.Capture
+    step: Step
     costs: baechi.torch.Costs
-    _exported: Any = None  # the graph, or why there is none
-    _graph_step: GraphStep | None = None  # what was recorded of the graph
-
-    def exported(self) -> list[Any]:
-        """Return the model as a graph for tier 2, made once: that takes seconds.
-
-        Raises:
-            NotExportedError: There is none.
-
-        """
-        if self._exported is None:
-            try:
-                self._exported = export(self.model, self.inputs)
-            except NotExportedError as error:
-                self._exported = error
-        if isinstance(self._exported, NotExportedError):
-            raise self._exported
-        return [self._exported]
 
     @property
     def graph(self) -> baechi.Graph:
         """The costed graph, without an optimizer: steps here have none."""
-        return graph_of(self.captured, self.costs, optimizer="none").graph
+        return graph_of(self.step, self.costs, [KIND], "none", calls=True).graph
 
-    def peak(
-        self, device_of: Mapping[str, str], physical: Mapping[str, str], tier: int, home: str
-    ) -> dict[str, int]:
-        """Predict the most bytes of the physical devices in use, also where logical ones share one.
-
-        Args:
-            device_of: The logical device of every operator.
-            physical: The physical device of every logical one.
-            tier: Of the run.
-            home: The logical device where the model is called.
-
-        """
-        used = [name for name in physical if name in set(device_of.values())]
-        memory = Memory(
-            self.model,
-            self.captured,
-            used,
-            tiers=(tier,),
-            around=StepContext("none", home, held_bytes(self.inputs.values()), memory_of=physical),
-            graph=self._recorded([physical[name] for name in used]) if tier == 2 else None,
-        )
-        return {device: peak.bytes for device, peak in memory.peaks(device_of)[tier].items()}
-
-    def _recorded(self, physical: list[str]) -> GraphStep:
-        """Return what is recorded of the graph, once, as it runs on some devices."""
-        if self._graph_step is None:
-            (exported,) = self.exported()
-            self._graph_step = GraphStep(exported, "streams", [], self._record)
-        self._graph_step.physical = [torch.device(device) for device in physical]
-        return self._graph_step
-
-    def _record(self, units: Any) -> baechi.torch.Capture:
-        device = self.hardware.devices[0]
-        return capture_on(device, self.model, self.inputs, loss=loss_of, units=units)
-
-    def alone(self) -> dict[str, str]:
-        """Return the placement on one device."""
-        return {op.key: "all" for op in self.captured.ops}
-
-    def run(
-        self, device_of: Mapping[str, str], devices: Mapping[str, str], tier: int, **how: Any
-    ) -> Run:
+    def run(self, cluster: baechi.Cluster, devices: Sequence[torch.device], **how: Any) -> Placed:
         """Run steps of the placed model, and put it back as it was.
 
         Args:
-            device_of: The logical device of every operator.
-            devices: The physical device of every logical one.
-            tier: Of the run.
-            how: What else `assign` is told.
+            cluster: What the planner is told of the devices.
+            devices: The accelerators.
+            how: What else `place` is told.
 
         """
-        placed = assign(
+        placed = baechi.torch.place(
             self.model,
-            self.captured,
-            device_of,
-            devices,
-            tier=tier,
-            exported=self.exported() if tier == 2 else (),
+            self.inputs,
+            cluster,
+            devices=list(devices),
+            loss=loss_of,
+            costs=self.costs,
+            optimizer="none",
+            verbose=False,
             **how,
         )
+        names = [str(device) for device in devices]
         try:
-            return run_steps(self.hardware, self.model, self.inputs)
+            run = run_steps(self.hardware, self.model, self.inputs)
+            peaks = dict(zip(names, placed.peaks.values(), strict=True))
+            return Placed(placed.plan, peaks, placed.left_out, run)
         finally:
             self.hardware.synchronize()
             placed.restore()
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A plan, its peaks by physical device, what ran eagerly, and what its steps took."""
+
+    plan: baechi.Plan
+    peaks: dict[str, int]
+    left_out: list[str]
+    run: Run
+
+
 def subject_of(name: str, hardware: Hardware) -> Subject:
-    """Record and measure a model at the largest size that leaves room on the device.
+    """Capture and measure a model at the largest size that leaves room on the device.
 
     Raises:
         torch.OutOfMemoryError: Not even the smallest one does.
@@ -170,14 +119,15 @@ def subject_of(name: str, hardware: Hardware) -> Subject:
 def _subject(workload: TorchWorkload, hardware: Hardware, device: torch.device) -> Subject:
     model = hardware.build(workload.model)
     inputs = workload.inputs(str(device))
-    captured = capture_on(device, model, inputs, loss=loss_of)
-    need = peak_memory(captured, {op.key: "all" for op in captured.ops}, optimizer="none")["all"]
-    if need > PART * hardware.total_memory(device):
-        raise torch.OutOfMemoryError(f"{workload.name} needs {need:,} bytes")
-    costs = baechi.torch.measure(
-        model, inputs, captured, kind=KIND, repeats=REPEATS, warm_up=2, loss=loss_of
-    )
-    return Subject(workload, hardware, model, inputs, captured, costs)
+    step = baechi.torch.capture(model, inputs, loss=loss_of)
+    room = int(PART * hardware.total_memory(device))
+    costs = baechi.torch.measure(model, inputs, step, loss=loss_of, devices={KIND: device})
+    found = Subject(workload, hardware, model, inputs, step, costs)
+    try:
+        baechi.place_graph(found.graph, f"1x{room}B", "single", bounds=False)
+    except baechi.DoesNotFit as error:
+        raise torch.OutOfMemoryError(f"{workload.name}: {error}") from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -245,33 +195,13 @@ def _clear(model: Any) -> None:
 def weights_on(
     devices: Sequence[torch.device], model: Any, inputs: Mapping[str, torch.Tensor]
 ) -> dict[str, int]:
-    """Return the bytes of weights and inputs by device, in the blocks of the allocators."""
-    result = {str(device): 0 for device in devices}
-    held = (*model.parameters(), *model.buffers(), *inputs.values())
-    for device in result:
-        result[device] = held_bytes(t for t in held if str(t.device) == device)
-    return result
-
-
-@dataclass
-class Spread:
-    """A placement over logical or physical devices."""
-
-    subject: Subject
-    plan: baechi.Plan
-    physical: dict[str, torch.device]  # by name of the plan's device
-
-    def run(self, mode: str, tier: int) -> Run:
-        """Run steps of the placed model."""
-        devices = {name: str(device) for name, device in self.physical.items()}
-        return self.subject.run(self.plan.device_of, devices, tier, mode=mode, plan=self.plan)
-
-    def peaks(self, tier: int) -> dict[str, int]:
-        """Predict the most bytes of each physical device, also where logical ones share it."""
-        memory_of = {name: str(device) for name, device in self.physical.items()}
-        first = self.subject.hardware.devices[0]  # where the inputs are
-        home = next(name for name, device in self.physical.items() if device == first)
-        return self.subject.peak(self.plan.device_of, memory_of, tier, home)
+    """Return the bytes of weights and inputs by device, rounded up as allocators do."""
+    found: dict[str, dict[int, int]] = {str(device): {} for device in devices}
+    for tensor in (*model.parameters(), *model.buffers(), *inputs.values()):
+        storage = tensor.untyped_storage()
+        size = -(-storage.nbytes() // BLOCK) * BLOCK
+        found.setdefault(str(tensor.device), {})[storage.data_ptr()] = size
+    return {str(device): sum(found[str(device)].values()) for device in devices}
 
 
 def attempt(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments import insufficient_memory, step_time
-from experiments.accelerator_results import TIERS, WAYS
+from experiments.accelerator_results import WAYS
 from experiments.page import (
     Column,
     Table,
@@ -19,7 +19,6 @@ from experiments.page import (
     percent,
     scientific,
 )
-from experiments.torch_workloads import MODES
 
 NAMES = ("workload", "devices", "method")
 LARGE = 0.15  # an error beyond this is listed
@@ -27,14 +26,9 @@ BUSY_HOST = 0.9  # of the step: the accelerator waited for the host
 
 SUMMARY = """\
 A step is a forward and a backward without an optimizer, from idle devices until they are idle
-again; the median of up to ten. *Predicted* is made of operators measured one by one on the same
+again; the median of up to ten. *Predicted* is made of calls measured one by one on the same
 device. *Started after*: the share of the step after which the host had started all of it. Near
-100% the accelerator waited for the host, and no prediction from kernels alone can be right.
-
-Logical devices on one accelerator share its processors. What is compared is all work and all
-copies, one after the other; where kernels are small enough to run side by side, or copies beside
-them, a step is shorter than that. So these rows show whether transfers are right and what they
-cost, not what several accelerators would gain."""
+100% the accelerator waited for the host, and no prediction from kernels alone can be right."""
 
 Rows = Mapping[str, list[dict[str, Any]]]
 
@@ -49,7 +43,7 @@ def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
                 continue
             where = ", ".join(str(row[k]) for k in NAMES if row.get(k) is not None)
             if "cap" in row:
-                where += f", with the CPU in tier {row['tier']}"
+                where += ", with the CPU"
             lines.append(f"- {where}: {key} {error:+.0%}; {_reason(row, key)}")
     if not lines:
         return f"No error is above {LARGE:.0%}."
@@ -99,55 +93,41 @@ def steps(rows: list[dict[str, Any]]) -> Table:
 
 def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Table:
     """Predicted and measured memory."""
-    found = [row for row in rows if any(f"{tier} peak" in row for tier in TIERS)]
+    found = [row for row in rows if "peak" in row]
     return Table(
         title,
         [
             *columns,
-            *(
-                column
-                for tier in TIERS
-                for column in (
-                    Column(f"{tier} predicted peak", f"{tier}: predicted", mebibytes),
-                    Column(f"{tier} peak", "measured", mebibytes),
-                    Column(f"{tier} peak error", "error", percent),
-                    Column(f"{tier} held", "held beside it", mebibytes),
-                    Column(f"{tier} requested", "asked for", mebibytes),
-                )
-            ),
+            Column("predicted peak", "predicted", mebibytes),
+            Column("peak", "measured", mebibytes),
+            Column("peak error", "error", percent),
+            Column("held", "held beside it", mebibytes),
+            Column("requested", "asked for", mebibytes),
         ],
         found,
         "MiB, of `torch.accelerator.max_memory_allocated`. *Held beside it* is what stays "
         "allocated between steps beyond weights and inputs, libraries' workspaces above all; "
         "*measured* is without that, *asked for* with it but without what the allocator adds to a "
-        "block. Of logical devices the sum can be measured, not the parts.",
-        to_explain(found, [f"{tier} peak error" for tier in TIERS]),
+        "block. Of several devices the one that is furthest off.",
+        to_explain(found, ["peak error"]),
     )
 
 
-def protocol(rows: list[dict[str, Any]]) -> Table:
-    """Modes on logical and physical devices."""
+def spread(rows: list[dict[str, Any]]) -> Table:
+    """Several accelerators."""
     return Table(
-        "Modes of the protocol",
+        "Step time over several devices",
         [
             *SPREAD,
             Column("transfers", "tensors sent"),
-            Column("copies", "their copies", milliseconds),
             Column("predicted", "predicted", milliseconds),
             Column("one", "one device, measured", milliseconds),
-            *(
-                column
-                for mode in MODES
-                for column in (
-                    Column(mode, mode, milliseconds),
-                    Column(f"{mode} error", "error", percent),
-                )
-            ),
+            Column("placed", "measured", milliseconds),
+            Column("placed error", "error", percent),
         ],
         rows,
-        "Milliseconds. On logical devices *predicted* is all work and all copies one after the "
-        "other; on physical ones the step in the order of the program. *Graph* is tier 2.",
-        to_explain(rows, [f"{mode} error" for mode in MODES]),
+        "Milliseconds.",
+        to_explain(rows, ["placed error"]),
     )
 
 
@@ -158,7 +138,6 @@ def with_the_host(rows: list[dict[str, Any]]) -> Table:
         [
             *NAMED,
             Column("sizes", "sizes"),
-            Column("tier", "tier"),
             Column("need", "needs", mebibytes),
             Column("cap", "may hold", mebibytes),
             Column("on_cpu", "operators on the CPU", percent),
@@ -242,12 +221,12 @@ def with_dates(table: Table, made: str) -> Table:
 
 def tables(rows: Rows, failures: list[dict[str, str]], made: str) -> list[Table]:
     """All tables that there are rows for; `made` is what this run's rows say of themselves."""
-    models, spread = rows.get("models", []), rows.get("spread", [])
+    models, several = rows.get("models", []), rows.get("spread", [])
     found = []
     if models:
         found += [steps(models), peaks("Peaks on one device", models, NAMED)]
-    if spread:
-        found += [protocol(spread), peaks("Peaks over several devices", spread, SPREAD)]
+    if several:
+        found += [spread(several), peaks("Peaks over several devices", several, SPREAD)]
     if rows.get("host"):
         found.append(with_the_host(rows["host"]))
     if rows.get("ranks"):
