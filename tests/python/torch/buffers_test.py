@@ -3,29 +3,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-import baechi.torch
 import torch
-from baechi.torch.cost.graph_generator import graph_of
-from baechi.torch.cost.profiler import estimate
-from baechi.torch.placing import assign
-from baechi.torch.trace.exported import export
-from same_training import trains_the_same
+from places import trains_the_same
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import prune
-
-import baechi
-
-CLUSTER = baechi.Cluster("3xgpu:1GiB")
-pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 class Codebook(nn.Module):
@@ -118,88 +106,12 @@ class Observed(nn.Module):
 @pytest.mark.parametrize("kind", [Codebook, Several, Precise])
 def test_buffers_that_are_changed_where_no_gradients_are_kept(kind: type) -> None:
     torch.manual_seed(3)
-    trains_the_same(kind().double(), torch.randn(6, 8 if kind is Codebook else 4).double(), ran=2)
+    trains_the_same(kind().double(), torch.randn(6, 8 if kind is Codebook else 4).double())
 
 
-@pytest.mark.filterwarnings("ignore:Observed ran")
 def test_buffers_that_get_their_size_in_the_first_call() -> None:
     torch.manual_seed(3)
-    trains_the_same(Observed().double(), torch.randn(6, 4).double(), seeds=(1,), ran=1)
-
-
-def test_the_calls_of_a_part_without_gradients_are_operators_of_their_own() -> None:
-    graph = export(Codebook(), torch.randn(6, 8))
-    keys = [node.key for node in graph.graph.nodes if node.kind == "call"]
-    assert len(set(keys)) == len(keys)
-    assert {"copy_@15:copy_", "add_@7:add_"} <= set(keys)
-    assert not any(node.is_host for node in graph.graph.nodes if node.writes)
-
-
-def test_what_changes_several_buffers_keeps_them_together() -> None:
-    captured = baechi.torch.capture(Several(), torch.randn(6, 4))
-    graph = graph_of(captured, estimate(captured, CLUSTER)).graph
-    assert "_foreach_mul_@1" in graph.names
-    for seed in range(4):
-        plan = baechi.place_graph(graph, CLUSTER, method="random", seed=seed, bounds=False)
-        assert len({plan.device_of[key] for key in ("add@0", "_foreach_mul_@1", "add@4")}) == 1
-
-
-def _batch(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return functional.batch_norm(x, m.mean, m.var, training=True)
-
-
-def _instance(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return functional.instance_norm(x[None], m.mean[1:], m.var[1:], use_input_stats=True)[0]
-
-
-def _listed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        torch._foreach_add_([m.mean, m.var], [x.mean(0), x.var(0)])
-    return x + 1
-
-
-def _renormed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return x + functional.embedding((x[:, 0] > 0).long(), m.table, max_norm=0.5).sum()
-
-
-class Between(nn.Module):
-    """Reads buffers, has something change them, and reads them again."""
-
-    def __init__(self, change: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.change = change
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.register_buffer("mean", torch.randn(4))
-        self.register_buffer("var", torch.rand(4) + 1)
-        self.register_buffer("table", torch.randn(3, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x) + self.mean
-        x = x + self.var + self.table[0]
-        x = self.change(self, x)
-        return self.second(x + self.mean + self.var + self.table[2])
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("change", [_batch, _instance, _listed, _renormed])
-@pytest.mark.parametrize("tier", [1, 2])
-def test_by_hand_a_buffer_is_changed_elsewhere_than_it_is(change: Any, tier: int) -> None:
-    torch.manual_seed(3)
-    plain, x = Between(change).double(), torch.randn(3, 4).double()
-    model = copy.deepcopy(plain)
-    captured = baechi.torch.capture(model, x)
-    early = {"first", "add@0", "add@1", "__getitem__@2", "add@3"}
-    places = {op.key: "a" if op.key in early else "b" for op in captured.ops}
-    for second in ("b", "c"):  # of the buffers that are read behind the first
-        places["add@1"] = second
-        devices = {name: f"sim:{i}" for i, name in enumerate("abc")}
-        placed = assign(model, captured, places, devices, tier=tier)
-        for _ in range(3):
-            torch.testing.assert_close(model(x), plain(x))
-        assert placed.tier == tier
-        placed.restore()
-        for name, buffer in plain.named_buffers():
-            torch.testing.assert_close(model.get_buffer(name), buffer)
+    trains_the_same(Observed().double(), torch.randn(6, 4).double())
 
 
 def _pruned(layer: nn.Linear) -> nn.Linear:
@@ -212,4 +124,4 @@ def _pruned(layer: nn.Linear) -> nn.Linear:
 def test_weights_that_hooks_compute(hooked: Callable[[nn.Linear], nn.Linear]) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(hooked(nn.Linear(4, 6)), nn.Tanh(), hooked(nn.Linear(6, 4)))
-    trains_the_same(model.double(), torch.randn(5, 4).double(), tiers=(1,))
+    trains_the_same(model.double(), torch.randn(5, 4).double())

@@ -13,13 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from baechi.torch.trace.exported import export
-from baechi.torch.trace.graph import NotExportedError
-from random_placement import placed_at_random
-from same_training import EXCLUSIVE, SHARED, trains_the_same
+from places import machine, placed_at_random, trains_the_same
 from torch import nn
-
-pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 @dataclass
@@ -76,10 +71,9 @@ class Steps(nn.Module):
         return result * len(memory.named) + memory.slots[0].mean() + memory.position[0]
 
 
-@pytest.mark.parametrize("units", ["leaf", [Step]])
-def test_parts_change_containers_that_they_are_given(units: Any) -> None:
+def test_parts_change_containers_that_they_are_given() -> None:
     torch.manual_seed(3)
-    trains_the_same(Steps().double(), torch.randn(4, 8).double(), units=units)
+    trains_the_same(Steps().double(), torch.randn(4, 8).double())
 
 
 class State:
@@ -139,13 +133,12 @@ def test_operators_read_and_change_what_objects_hold() -> None:
 
 def test_an_object_among_the_example_inputs_stays_as_it_is() -> None:
     torch.manual_seed(3)
-    x = torch.randn(4, 8).double().to("sim:0")
+    x = torch.randn(4, 8).double()
     state = State(torch.zeros_like(x))
     last = state.last
-    model = Cells().double().to("sim:0")
-    placed = placed_at_random(model, (x, state), EXCLUSIVE, method="single")
-    assert placed.verify((x, State(last)))
-    placed.restore()
+    with machine():
+        placed = placed_at_random(Cells().double(), (x, state))
+        placed.restore()
     assert state.last is last
     assert state.at == 0
     assert state.slots == [None, None]
@@ -172,17 +165,13 @@ def batch_of(home: str) -> tuple[dict[str, Any], list[Any]]:
     return {"x": x.to(home), "scale": x[:, :1].exp().to(home), "count": 2}, []
 
 
-@pytest.mark.repeats
-@pytest.mark.parametrize("tier", [1, "auto"])
-@pytest.mark.parametrize("devices", [EXCLUSIVE, SHARED])
+@pytest.mark.usefixtures("asynchronous_devices")
 @pytest.mark.parametrize("home", ["cpu", "sim:1"])
-def test_the_caller_sees_what_a_model_does_to_its_batch(
-    tier: Any, devices: list[str], home: str
-) -> None:
+def test_the_caller_sees_what_a_model_does_to_its_batch(home: str) -> None:
     torch.manual_seed(3)
     plain = Batch().double()
     example = batch_of("cpu")
-    placed = placed_at_random(copy.deepcopy(plain), example, devices, tier=tier, seed=2)
+    placed = placed_at_random(copy.deepcopy(plain), example, seed=2)
     assert list(example[0]) == ["x", "scale", "count"]
     assert example[0]["count"] == 2
     assert example[1] == []
@@ -199,8 +188,3 @@ def test_the_caller_sees_what_a_model_does_to_its_batch(
     for name, weight in plain.named_parameters():
         torch.testing.assert_close(placed.model.get_parameter(name).grad.cpu(), weight.grad)
     placed.restore()
-
-
-def test_containers_without_a_graph_say_so() -> None:
-    with pytest.raises(NotExportedError, match="changes its arguments"):
-        export(Batch().double(), batch_of("cpu"))

@@ -10,11 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from baechi.torch.base import _private
-from same_training import trains_the_same
+from places import trains_the_same
 from torch import nn
-
-pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 def rows(m: Any, h: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -94,19 +91,7 @@ HOW = [
 @pytest.mark.parametrize("how", HOW)
 def test_functions_of_torch_func(how: Any) -> None:
     torch.manual_seed(3)
-    trains_the_same(Mapping(how).double(), torch.randn(4, 8).double(), homes=("cpu",))
-
-
-def test_a_tensor_that_stands_for_several_has_the_storage_of_what_it_stands_for() -> None:
-    seen: list[int] = []
-
-    def look(row: torch.Tensor) -> torch.Tensor:
-        seen.append(_private.storage_address(row))
-        return row.sum()
-
-    rows = torch.ones(2, 3)
-    torch.func.vmap(torch.func.grad(look))(rows)
-    assert seen == [_private.storage_address(rows)]
+    trains_the_same(Mapping(how).double(), torch.randn(4, 8).double())
 
 
 class Forces(nn.Module):
@@ -152,4 +137,4 @@ class Hypernetwork(nn.Module):
 def test_weights_that_another_network_makes() -> None:
     torch.manual_seed(0)
     inputs = (torch.tensor(2), torch.randn(3, 4).double())
-    trains_the_same(Hypernetwork().double(), inputs, seeds=(1, 2), homes=("cpu",), ran=2)
+    trains_the_same(Hypernetwork().double(), inputs)

@@ -10,10 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from same_training import trains_the_same
+from places import trains_the_same
 from torch import nn
-
-pytestmark = pytest.mark.usefixtures("asynchronous_devices")
 
 
 def masked(_: Any, pos: torch.Tensor, i: int, mask: torch.Tensor, value: torch.Tensor) -> None:
@@ -61,7 +59,7 @@ class Positions(nn.Module):
 def test_a_tensor_made_where_the_arguments_are(fill: Any) -> None:
     torch.manual_seed(3)
     inputs = (torch.randint(0, 60, (2, 5)), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
-    trains_the_same(Positions(fill).double(), inputs, seeds=(1, 2), tiers=("auto",))
+    trains_the_same(Positions(fill).double(), inputs)
 
 
 class Residual(nn.Module):
@@ -91,4 +89,4 @@ class Argument(nn.Module):
 @pytest.mark.parametrize("kind", [Residual, Argument])
 def test_a_module_that_changes_an_argument_of_the_model(kind: Any) -> None:
     torch.manual_seed(3)
-    trains_the_same(kind().double(), torch.randn(6, 4).double(), ran=1)
+    trains_the_same(kind().double(), torch.randn(6, 4).double())

@@ -6,16 +6,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import baechi.torch
 import baechi.torch.sim as sim
 import torch
+from baechi.torch.capture.loss import call_arguments, tensors_in
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.calls import call_eagerly, compile_calls
 from baechi.torch.run.placement import Placement
 from baechi.torch.where import Homes, Installed, install
 from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.moving import map_tensors
 from torch import nn
 
 WIDTH = 6
@@ -162,3 +165,50 @@ def compared(
         home = "cpu" if seed % 2 else "sim:0"  # of the batch
         found = trained(model, [each.to(home) for each in batches], loss)
     return same(expected, found), backend
+
+
+def loss_like(output: Any) -> torch.Tensor:
+    """Return an output's own loss, else the sum of the mean squares of its tensors."""
+    own = getattr(output, "loss", None)
+    found: torch.Tensor = sum(t.square().mean() for t in tensors_in(output)) if own is None else own
+    return found
+
+
+def placed_at_random(model: nn.Module, inputs: Any, seed: int = 1, **more: Any) -> Any:
+    """Place a model by the one call that users have, by a plan that a seed draws."""
+    torch._dynamo.reset()
+    devices = [f"sim:{i}" for i in range(DEVICES)]
+    how: dict[str, Any] = {"method": "random", "seed": seed, "bounds": False, "devices": devices}
+    return baechi.torch.place(model, inputs, f"{DEVICES}x1GiB", **how | more)
+
+
+def trains_the_same(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    seeds: Iterable[int] = (1,),
+    homes: Sequence[str] = ("cpu", "sim:1"),
+    loss: Callable[[Any], torch.Tensor] = loss_like,
+    close: float = CLOSE,
+) -> list[str]:
+    """Check that a model that `place` placed trains as on the host; return what ran eagerly."""
+
+    def called(model: nn.Module, batch: Any) -> torch.Tensor:
+        args, kwargs = call_arguments(batch)
+        return loss(model(*args, **kwargs))
+
+    def batches(home: str) -> list[Any]:
+        return [map_tensors(lambda t: t.clone().to(home), inputs) for _ in range(3)]
+
+    expected = trained(copy.deepcopy(model), batches("cpu"), called)
+    why: list[str] = []
+    for seed in seeds:
+        mine = copy.deepcopy(model)
+        with machine(seed=seed):
+            placed = placed_at_random(mine, inputs, seed)
+            found = trained(mine, batches(homes[seed % len(homes)]), called)
+            torch.accelerator.synchronize()
+            why += placed.left_out
+            placed.restore()
+        assert same(expected, found, close) == "", f"seed {seed}"
+    return why

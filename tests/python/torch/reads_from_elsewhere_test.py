@@ -9,14 +9,8 @@ import pytest
 
 pytest.importorskip("torch", exc_type=ImportError)
 
-import baechi.torch
-import baechi.torch.sim as sim
 import torch
-from baechi.torch.base.devices import logical_devices
-from baechi.torch.run.sent_tensors import SentTensors
-from baechi.torch.run.together import Together
-from random_placement import placed_at_random
-from same_training import EXCLUSIVE, trains_the_same
+from places import trains_the_same
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -171,19 +165,6 @@ class Batched(nn.Module):
         return z
 
 
-class Scripted(nn.Module):
-    """A part that TorchScript runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)))
-        self.second = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.second(self.first(x))
-        return y
-
-
 class HalfPrecision(nn.Module):
     """Asks where its input is for the autocast that some of it runs under."""
 
@@ -207,46 +188,4 @@ class HalfPrecision(nn.Module):
 @pytest.mark.parametrize("model", [Telling, Cached, Hooked, Weighted, Batched, HalfPrecision])
 def test_trains_the_same(model: type[nn.Module]) -> None:
     torch.manual_seed(3)
-    trains_the_same(model().double(), torch.randn(5, 8).double(), tiers=(1,))
-
-
-@pytest.mark.parametrize("model", [Telling, Cached, Leaving, Hooked])
-def test_trains_the_same_on_one_accelerator(model: type[nn.Module]) -> None:
-    """All have their memory there: a tensor that nobody returned does not tell who made it."""
-    torch.manual_seed(3)
-    options: dict[str, Any] = {"devices": [["sim:0"] * 3], "homes": ["cpu", "sim:0"]}
-    trains_the_same(
-        model().double(), torch.randn(5, 8).double(), tiers=(1,), seeds=range(1, 5), **options
-    )
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_who_finds_a_tensor_that_nobody_marked_waits_for_the_whole_accelerator(
-    inside: bool,
-) -> None:
-    """Read by an operator, and by the functions inside a unit."""
-    with sim.configured(devices=1, memory="1GiB"):
-        maker, reader = logical_devices(["gpu:0", "gpu:1"], ["sim:0", "sim:0"])
-        sent = SentTensors([maker, reader], "streams")
-        sent.join(from_caller=True)
-        with maker.computing():
-            sim.work("20ms")
-            left = torch.zeros(8, device="sim:0") + 3
-        if inside:
-            found = Together(sent, reader).around(lambda: left * 2)()
-        else:
-            with reader.computing():
-                found = sent.moved(left, reader) * 2
-        torch.accelerator.synchronize()
-        assert found.cpu().tolist() == [6.0] * 8
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_what_torchscript_runs_is_one_operator() -> None:
-    torch.manual_seed(3)
-    model, x = Scripted().double(), torch.randn(5, 8).double()  # copies of it cannot be trained
-    expected = model(x)
-    assert [op.key for op in baechi.torch.capture(model, x).ops][:2] == ["first", "second"]
-    placed = placed_at_random(model, x, EXCLUSIVE, tier=1, seed=2)
-    torch.testing.assert_close(placed.model(x), expected)
-    placed.restore()
+    trains_the_same(model().double(), torch.randn(5, 8).double())

@@ -11,15 +11,9 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from busy_links import both_tiers, machine, placed
-from same_training import EXCLUSIVE, trains_the_same
+from places import machine, placed_at_random, trains_the_same
 from torch import nn
-from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
-
-import baechi
-
-__all__ = ["machine"]  # a fixture that all tests here use
 
 X = torch.linspace(-1, 1, 24, dtype=torch.float64).view(6, 4)
 
@@ -36,38 +30,6 @@ def check_same(plain: nn.Module, model: nn.Module, use: Any, training: bool = Fa
     torch.testing.assert_close(found[1], found[0])
 
 
-class Returning(nn.Module):
-    """Changes in place what a module returns; returned by `eval()` is the module's argument."""
-
-    def __init__(self, last: nn.Module, training: bool) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), last
-        self.train(training)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        y = self.last(h)
-        y += 1
-        return h * 2
-
-
-class Half(nn.Module):
-    """Begins with a view of what it is given, where that is contiguous."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * 2 if self.training else x.contiguous())[1:3]
-
-
-@both_tiers
-@pytest.mark.parametrize("last", [nn.Dropout(0.5), nn.Dropout(0.0), Half()])
-def test_a_module_that_returns_its_argument(last: nn.Module, tier: int) -> None:
-    plain = Returning(last, training=True).double()
-    model = copy.deepcopy(plain)
-    place = placed(model, tier, X, d1=("last",))
-    check_same(plain, model, lambda m: [m(X)])
-    place.restore()
-
-
 class Parts(nn.Module):
     """Returns a tensor, and parts of it, and the same again."""
 
@@ -80,9 +42,8 @@ class Parts(nn.Module):
         return [h[:, :2], h.t(), h.detach(), h, h, self.last(h)]
 
 
-@both_tiers
 @pytest.mark.parametrize("home", ["cpu", "sim:1"])
-def test_outputs_that_share_memory(home: str, tier: int) -> None:
+def test_outputs_that_share_memory(home: str) -> None:
     def use(model: nn.Module) -> list[torch.Tensor]:
         x = X if model is plain else X.to(home)
         left, turned, values, whole, again, last = model(x)
@@ -145,7 +106,7 @@ class Sliced(nn.Module):
 
 def test_a_hook_on_a_slice_is_not_passed_by_where_a_slice_of_it_is_returned() -> None:
     torch.manual_seed(3)
-    trains_the_same(Sliced().double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
+    trains_the_same(Sliced().double(), X, seeds=(2,))
 
 
 class Reversing(nn.Module):
@@ -185,7 +146,7 @@ class Returned(nn.Module):
 def test_what_changes_a_gradient_is_not_passed_by(by: Any, outputs: bool) -> None:
     torch.manual_seed(3)
     model = Returned(by, outputs).double()
-    trains_the_same(model, X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
+    trains_the_same(model, X, seeds=(2,))
 
 
 class Handled(nn.Module):
@@ -223,52 +184,4 @@ class Handling(nn.Module):
 @pytest.mark.parametrize("how", ["kept", "removed", "computed again"])
 def test_hooks_on_what_is_in_an_argument_see_all_of_it_until_they_are_removed(how: str) -> None:
     torch.manual_seed(3)
-    trains_the_same(Handling(how).double(), X, tiers=(1,), seeds=(1, 2), devices=[EXCLUSIVE])
-
-
-class Remembering(nn.Module):
-    """Returns a part of its memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.register_buffer("memory", torch.zeros(6, 4))
-        self.old: list[torch.Tensor] = []
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.first(x) + self.memory, (self.old or [self.memory])[0][1:]
-
-
-@both_tiers
-def test_a_copy_of_a_weight_is_told_of_once(tier: int) -> None:
-    model = Remembering().double()
-    place = placed(model, tier, X)
-    with pytest.warns(UserWarning, match="returns 'memory', of which its caller gets a copy on"):
-        model(X)
-    place.restore()
-
-
-def test_a_buffer_that_was_replaced_is_returned_as_any_tensor() -> None:
-    model = Remembering().double()
-    place = placed(model, 1, X)
-    model.old.append(model.memory)
-    model.memory = model.memory + 1
-    assert torch.equal(model(X)[1], torch.zeros(5, 4, dtype=torch.float64))
-    place.restore()
-
-
-def test_a_weight_that_takes_the_place_of_another_is_named() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
-    place = placed(model, 1, X, d1=("1",))
-    first, last = model[0].weight, model[1].weight
-    model[1].weight = first  # tied
-    with pytest.raises(baechi.InputError, match=r"the weight '1.weight' is on sim:0, and the plan"):
-        model(X)
-    model[1].weight = last
-    place.restore()
-    prune.identity(model[1], "weight")
-    place = placed(model, 1, X, d1=("1",), d2=("mul@1",))
-    prune.remove(model[1], "weight")
-    with pytest.raises(baechi.InputError, match=r"the weight '1.weight' is on sim:2, and the plan"):
-        model(X)
-    place.restore()
+    trains_the_same(Handling(how).double(), X, seeds=(2,))

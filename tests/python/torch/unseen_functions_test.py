@@ -11,43 +11,8 @@ import pytest
 pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
-from random_placement import placed_at_random
-from same_training import EXCLUSIVE, trains_the_same
+from places import machine, placed_at_random, trains_the_same
 from torch import nn
-
-SCRIPT = torch.jit.CompilationUnit("""
-def gated(x, gate):
-    return torch.tanh(x) * torch.sigmoid(gate) + x
-
-def doubled(x):
-    return x.mul_(2.0)
-
-def grad(x):
-    return x * 0.75
-
-def cpu(x, y):
-    return x + y
-""")
-
-
-class Scripted(nn.Module):
-    """Calls functions of TorchScript between its parts, as older models of transformers do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = x
-        for part in self.parts:
-            x = SCRIPT.gated(part(x), first)
-            x = SCRIPT.cpu(SCRIPT.grad(SCRIPT.doubled(x * 0.5)), first)
-        return x
-
-
-def test_functions_of_torchscript_run_where_they_are_planned() -> None:
-    torch.manual_seed(3)
-    trains_the_same(Scripted().double(), torch.randn(8, 16).double(), seeds=range(6))
 
 
 class Converting(nn.Module):
@@ -68,7 +33,7 @@ class Converting(nn.Module):
 
 def test_conversions_with_type_run_where_they_are_planned() -> None:
     torch.manual_seed(3)
-    trains_the_same(Converting().double(), torch.randn(8, 16).double(), seeds=range(6))
+    trains_the_same(Converting().double(), torch.randn(8, 16).double())
 
 
 SEEN: list[bool] = []  # whether a kernel started on its argument's device
@@ -108,20 +73,19 @@ class Norm(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("tier", "call"), [(1, kernel), (1, lambda x: Called.apply(x)), (2, kernel)]
+    "call", [kernel, lambda x: Called.apply(x)]
 )
 def test_kernels_of_no_library_find_their_device_the_current_one(
-    tier: int, call: Callable[[torch.Tensor], torch.Tensor]
+    call: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), Norm(call)) for _ in range(6)))
     inputs = torch.randn(4, 8)
-    placed = placed_at_random(model, inputs, EXCLUSIVE, tier=tier, seed=1)
+    placed = placed_at_random(model, inputs, EXCLUSIVE, seed=1)
     assert len(set(placed.plan.device_of.values())) == 3
     torch.accelerator.set_device_index(2)
     try:
         SEEN.clear()
         placed.model(inputs).sum().backward()
-        assert placed.tier == tier
         assert SEEN == [True] * 12
         assert torch.accelerator.current_device_index() == 2
     finally:
