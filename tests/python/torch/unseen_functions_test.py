@@ -72,21 +72,20 @@ class Norm(nn.Module):
         return self.call(x * self.weight)
 
 
-@pytest.mark.parametrize(
-    "call", [kernel, lambda x: Called.apply(x)]
-)
+@pytest.mark.parametrize("call", [kernel, lambda x: Called.apply(x)])
 def test_kernels_of_no_library_find_their_device_the_current_one(
-    call: Callable[[torch.Tensor], torch.Tensor]
+    call: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), Norm(call)) for _ in range(6)))
     inputs = torch.randn(4, 8)
-    placed = placed_at_random(model, inputs, EXCLUSIVE, seed=1)
-    assert len(set(placed.plan.device_of.values())) == 3
-    torch.accelerator.set_device_index(2)
-    try:
-        SEEN.clear()
-        placed.model(inputs).sum().backward()
-        assert SEEN == [True] * 12
-        assert torch.accelerator.current_device_index() == 2
-    finally:
-        torch.accelerator.set_device_index(0)
+    with machine():
+        placed = placed_at_random(model, inputs)
+        assert len(set(placed.plan.device_of.values())) == 3
+        torch.accelerator.set_device_index(2)
+        try:
+            SEEN.clear()
+            placed.model(inputs).sum().backward()
+            assert SEEN == [True] * 12
+            assert torch.accelerator.current_device_index() == 2
+        finally:
+            torch.accelerator.set_device_index(0)

@@ -144,7 +144,8 @@ def _input(desc: Any, places: list[str]) -> Input:
 
 def _output(desc: Any, places: list[str], is_training: bool) -> Output:
     if isinstance(desc, descriptors.GradAOTOutput):
-        return Output("gradient", _input(desc.grad_of, places).name)
+        of = _input(desc.grad_of, places)
+        return Output("gradient" if of.kind == "weight" else "output", of.name)
     if isinstance(desc, descriptors.InputMutationAOTOutput):
         changed = _input(desc.mutated_input, places)
         return Output("batch" if changed.kind == "batch" else "buffer", changed.name)

@@ -176,6 +176,8 @@ def why_views_are_eager(graph: fx.Graph) -> str:
     for out in graph.output_node().all_input_nodes:
         node: fx.Node | None = out
         while node is not None:
+            if node.target is torch.ops.aten._to_copy.default:  # which programs leave out
+                node = node.all_input_nodes[0]
             memory = _memory(node)
             shown = [n for n in node.all_input_nodes if memory & _memory(n)]
             if shown and isinstance(node.target, torch._ops.HigherOrderOperator):

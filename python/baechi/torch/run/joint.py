@@ -18,9 +18,10 @@ import torch
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
-from baechi.torch.capture.keys import is_call, is_view
+from baechi.torch.capture.keys import is_call, is_move, is_view
 from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
 from baechi.torch.program import Program
+from baechi.torch.program.instructions import HOST
 from baechi.torch.run import executor
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import mark, program_of
@@ -79,20 +80,48 @@ class Joint:
             raise NotOurs(f"it has an output of kind {unknown}")
         if len(self.primals) != len(example_inputs):
             raise NotOurs("its inputs share memory")
-        seen: dict[fx.Node, fx.Node] = {}  # the first output of each memory
-        for i, node in enumerate(self.results[: self.returned]):
-            if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
-                continue
-            base = _memory(node)
-            if base.op == "placeholder":
+        # The first output of each memory, and of its copies that no program makes.
+        seen: dict[tuple[fx.Node, torch.device], fx.Node] = {}
+        outputs = [
+            (i, node)
+            for i, node in enumerate(self.results[: self.returned])
+            if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+        ]
+        for i, node in sorted(outputs, key=lambda output: self._is_part(output[1])):
+            base, device = self._memory(node), node.meta["val"].device
+            if base.op == "placeholder" and base.meta["val"].device == device:
                 self.shown[i] = _views(node, base)
-            elif base in seen:
-                self.shown[i] = _views(node, seen[base])
+            elif (base, device) in seen:
+                first = seen[base, device]
+                of = first if self._is_part(first) else base
+                self.shown[i] = [*_views(node, of)[:-1], first]
             else:
-                seen[base] = node
+                seen[base, device] = node
         for i, value in enumerate(example_inputs):
             if i in self.mutated and isinstance(value, torch.Tensor) and value.requires_grad:
                 raise NotOurs("it changes a tensor that is trained")
+
+    def _memory(self, node: fx.Node) -> fx.Node:
+        """Return the node that made a value's memory: of a call's several results, the one."""
+        while node.op == "call_function" and (is_view(node) or self._is_dropped(node)):
+            source = node.all_input_nodes[0]
+            if node.target is operator.getitem and is_call(source):
+                break
+            node = source
+        return node
+
+    def _is_part(self, node: fx.Node) -> bool:
+        """Tell whether a value is a view of its memory, which others cannot be shown by."""
+        while self._is_dropped(node):
+            node = node.all_input_nodes[0]
+        return node is not self._memory(node)
+
+    def _is_dropped(self, node: fx.Node) -> bool:
+        """Tell whether a node is a move between devices of the plan, which programs leave out."""
+        if not is_move(node):
+            return False
+        values = (node.meta["val"], node.all_input_nodes[0].meta["val"])
+        return all(self.placement.index_of(value.device) != HOST for value in values)
 
     @property
     def mutated(self) -> dict[int, int]:
@@ -114,16 +143,6 @@ class Joint:
                 raise NotOurs("a tensor that it changes in place is trained")
             found[plain[output.idx] if output.idx < len(plain) else output.idx] = position
         return found
-
-
-def _memory(node: fx.Node) -> fx.Node:
-    """Return the node that made a value's memory: of a call's several results, the one."""
-    while node.op == "call_function" and is_view(node):
-        source = node.all_input_nodes[0]
-        if node.target is operator.getitem and is_call(source):
-            break
-        node = source
-    return node
 
 
 def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
@@ -194,7 +213,7 @@ class Graph:
         for i, (*views, base) in self.joint.shown.items():
             inputs = self.joint.primals
             value = args[inputs.index(base)] if base in inputs else found[self.place[base]]
-            for view in reversed(views):
+            for view in (view for view in reversed(views) if not is_move(view)):
                 given = fx.node.map_arg((view.args, view.kwargs), lambda _, value=value: value)
                 value = view.target(*given[0], **given[1])
             found[i] = value

@@ -120,6 +120,8 @@ def _device_of(
         largest = max(inputs, key=lambda n: n.meta["val"].numel(), default=None)
         found = None if largest is None else largest.meta[_DEVICE]
         found = None if found == HOST else found
-    if found is None and isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and (
+        found is None or placement.devices[found].type != value.device.type
+    ):  # kernels are of the kind of device that they were traced on
         found = placement.index_of(value.device)
     return 0 if found is None else found

@@ -52,12 +52,17 @@ class Homes:
 
 def put(tensor: torch.Tensor, device: torch.device) -> None:
     """Bring a parameter or buffer, and its gradient, to a device; it stays the same object."""
-    gradient = tensor.grad
-    tensor.grad = None
-    tensor.data = tensor.data.to(device)
-    if gradient is not None:
-        gradient.data = gradient.data.to(device)
-        tensor.grad = gradient
+    with torch.inference_mode(mode=False):  # what is moved within it could not be trained
+        gradient = tensor.grad
+        tensor.grad = None
+        tensor.data = tensor.data.to(device)
+        if gradient is None:
+            return
+        if gradient.layout == torch.strided:
+            gradient.data = gradient.data.to(device)
+            tensor.grad = gradient
+        else:
+            tensor.grad = gradient.to(device)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:

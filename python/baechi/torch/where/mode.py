@@ -13,8 +13,14 @@ from torch.overrides import TorchFunctionMode
 from baechi.torch.private import skip_code
 from baechi.torch.where.moving import moved
 
+_CPU = torch.device("cpu")
+
 # What reads tensors of several devices on purpose: it asks about them, or says where one goes.
 _LEFT_ALONE = {
+    torch.broadcast_tensors,  # views of each, where it is
+    torch.atleast_1d,
+    torch.atleast_2d,
+    torch.atleast_3d,
     torch.Tensor.type_as,
     torch.Tensor.copy_,
     torch.Tensor.set_,
@@ -25,6 +31,9 @@ _LEFT_ALONE = {
 
 # Functions of lists, each of whose tensors is changed where it is.
 _ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
+
+# Functions that read an argument on the host, which came to a device with its batch.
+_HOST = {torch._VF._pack_padded_sequence: 1}  # type: ignore[attr-defined]
 
 # Functions that are given gradients: each goes where what it is the gradient of is.
 _GRADIENTS = {
@@ -69,6 +78,9 @@ class Together(TorchFunctionMode):
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
+        if func in _HOST:
+            args = list(args)
+            args[_HOST[func]] = moved(args[_HOST[func]], _CPU, self.devices)
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
         if not self.is_apart(args, kwargs) or func in _LEFT_ALONE:

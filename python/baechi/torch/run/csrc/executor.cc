@@ -500,7 +500,10 @@ class Executor {
 
   // Tells the allocator. A tensor that is conjugated lazily would be copied by its own record_stream.
   void reads(c10::Stream stream, const at::Tensor& tensor) const {
-    if (tensor.has_storage())
+    if (tensor.layout() == at::kSparse) {
+      reads(stream, tensor._indices());
+      reads(stream, tensor._values());
+    } else if (tensor.has_storage())
       c10::impl::VirtualGuardImpl(accelerator_)
           .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
     else
