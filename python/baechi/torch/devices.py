@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, InputError
+from baechi.torch.where.homes import plain_parts
 
 _WITHOUT_ACCELERATOR = ("cpu", "meta")
 _ENDLESS = 1 << 50  # bytes of a device that has no limit, as simulated ones may have none
@@ -133,7 +134,8 @@ def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
     free, _ = module.mem_get_info(device)
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-        for t in held
+        for whole in held
+        for t in plain_parts(whole)
         if t.device == device
     }
     return min(int(free), _ENDLESS) + sum(storages.values())

@@ -86,7 +86,7 @@ def homes_of(plan: Plan, step: Step) -> dict[str, str]:
     device_of, found = plan.device_of, {}
     for one in step.inputs:
         if one.kind in ("weight", "buffer"):
-            found[one.name] = _device_of(device_of, one.name)
+            found[one.name] = _device_of(device_of, one.operator)
     for other, first in step.tied.items():
         if first in found:
             found[other] = found[first]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -304,7 +305,9 @@ def test_a_run_on_shapes_gives_the_keys_that_dynamo_gives(
     def fails(*_: Any) -> Any:
         raise RuntimeError
 
-    monkeypatch.setitem(capture.__globals__["joint_of"].__globals__, "_by_dynamo", fails)
+    monkeypatch.setitem(
+        inspect.unwrap(capture).__globals__["joint_of"].__globals__, "_by_dynamo", fails
+    )
     step = capture(model, example, models.total)
     assert step.made_by == "a run on shapes"
     assert set(step.inputs) == set(wanted.inputs)

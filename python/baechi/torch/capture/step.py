@@ -19,6 +19,12 @@ class Input:
 
     kind: str  # "weight", "buffer", "batch", "tangent" or "token", which is no tensor of anybody's
     name: str  # the path of the weight or buffer, the place of a tensor in the batch
+    part: str = ""  # the attribute of a tensor that holds others, as those of quantised weights do
+
+    @property
+    def operator(self) -> str:
+        """What it is called in a graph."""
+        return f"{self.name}.{self.part}" if self.part else self.name
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Step:
     def __str__(self) -> str:
         """Write the graph, a call a line."""
         given = zip(self.inputs, self.placeholders(), strict=True)
-        lines = [f"{one.kind} {one.name}: {_shape(node)}" for one, node in given]
+        lines = [f"{one.kind} {one.operator}: {_shape(node)}" for one, node in given]
         lines += [f"{key}: {_shape(node)}" for node, key in self.keys.items()]
         return "\n".join(lines)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -111,10 +112,11 @@ def _join(
     tied: dict[str, str],
 ) -> list[tuple[fx.Node, Output]]:
     """Let a tied weight be one input with one gradient; what runs a model takes its names apart."""
-    nodes = {one.name: node for node, one in inputs.items() if one.kind in ("weight", "buffer")}
-    for other, first in tied.items():
-        if other in nodes and first in nodes:
-            nodes[other].replace_all_uses_with(nodes[first])
+    own = {one: node for node, one in inputs.items() if one.kind in ("weight", "buffer")}
+    for given, node in own.items():
+        first = own.get(replace(given, name=tied.get(given.name, given.name)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
     joined: dict[Output, fx.Node] = {}
     for node, one in results:
         result = Output(one.kind, tied.get(one.name, one.name))
@@ -137,6 +139,9 @@ def _input(desc: Any, places: list[str]) -> Input:
         return Input("batch", places[desc.idx])
     if isinstance(desc, descriptors.TangentAOTInput):
         return Input("tangent", "loss")
+    if isinstance(desc, descriptors.SubclassGetAttrAOTInput):
+        whole = _input(desc.base, places)
+        return replace(whole, part=f"{whole.part}.{desc.attr}" if whole.part else desc.attr)
     if isinstance(desc, descriptors.ForwardTokenAOTInput | descriptors.BackwardTokenAOTInput):
         return Input("token", "")  # keeps calls with effects in their order
     raise InputError(f"model: its graph has an input that is not known: {desc}")

@@ -21,7 +21,7 @@ from torch import fx
 
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
 from baechi.torch.capture.keys import adds_gradients, is_backward, is_move, is_view, shown_by
-from baechi.torch.capture.step import LOSS, Step
+from baechi.torch.capture.step import LOSS, Input, Step
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
@@ -130,9 +130,9 @@ class _Assembly:
     def build(self) -> StepGraph:
         for node, one in self._inputs.items():
             if one.kind in ("weight", "buffer"):
-                self._add_variable(node, one.name)
+                self._add_variable(node, one)
             elif one.kind == "batch" and node.users:
-                self._add_input(node, BATCH + one.name)
+                self._add_input(node, BATCH + one.operator)
         tangents = [node for node, one in self._inputs.items() if one.kind == "tangent"]
         for node in self._step.keys:
             if is_backward(node) and tangents:
@@ -143,8 +143,8 @@ class _Assembly:
         graph = self._builder.build()
         return StepGraph(graph, {key: key for key in self._step.keys.values()}, self._found)
 
-    def _add_variable(self, node: fx.Node, name: str) -> None:
-        groups = [_group_of(name)]
+    def _add_variable(self, node: fx.Node, one: Input) -> None:
+        name, groups = one.operator, [_group_of(one.name)]
         size = _bytes(node.meta["val"])
         how: dict[str, Any]
         if VARIABLES:

@@ -13,7 +13,7 @@ from torch import fx, nn
 from baechi.torch.program import Program
 from baechi.torch.program.parts import GRADIENT
 from baechi.torch.program.peaks import GRANULE, walk
-from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.homes import named_tensors, plain_parts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,7 +109,7 @@ def resident(
         if place is None or id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        found[place] += _whole(tensor.untyped_storage().nbytes())
+        found[place] += sum(_whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
         if tensor.requires_grad:
             found[place] += state(tensor)
     return found
@@ -117,7 +117,8 @@ def resident(
 
 def bytes_on(devices: Sequence[torch.device], tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
     """Return what tensors take on each device; those that show one memory take it once."""
-    memories = {t.untyped_storage().data_ptr(): t for t in tensors}.values()
+    parts = [part for tensor in tensors for part in plain_parts(tensor)]
+    memories = {t.untyped_storage().data_ptr(): t for t in parts}.values()
     sizes = [(t.device, _whole(t.untyped_storage().nbytes())) for t in memories]
     return tuple(sum(size for where, size in sizes if where == device) for device in devices)
 

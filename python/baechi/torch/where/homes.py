@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from baechi._core import InputError
 
 
 class Homes:
@@ -32,22 +35,49 @@ class Homes:
     def move(self) -> None:
         """Bring all weights and buffers to their devices, gradients with them."""
         shared: dict[tuple[int, int], torch.device] = {}
-        for name, tensor in named_tensors(self.model):
+        for name, tensor in [*named_tensors(self.model)]:
             device = self.device_of.get(name)
             if device is None:
                 continue
             memory = (id(tensor), 0) if tensor.is_meta else _memory(tensor)
             device = self.device_of[name] = shared.setdefault(memory, device)
             if tensor.device != device:
-                self._before.append((tensor, tensor.device))
-                put(tensor, device)
+                before = tensor.device
+                self._before.append((self._put(tensor, device), before))
 
     def move_back(self) -> None:
         """Bring all weights and buffers to where they were."""
         for tensor, device in self._before:
             if tensor.device != device:
-                put(tensor, device)
+                self._put(tensor, device)
         self._before.clear()
+
+    def _put(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Bring a tensor to a device; return it, or what stands for it if it wraps others.
+
+        Those cannot be given other data, and are swapped as by `Module.to`; where PyTorch refers to
+        one weakly, as what traced the model does, that cannot be.
+        """
+        if not is_traceable_wrapper_subclass(tensor):
+            put(tensor, device)
+            return tensor
+        moved = tensor.detach().to(device)
+        if isinstance(tensor, nn.Parameter):
+            moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        try:
+            torch.utils.swap_tensors(tensor, moved)
+            return tensor
+        except RuntimeError:
+            if tensor.requires_grad:
+                raise InputError(
+                    f"model: a trained weight of type {type(tensor).__name__} cannot be moved: "
+                    "place the model before anything refers to it, or freeze it"
+                ) from None
+        for module in self.model.modules():
+            for name, own in [*own_tensors(module)]:
+                if own is tensor:
+                    setattr(module, name, moved)
+        return moved
 
 
 def put(tensor: torch.Tensor, device: torch.device) -> None:
@@ -65,7 +95,17 @@ def put(tensor: torch.Tensor, device: torch.device) -> None:
             tensor.grad = gradient.to(device)
 
 
+def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors with memory that a tensor consists of: itself, or those that it wraps."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from plain_parts(getattr(tensor, name))
+    else:
+        yield tensor
+
+
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    tensor = next(plain_parts(tensor))
     try:
         return tensor.untyped_storage().data_ptr(), tensor.device.index or 0
     except (RuntimeError, NotImplementedError):  # a tensor that wraps others has none of its own

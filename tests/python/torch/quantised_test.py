@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised weights count as the bytes that they hold, and train what is beside them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from torch import nn
+
+WIDTH = 64
+X = torch.linspace(-1, 1, 8 * WIDTH).reshape(8, WIDTH)
+
+
+class Int8(torch.Tensor):
+    """A matrix in whole numbers, and the scale of each row."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, scales: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(
+            cls, values.shape, dtype=scales.dtype, device=values.device
+        )
+
+    def __init__(self, values: torch.Tensor, scales: torch.Tensor) -> None:
+        self.values, self.scales = values, scales
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["values", "scales"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], *_: Any) -> Any:
+        return Int8(parts["values"], parts["scales"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kept = {"detach", "_to_copy", "clone", "alias"}
+        if func.overloadpacket.__name__ in kept:
+            one = args[0]
+            return Int8(func(one.values, **kwargs), func(one.scales, **kwargs))
+        args, kwargs = torch.utils._pytree.tree_map_only(
+            Int8, lambda t: t.values.to(t.scales.dtype) * t.scales, (args, kwargs)
+        )
+        return func(*args, **kwargs)
+
+
+def quantised(layer: nn.Linear) -> nn.Module:
+    scales = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+    values = (layer.weight.detach() / scales).round().to(torch.int8)
+    layer.weight = nn.Parameter(Int8(values, scales), requires_grad=False)
+    return layer
+
+
+def by_torchao(layer: nn.Linear) -> nn.Module:
+    module = importlib.import_module("torchao.quantization")
+    whole = nn.Sequential(layer)
+    module.quantize_(whole, module.Int8WeightOnlyConfig())
+    return whole[0]
+
+
+def by_bitsandbytes(layer: nn.Linear) -> nn.Module:
+    module = importlib.import_module("bitsandbytes")
+    made = module.nn.Linear4bit(WIDTH, WIDTH, compute_dtype=torch.float32, quant_type="nf4")
+    made.load_state_dict(layer.state_dict())
+    return made.to("cpu")
+
+
+WAYS: dict[str, tuple[Callable[[nn.Linear], nn.Module], int]] = {
+    "plain": (quantised, WIDTH * WIDTH + 4 * WIDTH),
+    "torchao": (by_torchao, WIDTH * WIDTH + 5 * WIDTH),
+    "bitsandbytes": (by_bitsandbytes, WIDTH * WIDTH // 2),
+}
+
+
+class Adapted(nn.Module):
+    """A layer that stays as it is, and two small ones that are trained (LoRA)."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.base(x) + self.up(self.down(x)))
+
+
+def model(name: str) -> nn.Module:
+    torch.manual_seed(2)
+    make, _ = WAYS[name]
+    return nn.Sequential(*(Adapted(make(nn.Linear(WIDTH, WIDTH))) for _ in range(3)))
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("parts", [None, 2])
+@pytest.mark.parametrize("name", WAYS)
+def test_quantised_weights_run_placed(sim: ModuleType, name: str, parts: int | None) -> None:
+    if name != "plain":
+        pytest.importorskip(name)
+    sim.configure(devices=2, memory="1GiB")
+    net = model(name)
+    mean_square(net(X)).backward()
+    expected = gradients(net)
+    assert len(expected) == 6
+    net = model(name)
+    cluster = "2x1GiB" if parts is None else "2x52KiB"
+    placed = baechi.torch.place(
+        net, X, cluster, loss=mean_square, micro_batches=parts, optimizer="sgd", budget="0.3s"
+    )
+    graph = placed.plan.graph
+    names = [n for n in graph.names if n.startswith("0.base.weight")]
+    assert sum(sum(graph[n].outputs) for n in names) == WAYS[name][1]
+    loss = placed.step(X) if parts else mean_square(net(X))
+    if not parts:
+        loss.backward()
+    torch.testing.assert_close(gradients(net), expected)
+    if parts:
+        assert len({*placed.weight_devices.values()}) == 2
+    placed.restore()
+    torch.testing.assert_close(mean_square(net(X)).cpu(), loss.detach().cpu())
