@@ -256,3 +256,31 @@ def test_a_training_function_that_is_compiled_finds_a_boundary() -> None:
         gradient = model.a.weight.grad
         assert gradient is not None
         assert torch.allclose(gradient.cpu(), alone.a.weight.grad)
+
+
+class Turned(nn.Module):
+    """Returns a transposed result, and one that shares its memory with a new running sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out = self.last(self.first(x.expand(3, *x.shape)).tanh())
+        total = self.total + out.detach().sum()
+        self.total.copy_(total)
+        return out.transpose(0, 1), total
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_gradients_come_in_the_layout_that_the_backward_was_traced_with(seed: int) -> None:
+    weights = torch.randn(4, 3, WIDTH, dtype=torch.double)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        out, total = model(batch)
+        return (out * weights.to(out.device)).sum() + 0 * total.to(out.device)
+
+    wrong, backend = compared(Turned, rows, loss, seed=seed)
+    assert wrong == ""
+    assert all(frame.programs for frame in backend.frames)

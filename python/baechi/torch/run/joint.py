@@ -85,7 +85,9 @@ class Joint:
         outputs = [
             (i, node)
             for i, node in enumerate(self.results[: self.returned])
-            if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+            if isinstance(node, fx.Node)
+            and isinstance(node.meta.get("val"), torch.Tensor)
+            and kinds[i] != "InputMutationAOTOutput"  # which is copied into that input
         ]
         for i, node in sorted(outputs, key=lambda output: self._is_part(output[1])):
             base, device = self._memory(node), node.meta["val"].device
@@ -180,6 +182,7 @@ class Graph:
             raise NotOurs("nothing in it is trained")
         self.placement = placement
         self.tangent_of = joint.tangent_of
+        self.layouts = [_layout(node.meta["val"]) for node in joint.tangents]
         self.mutated = joint.mutated
         self.is_random = any(
             torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -239,8 +242,9 @@ class Graph:
         whole = self._backward_of((True,) * len(defined))
         assert whole is not None  # it needs no zeros
         values = kept.take(whole.read, (), again=again)
-        pairs = zip(tangents, shapes, strict=True)
-        values.extend(torch.zeros(s[0], **s[1]) if t is None else t for t, s in pairs)
+        for tangent, (size, kind), layout in zip(tangents, shapes, self.layouts, strict=True):
+            filled = torch.zeros(size, **kind) if tangent is None else tangent
+            values.append(_laid_out(filled, layout))
         there = reached(self.backward_graph, [i for i, d in enumerate(defined) if not d])
         found = whole.run(values)
         return [value if is_there else None for value, is_there in zip(found, there, strict=True)]
@@ -272,6 +276,19 @@ class Graph:
         program = program_of(graph, self.placement, returned)
         self.programs[name] = program
         return executor.compile(program, self.placement.devices)
+
+
+def _layout(value: torch.Tensor) -> list[int]:
+    """Return the dimensions of a tensor, that of the longest steps first."""
+    return sorted(range(value.dim()), key=value.stride, reverse=True)
+
+
+def _laid_out(value: torch.Tensor, layout: list[int]) -> torch.Tensor:
+    """Return a gradient in the layout that was traced: views in the backward count on it."""
+    if value.layout != torch.strided or value.permute(layout).is_contiguous():
+        return value
+    inverse = sorted(range(len(layout)), key=layout.__getitem__)
+    return value.permute(layout).contiguous().permute(inverse)
 
 
 def _wants_gradient(arg: Any) -> bool:
@@ -315,8 +332,9 @@ class Call(torch.autograd.Function):
             return (None, *_differentiable(ctx, gradients))
         tangents: list[Any] = [None] * len(graph.tangent_of)
         for position, gradient in zip(graph.outputs, gradients, strict=True):
-            if position in graph.tangent_of:
-                tangents[graph.tangent_of[position]] = gradient
+            if position in graph.tangent_of and gradient is not None:
+                place = graph.tangent_of[position]
+                tangents[place] = _laid_out(gradient, graph.layouts[place])
         return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
 
 
