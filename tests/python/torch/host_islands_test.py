@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from same_training import trains_the_same
+from places import trains_the_same
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("asynchronous_devices")
@@ -123,7 +123,7 @@ LOSSES = [nn.functional.ctc_loss, nn.CTCLoss(zero_infinity=True), OfLogits()]
 def test_lengths_of_a_loss_over_alignments(loss: Any) -> None:
     torch.manual_seed(3)
     inputs = (torch.randn(9, 4, 8).double(), torch.randint(1, 6, (4, 3)))
-    trains_the_same(Spoken(loss).double(), inputs, ran=1)
+    trains_the_same(Spoken(loss).double(), inputs)
 
 
 @pytest.mark.parametrize("to_host", [False, True])
@@ -137,20 +137,20 @@ def test_lengths_of_sequences(to_host: bool) -> None:
 def test_lengths_that_a_device_counts() -> None:
     torch.manual_seed(3)
     x = torch.randint(1, 50, (4, 7)) * (torch.arange(7) < torch.tensor([[3], [7], [1], [5]]))
-    trains_the_same(Counted().double(), x, homes=("cpu",), ran=1)
+    trains_the_same(Counted().double(), x, homes=("cpu",))
 
 
 @pytest.mark.parametrize("host", ["cpu", "to"])
 def test_what_was_sent_to_the_cpu_is_computed_there(host: str) -> None:
     torch.manual_seed(3)
-    trains_the_same(Ordered(host).double(), torch.randn(6, 8).double(), ran=1)
+    trains_the_same(Ordered(host).double(), torch.randn(6, 8).double())
 
 
 def test_a_model_that_only_knew_the_cpu_may_look_at_its_tensors_by_numpy() -> None:
     torch.manual_seed(3)
-    trains_the_same(Ordered("").double(), torch.randn(6, 8).double(), homes=("cpu",), ran=1)
+    trains_the_same(Ordered("").double(), torch.randn(6, 8).double(), homes=("cpu",))
 
 
 def test_gradients_come_back_from_the_cpu() -> None:
     torch.manual_seed(3)
-    trains_the_same(Offloading().double(), torch.randn(6, 8).double(), ran=1)
+    trains_the_same(Offloading().double(), torch.randn(6, 8).double())

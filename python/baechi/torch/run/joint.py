@@ -27,6 +27,7 @@ from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import mark, program_of
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.second_derivatives import differentiable
 from baechi.torch.run.undefined import is_tangent, reached, read_later, without
 
 
@@ -89,6 +90,11 @@ class Joint:
             and isinstance(node.meta.get("val"), torch.Tensor)
             and kinds[i] != "InputMutationAOTOutput"  # which is copied into that input
         ]
+        changed = {i: self.primals[position] for position, i in self.mutated.items()}
+        instead = {node: changed[i] for i, node in outputs if i in changed}
+        for node in instead:
+            seen[self._memory(node), node.meta["val"].device] = node
+        outputs = [(i, node) for i, node in outputs if i not in changed]
         for i, node in sorted(outputs, key=lambda output: self._is_part(output[1])):
             base, device = self._memory(node), node.meta["val"].device
             if base.op == "placeholder" and base.meta["val"].device == device:
@@ -96,7 +102,7 @@ class Joint:
             elif (base, device) in seen:
                 first = seen[base, device]
                 of = first if self._is_part(first) else base
-                self.shown[i] = [*_views(node, of)[:-1], first]
+                self.shown[i] = [*_views(node, of)[:-1], instead.get(first, first)]
             else:
                 seen[base, device] = node
         for i, value in enumerate(example_inputs):
@@ -329,40 +335,13 @@ class Call(torch.autograd.Function):
         """Run the backward program; one of second derivatives runs the graph eagerly."""
         graph: Graph = ctx.graph
         if torch.is_grad_enabled():
-            return (None, *_differentiable(ctx, gradients))
+            return (None, *differentiable(ctx.graph, ctx.kept, gradients))
         tangents: list[Any] = [None] * len(graph.tangent_of)
         for position, gradient in zip(graph.outputs, gradients, strict=True):
             if position in graph.tangent_of and gradient is not None:
                 place = graph.tangent_of[position]
                 tangents[place] = _laid_out(gradient, graph.layouts[place])
         return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
-
-
-def _differentiable(ctx: Any, gradients: Sequence[Any]) -> list[Any]:
-    """Return gradients that have derivatives: those of the graph run eagerly."""
-    graph: Graph = ctx.graph
-    if graph.is_random or graph.mutated:
-        raise RuntimeError(
-            "baechi: a second derivative is asked for of a forward that draws random numbers or "
-            "changes buffers, which cannot run again for it: require a gradient of what the model "
-            "is called with, so that it runs eagerly"
-        )
-    args = ctx.kept.args
-    with torch.enable_grad():
-        outputs = graph.joint.source(*args)
-    flat = dict(zip(graph.order, outputs, strict=True))
-    found = zip(graph.outputs, gradients, strict=True)
-    pairs = [(flat[i], gradient) for i, gradient in found if gradient is not None]
-    wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
-    found = torch.autograd.grad(
-        [o for o, _ in pairs],
-        wanted,
-        [g for _, g in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
-    by_id = {id(a): g for a, g in zip(wanted, found, strict=True)}
-    return [by_id.get(id(a)) if isinstance(a, torch.Tensor) else None for a in args]
 
 
 __all__ = ["Call", "Graph", "Joint", "NotOurs"]
