@@ -485,7 +485,11 @@ class Executor {
       }
     }
     at::Tensor copy;
-    {
+    if (tensor.layout() == at::kSparse) {  // its parts are read, so that the host waits
+      if (!is_host(from)) frame.computing[source]->synchronize();
+      copy = tensor.to(to);
+      if (!is_host(to)) frame.computing[static_cast<std::size_t>(one.target)]->synchronize();
+    } else {
       const c10::StreamGuard sending(route.send);
       const c10::StreamGuard receiving(route.receive);
       const auto options = tensor.options().device(to).pinned_memory(is_host(to));
