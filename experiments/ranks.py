@@ -95,6 +95,7 @@ def at_best(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[di
 
 def run() -> Page:
     """The page of ranks."""
+    load = os.getloadavg()[0]
     measured = found()
     names = [Column("workload", "model"), Column("micro_batches", "M", count)]
     steps = Table(
@@ -110,7 +111,8 @@ def run() -> Page:
         beside(measured["ours"], measured["torch"]),
         "A layer waits 2 ms for each of 16 samples, its backward twice as long, so the waits of 8 "
         f"layers are 768 ms and {PROCESSES} devices could do them in 192. The plans "
-        "have kernels as they were measured. Branches are stages of a chain for "
+        "have kernels as they were measured, and waits as long as they are told. Branches are "
+        "stages of a chain for "
         "`torch.distributed.pipelining`, which hand on what they do not read.",
     )
     best = Table(
@@ -179,7 +181,8 @@ def run() -> Page:
         "Placements over processes",
         f"Measured: {PROCESSES} processes on one machine, linked by gloo over loopback, each the "
         "median of 5 steps. Most of a layer is a wait, so that few cores stand for four devices; "
-        "what Python and gloo take beside it shares those cores.",
+        "what Python and gloo take beside it shares those cores, with all that the machine has to "
+        f"do: its load was {load:.1f} when this began.",
         "b",
         [steps, best, sent, idle, talk, memory],
     )
