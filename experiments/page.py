@@ -24,7 +24,7 @@ Show: TypeAlias = Callable[[Any], str]
 # Tables of more rows are in the raw values only.
 LONGEST = 24
 # Experiments that go on from what an earlier run found: they keep a document, not a table.
-READ_BACK = ("accelerator", "bank", "bank_accelerator", "truth")
+READ_BACK = ("accelerator", "bank")
 
 COSTS = {
     "a": "(a) estimated, not measured: a roofline of the named devices "

@@ -156,8 +156,9 @@ def paths_of(
     paths: dict[fx.Node, str] = {}
     calls = [node for node in graph.nodes if is_call(node)]
     for node in reversed(calls):
-        found = module_of(node)
-        if not found and adds_gradients(node):
+        adds = adds_gradients(node)
+        found = None if adds else module_of(node)  # what a sum carries is of any other call
+        if adds:
             found = _of_readers(node, paths)
             if found is None:  # of the weight's gradients, which only the caller reads
                 maker = base_of(node.all_input_nodes[-1], {})
