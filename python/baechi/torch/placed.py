@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from baechi.torch.where import Homes, install
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import batch_on
 
+_PLACED: weakref.WeakSet[Placed] = weakref.WeakSet()
+
 
 class Placed:
     """A model that runs over several devices, until `restore`."""
@@ -55,9 +58,27 @@ class Placed:
             planned.again,
         )
         self._backend = Backend(self._placement)
+        self._check_free(homes)
         self._install(homes)
         self._steps = self._made_steps()
         self._active = True
+        _PLACED.add(self)
+
+    def _check_free(self, homes: Mapping[str, int]) -> None:
+        """Raise InputError where the model, or a weight that goes elsewhere, is placed already."""
+        own = {id(t): name for name, t in named_tensors(self.model)}
+        for other in [placed for placed in _PLACED if placed._active]:
+            if other.model is self.model:
+                raise InputError("model: it is placed already: restore() that first")
+            for _, tensor in named_tensors(other.model):
+                name = own.get(id(tensor), "")
+                if name in homes and self._devices[homes[name]] != tensor.device:
+                    theirs = type(other.model).__name__
+                    raise InputError(
+                        f"model: {name!r} is a weight of a {theirs}, too, which is "
+                        f"placed and has it on {tensor.device}: restore() that first, or place "
+                        "both as parts of one module"
+                    )
 
     def _made_placement(self, *given: Any) -> Placement:
         return Placement(*given)

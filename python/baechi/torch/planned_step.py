@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
-from baechi.pipeline import DoesNotFit, cluster_of, described, place_graph
+from baechi.pipeline import DoesNotFit, cluster_of, place_graph
 from baechi.progress import stage
 from baechi.torch.capture.cache import captured as captured_or_found
 from baechi.torch.capture.loss import tensors_in
@@ -202,11 +202,6 @@ def costs_for(
         return asked.costs
     if asked.costs == "estimate":
         return estimated(step.keys, cluster)
-    if asked.costs != "measure":
-        raise InputError(
-            "costs: expected 'estimate', 'measure' or a baechi.torch.Costs, found "
-            f"{described(asked.costs)}; baechi.torch.Costs.load(path) reads what costs.save wrote"
-        )
     if not devices:
         raise InputError("costs: to measure them, name where: devices=['cuda:0', ...]")
     real: dict[str, torch.device] = {}

@@ -14,6 +14,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from baechi._core import InputError, Plan
 from baechi.pipeline import described, plan_given
+from baechi.torch.costs.costs import Costs
+from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.search import Search
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Request:
         check_model(self.model)
         check_loss(self.loss, self.targets)
         check_called_with(self.model, self.example_inputs)
+        check_costs(self.costs)
+        updates_of(self.optimizer)
         if self.plan is not None:
             plan_given(self.plan)
         if self.targets is not None and self.loss is None:
@@ -49,6 +53,9 @@ class Request:
                 "targets: they are what a loss compares with: give loss=, or leave targets to a "
                 "model that returns its own loss"
             )
+
+
+_COSTS = ("estimate", "measure")
 
 
 def check_model(model: Any) -> None:
@@ -100,6 +107,15 @@ def check_loss(loss: Any, targets: Any) -> None:
             f"loss: it is called with what the model returns{' and targets' if more else ''}, "
             f"which {name} does not take ({error}): give {way}"
         ) from None
+
+
+def check_costs(costs: Any) -> None:
+    """Raise InputError unless `costs` are some, or how they are found."""
+    if not (isinstance(costs, Costs) or (isinstance(costs, str) and costs in _COSTS)):
+        raise InputError(
+            "costs: expected 'estimate', 'measure' or a baechi.torch.Costs, found "
+            f"{described(costs)}; baechi.torch.Costs.load(path) reads what costs.save wrote"
+        )
 
 
 def check_called_with(model: nn.Module, inputs: Any) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import copy
 import gc
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ def flags() -> dict[str, Any]:
     }
 
 
+def _of_loss(error: Exception | None) -> bool:
+    """Whether an error comes from the loss."""
+    frames = traceback.walk_tb(None if error is None else error.__traceback__)
+    return any(frame.f_code is LossOf.of.__code__ for frame, _ in frames)
+
+
 def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     """Return the joint graph of a model with its loss, called on an example."""
     failed: Exception | None = None
@@ -83,6 +90,11 @@ def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -
         except Exception as error:
             failed = error if has_values else failed or error
     if has_values:
+        if _of_loss(failed):
+            name = type(whole.model).__name__
+            raise InputError(
+                f"loss: it failed with what {name} returns: {_said(failed)}"
+            ) from failed
         raise InputError(f"model: it does not run on the example: {_said(failed)}") from failed
     raise InputError(
         f"model: its shapes alone do not decide what it does: {_said(failed)}; give it, and the "

@@ -91,6 +91,8 @@ class Shapes:
 
 def _lend(module: nn.Module, shapes: Shapes) -> Callable[[], None]:
     """Put stand-ins into one module; return what puts all back, in the order that it had."""
+    if isinstance(module, torch.jit.ScriptModule):  # its weights are TorchScript's
+        return lambda: None
     owners = (module.__dict__, module._parameters, module._buffers)
     before = [dict(owner) for owner in owners]
     for owner in owners[1:]:
