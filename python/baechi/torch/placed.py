@@ -182,8 +182,8 @@ class Placed:
             walked.append(peaks_of_call(whole, self._bytes_of_loss()))
         if not walked:
             return dict(self.plan.run_peaks or self.plan.peaks)
-        there = resident(self.model, self._devices, updates_of(self.asked.optimizer).state)
-        most = map(max, zip(*walked, strict=True))
+        there, update = resident(self.model, self._devices, updates_of(self.asked.optimizer))
+        most = map(max, zip(*walked, update, strict=True))
         pairs = zip(self.planned.names, there, most, strict=True)
         return {name: held + more for name, held, more in pairs}
 

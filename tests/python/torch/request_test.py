@@ -215,9 +215,7 @@ def test_a_model_or_a_weight_is_placed_once() -> None:
         baechi.torch.place(second, IDS, "1x60MiB", devices=["sim:1"])
     baechi.torch.place(second, IDS, "1x60MiB", devices=["sim:0"]).restore()
     plan = placed.restore() and placed.plan
-    with pytest.raises(
-        baechi.InputError, match=r"it is of another step: it has no '0\.bias'"
-    ):
+    with pytest.raises(baechi.InputError, match=r"it is of another step: it has no '0\.bias'"):
         baechi.torch.place(nn.Sequential(nn.Linear(64, 2)), torch.ones(2, 64), plan=plan)
 
 

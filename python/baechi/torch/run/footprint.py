@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
+from baechi.torch.graph.optimizers import Updates
 from baechi.torch.program import Program
 from baechi.torch.program.parts import GRADIENT
 from baechi.torch.program.peaks import GRANULE, walk
@@ -97,12 +98,14 @@ def _memory(node: fx.Node) -> int:
 
 
 def resident(
-    model: nn.Module,
-    devices: Sequence[torch.device],
-    state: Callable[[torch.Tensor], int],
-) -> list[int]:
-    """Return the bytes of weights, buffers and the state of an optimizer on each device."""
-    found, seen = [0] * len(devices), set[int]()
+    model: nn.Module, devices: Sequence[torch.device], updates: Updates
+) -> tuple[list[int], list[int]]:
+    """Return what is there on each device, and what an optimizer's step takes beside it.
+
+    The first are weights, buffers and the optimizer's state, the other gradients and what it makes
+    of all weights at once.
+    """
+    found, taken, seen = [0] * len(devices), [0] * len(devices), set[int]()
     index: Mapping[torch.device, int] = {device: i for i, device in enumerate(devices)}
     for _, tensor in named_tensors(model):
         place = index.get(tensor.device)
@@ -111,8 +114,10 @@ def resident(
         seen.add(id(tensor))
         found[place] += sum(_whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
         if tensor.requires_grad:
-            found[place] += state(tensor)
-    return found
+            found[place] += updates.state(tensor)
+            gradient = _whole(tensor.numel() * tensor.element_size())
+            taken[place] += gradient + updates.temporary(tensor)
+    return found, taken
 
 
 def bytes_on(devices: Sequence[torch.device], tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
