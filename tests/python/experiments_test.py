@@ -351,9 +351,9 @@ def test_a_long_table_is_in_the_raw_values_alone(tmp_path: Path) -> None:
     assert f"Notes.\n\nThe {LONGEST + 1} rows are in [p.csv](p.csv).\n" in text
     assert "x1" not in text
     assert from_csv(raw)["t"] == rows
-    kept = dataclasses.replace(page, name="truth")
-    assert [path.name for path in kept.write(tmp_path, "a command")] == ["truth.md", "truth.json"]
-    assert "| x1 |" in (tmp_path / "truth.md").read_text()
+    kept = dataclasses.replace(page, name="bank")
+    assert [path.name for path in kept.write(tmp_path, "a command")] == ["bank.md", "bank.json"]
+    assert "| x1 |" in (tmp_path / "bank.md").read_text()
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:

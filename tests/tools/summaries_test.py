@@ -65,31 +65,6 @@ def fitting(root: Path) -> list[float]:
     return [fit["expert"], len(found), fit["auto"], proved]
 
 
-def spread(root: Path) -> Rows:
-    """Of the protocol's rows those of what auto spreads over the devices."""
-    return [
-        r
-        for r in rows(root, "protocol", "Step time")
-        if r.get("streams+order") is not None and r["transfers"] > 0
-    ]
-
-
-def shorter(root: Path) -> list[float]:
-    gain = [
-        100 * (1 - r[mode] / r["plain"])
-        for mode in ("streams", "streams+order")
-        for r in spread(root)
-    ]
-    half = len(gain) // 2
-    return [min(gain[:half]), max(gain[:half]), min(gain[half:]), max(gain[half:])]
-
-
-def on_the_card(root: Path) -> list[float]:
-    found = rows(root, "accelerator", "Modes of the protocol")
-    change = [100 * (r["streams"] / r["plain"] - 1) for r in found]
-    return [sum(c > 0 for c in change), len(change), max(change)]
-
-
 def gnmt_50(root: Path) -> list[float]:
     """Of GNMT, length 50, batch 128 with 3.2 GiB each: the steps, and over the ample ones."""
     name = "GNMT, length 50, batch 128"
@@ -114,16 +89,6 @@ CLAIMS: list[tuple[str, str, Callable[[Path], list[float]]]] = [
         INDEX,
         r"the expert in (\d+) of (\d+) cases; `auto` in (\d+), and in the other (\d+)",
         fitting,
-    ),
-    (
-        INDEX,
-        r"streams make steps (\d+) to (\d+)% shorter, streams in the planned order (\d+) to (\d+)%",
-        shorter,
-    ),
-    (
-        INDEX,
-        r"streams alone made steps longer in (\d+) of (\d+) rows, by up to (\d+)%",
-        on_the_card,
     ),
     (
         INDEX,
