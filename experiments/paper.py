@@ -331,7 +331,7 @@ def run() -> Page:
         [],
         "It waits for the PyTorch runtime, which is being rewritten: without the protocol is "
         "eager, where operators run where they are placed; with it is the program. Its modes on "
-        "simulated accelerators are on [protocol](protocol.md).",
+        "simulated accelerators are what `./do experiments protocol` measures.",
     )
     caption = (
         f"Figure 8: step time of m-SCT when every cost is off by up to {SHOWN:.0%}, over the step "

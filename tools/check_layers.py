@@ -85,9 +85,9 @@ ROOMS = {
     "graph": "capture costs",
     "program": "capture",
     "where": "private",
-    "run": "private capture where program",
+    "run": "private capture graph program where",
     "weights": "where",
-    "ranks": "devices private request planned_step placed capture where program run weights",
+    "ranks": "devices private request planned_step placed capture graph program where run weights",
     "interop": "devices private request planned_step capture costs graph where",
 }
 
