@@ -3,9 +3,9 @@
 
 ``python -m experiments.bank`` runs all of it and writes docs/lab/results/bank.md; with names only
 these, and the rows of the others stay. With ``--sample WORD --minutes 5`` it takes the models
-that have a row there, in an order that depends on the word, begins none after that time, and
-writes nothing. The exit code is 1 when a number is wrong, a peak is off, or a step fails, unless
-models/bank/known.py says why.
+that have a row there, those that ever failed first and then in an order that depends on the word,
+begins none after that time, and writes nothing. The exit code is 1 when a number is wrong or a step
+fails, unless models/bank/known.py says why.
 """
 
 from __future__ import annotations
@@ -29,32 +29,24 @@ import torch
 from experiments import bank_packages
 from experiments.page import RESULTS, ROOT, Column, Page, Table
 from models.bank import ENTRIES, FAMILIES
-from models.bank.known import KNOWN, Known
+from models.bank.known import FAILED_ONCE, KNOWN, Known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 TIME_LIMIT = 900  # seconds, of one model: it takes 10 to 30 on a machine that is not busy
-BAD = ("WRONG", "FAILS", "PEAK")
-SHOWN = ("trial", "result", "said", "tier", "share", "peaks", "seconds")  # in the page's JSON
+BAD = ("WRONG", "FAILS")
+SHOWN = ("trial", "result", "said", "note", "share", "peaks", "seconds")  # in the page's JSON
 SUMMARY = """\
 A model is trained for three steps of AdamW (or by the script that it is for) in double precision on
-one device. Then it is placed in both tiers and all modes: on two devices with 60% of what it needs,
-on four with 40%, and at random on three and four. It runs on devices that finish each operator
-before the next, whose peaks are measured, and on asynchronous ones with delays and poison. Losses,
-weights, buffers and the last gradients have to be those of one device to a millionth; peaks at most
-10% above and 3% below what was measured, without the room that a plan keeps for the optimizer's
-state of weights that got no gradient here: another batch may give them one. *No plan* is what
-`place` says of tiny models whose largest operator needs more than a device has; then 80% is tried.
-A row is of the day that stands in it, and of that day's sources and machine: a run of some models
-leaves the rows of others."""
-ON_ACCELERATOR = "bank_accelerator"
-REAL = """\
-A model is trained unplaced on the accelerator, for three steps of AdamW (or by the script that it
-is for) in double precision. Then it is placed on one, three and four logical devices of it at
-random, in both tiers and all modes. Streams idle for up to 200 us when they are entered, so that
-work which does not wait for what it needs is found out. Losses, weights, buffers and the last
-gradients have to be those of the unplaced model to a millionth. Peaks are not compared."""
+one device. Then `place` runs it on one; on two by a plan, with 60% or 80% of the memory that it
+needs on one; and on three with every call and weight where chance has it, compiled and eagerly.
+Steps of two micro-batches are compared with the same parts one behind the other; *no parts* has
+models whose batch or script has none. All but the first two trials are on asynchronous devices with
+delays and poison. Losses, weights, buffers and the last gradients have to be those of one device
+to a millionth. Peaks are those that `placed.peaks` says, beside what was measured with the
+optimizer's step in it. A row is of the day that stands in it: a run of some models leaves the rows
+of others."""
 
 
 @dataclass
@@ -87,16 +79,16 @@ class Row:
 
     def raw(self) -> dict[str, Any]:
         """What the page shows and its JSON holds."""
-        graph = next((t for t in self.trials if t["trial"] == "graph"), {"result": "-"})
+        eager = {t.get("note", "") for t in self.trials} - {""}
         peaks = [share for t in self.trials for share in t.get("peaks", [])]
-        counts = Counter(t["result"] for t in self.trials if t["trial"] != "graph")
+        counts = Counter(t["result"] for t in self.trials)
         whys = {k.why: None for k in self.known if any(covers(k, t) for t in self.bad())}
         lines = {f"{t['result']} {t['trial']}: {t['said']}": None for t in self.bad()}
         said = self.skipped or " / ".join([*whys, *lines])
         return {
             "model": self.name,
             "family": ENTRIES[self.name].family,
-            "graph": graph["result"],
+            "graph": "in part" if eager else "all",
             "counts": dict(counts),
             "came": ", ".join(f"{count} {what}" for what, count in counts.items()) or "skipped",
             "lowest": min(peaks, default=None),
@@ -113,14 +105,14 @@ def covers(known: Known, trial: dict[str, Any]) -> bool:
     return known.covers(trial["trial"], trial["result"], trial.get("said", ""))
 
 
-def run_row(name: str, seed: int, module: str = "bank_row") -> Row:
+def run_row(name: str, seed: int) -> Row:
     """Run one model in a process."""
     row = Row(name)
     entry = ENTRIES[name]
     if bank_packages.missing(entry.needs):
         row.skipped = f"{entry.needs} is not installed"
         return row
-    command = [sys.executable, "-m", f"experiments.{module}", name, str(seed)]
+    command = [sys.executable, "-m", "experiments.bank_row", name, str(seed)]
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -168,12 +160,10 @@ def run_all(
     """Run the models, several at a time, and begin none after the minutes."""
     deadline = time.monotonic() + 60 * (1e9 if chosen.minutes is None else chosen.minutes)
 
-    module = "bank_accelerator" if chosen.accelerator else "bank_row"
-
     def run(name: str) -> Row | None:
         if time.monotonic() > deadline:
             return None
-        return run_row(name, chosen.seed, module)
+        return run_row(name, chosen.seed)
 
     rows = []
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
@@ -186,8 +176,12 @@ def run_all(
 
 
 def sampled(names: list[str], word: str) -> list[str]:
-    """Return the models in an order of their own for every word."""
-    return sorted(names, key=lambda name: hashlib.sha256(f"{word} {name}".encode()).digest())
+    """Return the models in an order of their own for every word, those that ever failed first."""
+
+    def place(name: str) -> tuple[bool, bytes]:
+        return name not in FAILED_ONCE, hashlib.sha256(f"{word} {name}".encode()).digest()
+
+    return sorted(names, key=place)
 
 
 def earlier(folder: Path, name: str = "bank") -> dict[str, Any]:
@@ -197,8 +191,8 @@ def earlier(folder: Path, name: str = "bank") -> dict[str, Any]:
     return {row["model"]: row for table in tables for row in table["rows"]}
 
 
-def page(rows: Mapping[str, Any], accelerator: bool = False) -> Page:
-    """The bank's page, or that of its run on a real accelerator."""
+def page(rows: Mapping[str, Any]) -> Page:
+    """The bank's page."""
 
     def share(part: float) -> str:
         return f"{part:+.1%}"
@@ -206,7 +200,7 @@ def page(rows: Mapping[str, Any], accelerator: bool = False) -> Page:
     columns = [
         Column("model", "model"),
         Column("family", "family"),
-        Column("graph", "graph"),
+        Column("graph", "in graphs"),
         Column("came", "trials"),
         Column("lowest", "peaks: least", share),
         Column("highest", "most", share),
@@ -223,17 +217,8 @@ def page(rows: Mapping[str, Any], accelerator: bool = False) -> Page:
     ran = f"{len(found)} of {len(ENTRIES)} models, PyTorch {torch.__version__}"
     summary = f"{ran}: {head}; {total:.0f} CPU minutes."
     table = Table("Models", columns, found)
-    if accelerator:
-        about = f"Models of models/bank train on logical devices of {hardware_name()}."
-        title = "The bank of models on a real accelerator"
-        return Page(ON_ACCELERATOR, title, about, "c", [table], f"{summary}\n\n{REAL}")
     about = "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md)."
     return Page("bank", "The bank of models", about, "d", [table], f"{summary}\n\n{SUMMARY}")
-
-
-def hardware_name() -> str:
-    """Return what the accelerator calls itself."""
-    return str(torch.get_device_module().get_device_name())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -246,11 +231,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="begin no model after these")
     parser.add_argument("--seed", type=int, default=1, help="of placements and delays")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--accelerator",
-        action="store_true",
-        help="on logical devices of the real accelerator here, not on simulated ones",
-    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the page")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in ENTRIES]:
@@ -264,8 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if why := bank_packages.install():
         print(f"pip cannot install {bank_packages.LIST.name}: {why}", file=sys.stderr)
-    name, options = (ON_ACCELERATOR, " --accelerator") if chosen.accelerator else ("bank", "")
-    there = earlier(chosen.output, name)
+    there = earlier(chosen.output)
     if chosen.sample is not None:
         names = sampled([name for name in names if name in there], chosen.sample)
 
@@ -273,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         there[row.name] = row.raw()
         if chosen.sample is None:
             # A run that is cut short leaves its rows.
-            page(there, chosen.accelerator).write(chosen.output, f"./do bank{options}")
+            page(there).write(chosen.output, "./do bank")
 
     rows = run_all(names, chosen, keep)
     bad = [row.name for row in rows if row.unknown() or row.mended()]

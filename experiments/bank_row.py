@@ -7,9 +7,11 @@ ended, so that a crash or a hang is that of the trial after the last line.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
+import math
 import sys
 import time
 import warnings
@@ -17,13 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from baechi.torch.base.nested import map_tensors
-from baechi.torch.memory.beside import room_for_later
-from baechi.torch.placing import place_with
-from baechi.torch.record.capture import call_arguments
-from baechi.torch.trace.exported import export
-from baechi.torch.trace.graph import NotExportedError
-from baechi.torch.weights.homes import homes_by_name
+from baechi.torch.capture.loss import call_arguments
+from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.run.steps import parts_of
+from baechi.torch.where.moving import map_tensors
 
 import baechi
 from models.bank import ENTRIES
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
     from models.bank.entry import Entry
 
 ROOM = 1 << 30
-MORE = 0.8  # of what one device needs, where less is not enough
+SHARES = (0.6, 0.8)  # of what one device needs, for a plan
 CLOSE = 1e-6  # a difference allowed, as a share of the largest value of a tensor or of one
-HIGH, LOW, BYTES = 1.10, 0.97, 2048  # what a predicted peak may be of a measured one, and beyond
 
 
 @dataclass(frozen=True)
@@ -44,28 +42,22 @@ class Trial:
     """A way to place a model, and the devices to place it on."""
 
     name: str
-    devices: int
-    tier: str | int = "auto"
-    mode: str = "streams"
-    share: float | None = None  # of what one device needs; None: enough
-    method: str = "random"
-    asynchronous: bool = False  # with poison and delays; else peaks are measured
-    inputs_on: str = "cpu"
-    shared: bool = False  # all devices are logical ones of one accelerator
+    devices: int = 3
+    planned: bool = False  # else at random
+    micro_batches: int | None = None  # of steps; None: calls
+    eager: bool = False  # by the hooks alone
+    asynchronous: bool = True  # with poison and delays; else peaks are measured
+    inputs_on: int | None = None  # a device; None: the host
 
 
 TRIALS = (
-    Trial("one device", 1, method="single"),
-    Trial("planned, 60%", 2, share=0.6, method="auto"),
-    Trial("planned, 40%, tier 1", 4, 1, share=0.4, method="auto"),
-    Trial("random, tier 1", 3, 1),
-    Trial("random, tier 2, ordered", 3, 2, "streams+order"),
-    Trial("asynchronous, tier 1, plain", 3, 1, "plain", asynchronous=True),
-    Trial("asynchronous, tier 1, streams", 4, 1, asynchronous=True, inputs_on="sim:0"),
-    Trial("asynchronous, tier 1, one accelerator", 3, 1, asynchronous=True, shared=True),
-    Trial("asynchronous, tier 2, plain", 3, 2, "plain", asynchronous=True, inputs_on="sim:0"),
-    Trial("asynchronous, tier 2, streams", 4, 2, asynchronous=True),
-    Trial("asynchronous, tier 2, ordered", 3, 2, "streams+order", asynchronous=True),
+    Trial("one device", 1, asynchronous=False),
+    Trial("planned", 2, planned=True, asynchronous=False),
+    Trial("random", inputs_on=0),
+    Trial("random, inputs on the host"),
+    Trial("random, eagerly", eager=True, inputs_on=1),
+    Trial("steps, planned", 2, planned=True, micro_batches=2),
+    Trial("steps, random", micro_batches=2, inputs_on=0),
 )
 
 
@@ -91,171 +83,154 @@ class Subject:
             )
             for size, seed in zip(entry.sizes, (1, 2, 1), strict=True)
         ]
-        self.train = entry.train or self._adamw
-        self.truth = self.trained_alone()
-        self.known: list[Any] = []  # its graph, made once for all trials
+        importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
+        self.truth = {None: self.trained(self.built(), self.batches, None)}
         self.need = 0  # bytes, on one device
 
-    def trained_alone(self) -> Trained:
-        """Train on one device, unplaced."""
-        importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
-        return self.trained(self.built(), self.batches)
+    def device(self, number: int) -> str:
+        """Name a device."""
+        return f"sim:{number}"
 
     def devices(self, trial: Trial) -> list[str]:
         """Name the devices of a trial."""
-        return [f"sim:{0 if trial.shared else i}" for i in range(trial.devices)]
+        return [self.device(i) for i in range(trial.devices)]
+
+    def machine(self, trial: Trial, seed: int, memory: int) -> Any:
+        """Return a context in which the devices are those of a trial."""
+        from baechi.torch import sim
+
+        how: dict[str, Any] = {"asynchronous": trial.asynchronous, "poison": trial.asynchronous}
+        if trial.asynchronous:
+            how |= {"longest_delay": "150us", "seed": seed, "link": sim.Link("50us", "2GB/s")}
+        return sim.configured(devices=4, memory=memory, **how)
 
     def built(self) -> Any:
         """Return the model before its first step."""
         torch.manual_seed(7)
         return self.entry.build().double().train()
 
-    def _adamw(
-        self, model: Any, batches: list[Any], before: Callable[[], None], rate: float = 1e-3
-    ) -> list[float]:
-        optimizer = torch.optim.AdamW(model.parameters(), rate)
-        losses = []
-        for batch in batches:
-            optimizer.zero_grad()
-            before()
-            args, kwargs = call_arguments(batch)
-            loss = self.entry.loss(model(*args, **kwargs))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses
-
     def trained(
-        self,
-        model: Any,
-        batches: list[Any],
-        before: Callable[[], None] = lambda: None,
-        after: Callable[[], object] = lambda: None,
+        self, model: Any, batches: list[Any], step: Callable[[Any], torch.Tensor] | None
     ) -> Trained:
-        """Train; `after` is called before weights are read."""
+        """Train, by a step of a batch if there is one."""
         torch.manual_seed(11)
-        losses = self.train(model, batches, before)
-        after()
+        if self.entry.train is not None and step is None:
+            losses = self.entry.train(model, batches, lambda: None)
+        else:
+            losses = self._adamw(model, batches, step)
         found = {f"weight {n}": p for n, p in model.named_parameters()}
         found |= {f"buffer {n}": b for n, b in model.named_buffers()}
         grads = {f"gradient of {n}": p.grad for n, p in model.named_parameters()}
         found |= {name: grad for name, grad in grads.items() if grad is not None}
         return Trained(losses, {n: t.detach().to("cpu", copy=True) for n, t in found.items()})
 
-    def run_example(self, model: Any, batches: list[Any], before: Callable[[], None]) -> None:
-        """Train two steps that leave the weights as they are: the second is the recorded one."""
-        self._adamw(model, [batches[0]] * 2, before, rate=0.0)
-        model.zero_grad()
+    def _adamw(self, model: Any, batches: list[Any], step: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        losses = []
+        for batch in batches:
+            optimizer.zero_grad()
+            if step is None:
+                args, kwargs = call_arguments(batch)
+                loss = self.entry.loss(model(*args, **kwargs))
+                loss.backward()
+            else:
+                loss = step(batch)
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
 
-    def why_no_graph(self) -> str:
-        """Make the graph for all trials; the reason when there is none."""
-        try:
-            self.known = [export(self.built(), self.batches[0])]
-        except NotExportedError as why:
-            return str(why)
-        return ""
+    def truth_in_parts(self, parts: int) -> Trained:
+        """Train unplaced on the parts of each batch, one behind the other."""
+        model = self.built()
+
+        def step(batch: Any) -> torch.Tensor:
+            count, losses = samples_in(batch, "inputs"), []
+            for part, size in parts_of((batch, None), count, self.part_size(parts)):
+                args, kwargs = call_arguments(part[0])
+                loss = self.entry.loss(model(*args, **kwargs)) * (size / count)
+                loss.backward()
+                losses.append(loss.detach())
+            return torch.stack(losses).sum()
+
+        return self.trained(model, self.batches, step)
+
+    def part_size(self, parts: int) -> int:
+        """Return the samples of a part, for which a step is planned."""
+        return samples_in(self.batches[0], "inputs") // parts
 
     def run(self, trial: Trial, number: int) -> dict[str, Any]:
-        """Place, train, compare; with more memory where no plan fits."""
-        try:
-            return self._run(trial, number, trial.share)
-        except baechi.DoesNotFit as error:
-            if trial.share is None:
-                raise
+        """Place, train, compare; of plans within some of the memory of one device."""
+        parts = trial.micro_batches
+        if parts is not None:
             try:
-                return self._run(trial, number, MORE) | {"share": MORE}
-            except baechi.DoesNotFit:
-                return {"result": "no plan", "said": first_line(error)}
+                samples = samples_in(self.batches[0], "inputs")
+            except baechi.InputError as error:
+                return {"result": "no parts", "said": first_line(error)}
+            if samples % parts or self.entry.train is not None:
+                return {"result": "no parts", "said": f"{samples} samples"}
+            if parts not in self.truth:
+                self.truth[parts] = self.truth_in_parts(parts)
+            if not are_finite(self.truth[parts].losses):
+                return {"result": "no parts", "said": "on one device its losses are not finite"}
+        shares = SHARES if trial.planned and self.need and parts is None else (None,)
+        for share in shares:
+            try:
+                found = self._run(trial, self.seed * 100 + number, share)
+            except baechi.DoesNotFit as error:
+                found = {"result": "no plan", "said": first_line(error)}
+            else:
+                break
+        return found if found["result"] == "no plan" else {**found, "share": share}
 
-    def _run(self, trial: Trial, number: int, share: float | None) -> dict[str, Any]:
-        from baechi.torch import sim
-
+    def _run(self, trial: Trial, seed: int, share: float | None) -> dict[str, Any]:
         capacity = ROOM if share is None else int(self.need * share)
-        seed = self.seed * 100 + number
-        how: dict[str, Any] = {"asynchronous": trial.asynchronous, "poison": trial.asynchronous}
-        if trial.asynchronous:
-            how |= {"longest_delay": "150us", "seed": seed, "link": sim.Link("50us", "2GB/s")}
-        # Where the data decides what a step needs, another one may need more than the example.
-        memory = ROOM if self.entry.varies else capacity
-        with sim.configured(devices=4, memory=memory, **how):
-            return self._run_on(trial, seed, capacity)
-
-    def _placed(self, trial: Trial, seed: int, capacity: int, batches: list[Any]) -> Any:
-        """Place the model before its first step."""
-        drawn: dict[str, Any] = {"seed": seed} if trial.method == "random" else {}
-        return place_with(
-            self.known,
-            self.built(),
-            batches[0],
-            cluster=f"{trial.devices}x{capacity * 97 // 100}B",
-            devices=self.devices(trial),
-            loss=self.entry.loss,
-            method=trial.method,
-            optimizer="adamw",
-            gradients="freed",  # these scripts give them up before a forward
-            mode=trial.mode,
-            tier=trial.tier,
-            budget="200ms",
-            bounds=False,
-            **drawn,
-        )
-
-    def _run_on(self, trial: Trial, seed: int, capacity: int) -> dict[str, Any]:
-        from baechi.torch import sim
-
-        batches = [map_tensors(lambda t: t.to(trial.inputs_on), batch) for batch in self.batches]
-        devices = range(trial.devices)
-        measured: list[int] = []
-
-        def before() -> None:
-            for device in devices:
-                sim.reset_peak_memory_stats(device)
-
-        def measure() -> None:
-            torch.accelerator.synchronize()
-            measured[:] = [sim.max_memory_allocated(i) for i in devices]
-
-        def after() -> None:
-            if not (peaks and self.entry.varies):
-                measure()
-            result.update(tier=placed.tier, note=placed.tier_note, predicted=placed.peaks)
+        how: dict[str, Any] = {"method": "random", "seed": seed}
+        if trial.planned:
+            how = {"budget": "200ms"}
+        torch._dynamo.reset()
+        with self.machine(trial, seed, ROOM), contextlib.ExitStack() as stack:
+            placed = baechi.torch.place(
+                self.built(),
+                self.batches[0],
+                f"{trial.devices}x{capacity}B",
+                devices=self.devices(trial),
+                loss=self.entry.loss,
+                micro_batches=trial.micro_batches,
+                optimizer="adamw",
+                bounds=False,
+                **how,
+            )
+            home = "cpu" if trial.inputs_on is None else self.device(trial.inputs_on)
+            batches = [map_tensors(lambda t: t.to(home), batch) for batch in self.batches]
+            if trial.eager:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            found = self.trained(
+                placed.model, batches, placed.step if trial.micro_batches else None
+            )
+            result: dict[str, Any] = {"result": "ok", "note": "; ".join(placed.left_out)[:200]}
+            if not trial.asynchronous:
+                result |= self.peaks(trial, placed)
             placed.restore()
-
-        result: dict[str, Any] = {"result": "ok"}
-        peaks = not trial.asynchronous and self.entry.train is None
-        if peaks and self.entry.varies:  # a model of its own: it may keep what it has seen
-            example = self._placed(trial, seed, capacity, batches)
-            self.run_example(example.model, batches, before)
-            measure()
-            example.restore()
-        placed = self._placed(trial, seed, capacity, batches)
-        self.need = self.need or max(placed.peaks.values())
-        found = self.trained(placed.model, batches, before, after)
-        if peaks:
-            room = unused_room(placed)
-            predicted = [peak - room.get(d, 0) for d, peak in result["predicted"].items()]
-            result |= compared_peaks(predicted, measured)
-        if said := difference(self.truth, found):
+        if said := difference(self.truth[trial.micro_batches], found):
             result |= {"result": "WRONG", "said": said}
         return result
 
+    def peaks(self, trial: Trial, placed: Any) -> dict[str, Any]:
+        """Return how far the predicted peaks are off, as a share of those that were measured."""
+        from baechi.torch import sim
 
-def unused_room(placed: Any) -> dict[str, int]:
-    """Return what a plan leaves for the optimizer's state of weights that have no gradient here."""
-    captured = placed._assigner.captured
-    return room_for_later(captured, homes_by_name(captured, placed.plan.device_of), "adamw")
+        torch.accelerator.synchronize()
+        measured = [sim.max_memory_allocated(i) for i in range(trial.devices)]
+        predicted = list(placed.peaks.values())
+        self.need = self.need or max(predicted)
+        pairs = zip(predicted, measured, strict=True)
+        off = [p / m - 1 for p, m in pairs if m > 2048]
+        return {"peaks": [min(off, default=0.0), max(off, default=0.0)]}
 
 
-def compared_peaks(predicted: list[int], measured: list[int]) -> dict[str, Any]:
-    """How far the predicted peaks are off, in bytes as a share of what was measured."""
-    off = [p / max(m, 1) - 1 for p, m in zip(predicted, measured, strict=True) if m > BYTES]
-    result: dict[str, Any] = {"peaks": [min(off, default=0.0), max(off, default=0.0)]}
-    for device, (p, m) in enumerate(zip(predicted, measured, strict=True)):
-        if not LOW * m - BYTES / 4 <= p <= HIGH * m + BYTES:
-            found = f"only {m}" if m < p else str(m)
-            said = f"{p} bytes were predicted for device {device}, {found} measured"
-            result |= {"result": "PEAK", "said": said}
-    return result
+def are_finite(losses: list[float]) -> bool:
+    """Tell whether there are numbers to compare."""
+    return all(map(math.isfinite, losses))
 
 
 def difference(expected: Trained, found: Trained) -> str:
@@ -288,13 +263,9 @@ def first_line(error: BaseException) -> str:
 
 def trials(subject: Subject) -> Iterator[dict[str, Any]]:
     """Yield what became of each trial."""
-    if not all(map(torch.isfinite, map(torch.tensor, subject.truth.losses))):
-        raise ValueError(f"on one device its losses are {subject.truth.losses}")
-    why = subject.why_no_graph()
-    yield {"trial": "graph", "result": "none" if why else "ok", "said": why}
+    if not are_finite(subject.truth[None].losses):
+        raise ValueError(f"on one device its losses are {subject.truth[None].losses}")
     for number, trial in enumerate(subject.trials):
-        if (why and trial.tier == 2) or (trial.share and not subject.need):
-            continue  # there is no graph, or one device did not run it
         try:
             found = subject.run(trial, number)
         except Exception as error:
