@@ -14,7 +14,7 @@ import rank_cases
 import torch
 from rank_runs import ended, run, started
 
-_WORLDS = {2: ["twice", "images", "gpt2", "smaller"], 3: ["tied", "accumulated"]}
+_WORLDS = {2: ["twice", "images", "words", "smaller"], 3: ["tied", "accumulated"]}
 _MORE = {2: ["faults", "infinite", "checkpointed", "simulated"]}
 
 
@@ -46,10 +46,10 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
 
 
 def test_simulated_devices_hold_what_is_said_of_them(folder: Path) -> None:
-    losses, _ = rank_cases.alone(rank_cases.CASES["gpt2"])
+    losses, _ = rank_cases.alone(rank_cases.CASES["words"])
     for told, peak, said in found(folder, "simulated"):
         assert told == pytest.approx(losses, rel=1e-9)
-        assert said == pytest.approx(peak, rel=0.005)
+        assert said == pytest.approx(peak, abs=8 << 10)  # small tensors of the interpreter
 
 
 _SAID = {  # on both ranks
