@@ -35,7 +35,7 @@ EXPERIMENTS = {
         "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),
     "truth": Experiment(
-        "predicted step times and peaks beside measured ones, PyTorch", 8.5, ("torch",)
+        "planned step times and peaks beside measured ones, PyTorch", 12, ("torch",)
     ),
     "ranks": Experiment(
         "placements over processes beside their plans and torch.distributed.pipelining",
