@@ -130,7 +130,7 @@ def test_where_nothing_can_be_written_the_folder_is_named(
     with pytest.raises(baechi.InputError, match=f"{inside}: cannot write: Not a directory"):
         here.report(inside)
     with pytest.raises(baechi.InputError, match=f"{inside}: cannot write"):
-        baechi.torch.Costs({}, "estimated").save(inside)
+        baechi.torch.Costs("estimated").save(inside)
     with pytest.raises(baechi.InputError, match=f"{tmp_path / 'c'}: cannot open: No such file"):
         baechi.torch.Costs.load(tmp_path / "c")
 

@@ -224,7 +224,7 @@ def test_a_scaler_scales_the_gradients_and_not_the_loss() -> None:
 def test_each_of_many_models_in_one_process_has_graphs_of_its_own() -> None:
     """Dynamo keeps eight for one code; of more it runs calls eagerly, and steps not at all."""
     x = torch.randn(4, 4)
-    options = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
     for number in range(18):
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         count = 2 if number % 2 else None

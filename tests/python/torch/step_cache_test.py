@@ -130,7 +130,7 @@ def test_the_example_and_the_loss_are_part_of_the_identity() -> None:
 def _made(factor: float, word: str) -> nn.Module:
     class Scaled(nn.Linear):
         def forward(self, x: Any) -> Any:
-            changed = {"relu": lambda: x.relu(), "tanh": lambda: x.tanh()}[word]
+            changed: Callable[[], Any] = {"relu": lambda: x.relu(), "tanh": lambda: x.tanh()}[word]
             return super().forward(changed()) * factor
 
     return Scaled(4, 4)
