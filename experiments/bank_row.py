@@ -84,7 +84,9 @@ class Subject:
             for size, seed in zip(entry.sizes, (1, 2, 1), strict=True)
         ]
         importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
-        self.truth: dict[int | None, Trained] = {None: self.trained(self.built(), self.batches, None)}
+        self.truth: dict[int | None, Trained] = {
+            None: self.trained(self.built(), self.batches, None)
+        }
         self.need = 0  # bytes, on one device
 
     def device(self, number: int) -> str:
