@@ -33,7 +33,7 @@ _LEFT_ALONE = {
 _ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
 
 # Functions that read an argument on the host, which came to a device with its batch.
-_HOST = {torch._VF._pack_padded_sequence: 1}  # type: ignore[attr-defined]
+_HOST = {torch._VF._pack_padded_sequence: 1}
 
 # Functions that are given gradients: each goes where what it is the gradient of is.
 _GRADIENTS = {
@@ -79,8 +79,8 @@ class Together(TorchFunctionMode):
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
         if func in _HOST:
-            args = list(args)
-            args[_HOST[func]] = moved(args[_HOST[func]], _CPU, self.devices)
+            at = _HOST[func]
+            args = (*args[:at], moved(args[at], _CPU, self.devices), *args[at + 1 :])
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
         if not self.is_apart(args, kwargs) or func in _LEFT_ALONE:
