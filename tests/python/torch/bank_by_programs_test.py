@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.repeats]
 
 # What ends in an error of PyTorch's, and why.
 REFUSED = {
-    "equilibrium": "Trying to backward through the graph a second time",  # in a hook on a tensor
     "heat-equation": "Cannot access storage of TensorWrapper",  # torch.func over several devices
 }
 OWN = [entry for entry in ENTRIES.values() if not entry.needs]

@@ -5,6 +5,7 @@
 // it has. Those that PyTorch takes apart into others are left out: programs are traced below them.
 #include "check.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -63,9 +64,16 @@ bool is_checked(const c10::OperatorHandle& op) {
   return !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
+// Autocast calls the operator again with what it has cast: that call is compared.
+bool is_cast_first() {
+  return at::autocast::is_autocast_enabled(at::kPrivateUse1) &&
+         !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastPrivateUse1);
+}
+
 std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
   const auto inputs = call.inputs();
   if (c10::impl::TorchDispatchModeTLS::any_modes_set() || !on_plain_devices(inputs)) return nullptr;
+  if (is_cast_first()) return nullptr;
   const auto name = call.operator_name();
   if (!name) return nullptr;
   const auto op = c10::Dispatcher::singleton().findOp(*name);
