@@ -56,7 +56,7 @@ def priced(model: Any, found: dict[str, Any], count: int) -> float:
     """Return the predicted milliseconds of a call with a device map."""
 
     def device_of(operator: str) -> str:
-        module = operator.partition("/")[0]
+        module = operator.rsplit(":", 2)[0]  # of `module:call:number`; weights have their names
         inside = [p for p in found if p == "" or f"{module}.".startswith(f"{p}.")]
         return DEVICES[found[max(inside, key=len)] if inside else next(iter(found.values()))]
 
