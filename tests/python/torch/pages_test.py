@@ -18,7 +18,6 @@ from tests import pages
 
 
 @pytest.mark.repeats
-@pytest.mark.usefixtures("as_by_default")
 @pytest.mark.parametrize("page", pages.pages_of("torch"))
 def test_a_page_prints_what_it_says(root: Path, sim: ModuleType, page: str, tmp_path: Path) -> None:
     if "onnxruntime" in (root / page).read_text():
