@@ -67,7 +67,7 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
     }
     for row in rows["spread"]:
         assert abs(row["placed error"]) < 0.1
-        assert row["transfers"] > 0
+    assert any(row["transfers"] > 0 for row in rows["spread"])
     (host,) = rows["host"]
     assert host["loss_difference"] < 1e-5
     assert host["cap"] < host["need"]

@@ -9,6 +9,8 @@
 namespace baechi {
 namespace {
 
+constexpr std::string_view kUpdate = "update:";  // of a weight
+
 DeviceId placed_on(const Plan& plan, OpId op) { return plan.schedule.slots[op].device; }
 
 const std::string& name_of(const Plan& plan, DeviceId device) {
@@ -138,9 +140,14 @@ std::map<std::size_t, std::vector<OpId>> layer_ops(const OpGraph& graph, const F
 }  // namespace
 
 std::string module_name(const OpGraph& graph, OpId op) {
-  std::string name(graph[op].name);
+  std::string_view written = graph[op].name;
+  const bool update = written.starts_with(kUpdate);
+  if (update) written.remove_prefix(kUpdate.size());
+  std::string name(written.substr(0, written.find(':')));
   std::ranges::replace(name, '/', '.');
   name.erase(0, std::min(name.find_first_not_of('.'), name.size()));
+  if (update || graph[op].variable) name.resize(name.rfind('.') + 1);
+  if (name.ends_with('.')) name.pop_back();
   return name;
 }
 
@@ -186,7 +193,7 @@ bool Family::has(std::string_view op_name) const {
 Family largest_family(const OpGraph& graph, const Plan& plan) {
   std::map<std::string, Family> families;
   for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0)) continue;
+    if (graph[op].permanent == Bytes(0) || graph[op].name.starts_with(kUpdate)) continue;
     const std::optional<LayerPlace> place = layer_of(graph[op].name);
     if (!place.has_value()) continue;
     Family& family = families[place->family];
@@ -233,9 +240,16 @@ std::vector<std::size_t> layers_per_device(const OpGraph& graph, const Plan& pla
 Ends ends_of(const OpGraph& graph, const Family& family) {
   const IdVector<OpId, bool> before = precede_layers(graph, family);
   Ends ends;
+  // A call behind the layers that reads a weight of what is before them: the two are tied.
+  const auto is_tied = [&](OpId op) {
+    return !before[op] && std::ranges::any_of(graph.in_edges(op), [&](const Edge& edge) {
+      return graph[edge.from].variable && before[edge.from] && !family.has(graph[edge.from].name);
+    });
+  };
   for (const OpId op : graph.ops()) {
-    if (graph[op].permanent == Bytes(0) || graph[op].backward || family.has(graph[op].name))
-      continue;
+    if (graph[op].backward || family.has(graph[op].name)) continue;
+    if (graph[op].variable && graph.out_edges(op).empty()) continue;  // nothing reads it
+    if (graph[op].permanent == Bytes(0) && !is_tied(op)) continue;
     (before[op] ? ends.before : ends.after).push_back(op);
   }
   return ends;

@@ -16,7 +16,8 @@
 
 namespace baechi {
 
-// The operator's name as a module's: "." between the levels instead of "/".
+// The module that an operator is part of, by its name: "." between the levels instead of "/". A call of
+// PyTorch ("layers.0.mlp:mm:0") is of what stands before its ":", a weight of what holds it.
 std::string module_name(const OpGraph& graph, OpId op);
 
 // Throws InputError when a module's name, of which the operator is a part, is that of a call
