@@ -433,7 +433,7 @@ def test_several_experiments_outlive_one_that_fails(
 
 
 def test_the_total_is_without_what_only_some_machines_can_run() -> None:
-    assert catalogue.in_all(["truth"]) == "about 8 min on two cores"
+    assert catalogue.in_all(["truth"]) == "about 12 min on two cores"
     assert catalogue.in_all(["protocol", "accelerator", "auto"]) == (
         "about 9 min on two cores, and 15 more where there is an accelerator"
     )

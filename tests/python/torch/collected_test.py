@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -232,3 +234,24 @@ def test_each_of_many_models_in_one_process_has_graphs_of_its_own() -> None:
         placed.step(x) if count else model(x).sum().backward()
         assert "aten" in placed.program
         assert placed.left_out == []
+
+
+@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_placed_model_that_nobody_has_any_more_gives_its_memory_back(
+    sim: Any, count: int | None, restored: bool
+) -> None:
+    sim.configure(devices=2, memory="1MiB")
+    before = [sim.memory_allocated(i) for i in range(2)]
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    x = torch.randn(8, 64)
+    options: dict[str, Any] = {"devices": ["sim:0", "sim:1"], "method": "random", "bounds": False}
+    placed = baechi.torch.place(model, x, "2x1MiB", micro_batches=count, **options)
+    placed.step(x) if count else model(x).sum().backward()
+    if restored:
+        placed.restore()
+    gone = weakref.ref(model)
+    del model, placed, x
+    gc.collect()
+    assert gone() is None
+    assert [sim.memory_allocated(i) for i in range(2)] == before

@@ -38,11 +38,19 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose code is of this one alone: dynamo limits the graphs of each code."""
+    """Return a function whose code and globals are of this one alone.
+
+    Dynamo limits the graphs of each code, and puts into its globals what graphs run: what it put
+    into those of a module would stay when the model is gone.
+    """
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace()
     return types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        code,
+        dict(function.__globals__),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ class Placement:
         starts: Mapping[str, Sequence[int]] | None = None,
         again: Collection[str] = (),
     ) -> None:
-        self.model = model
+        self._model = weakref.ref(model)  # dynamo keeps what its backends hold
         self.devices = list(devices)
         self.device_of_key = device_of_key
         self.homes = dict(homes)
@@ -48,6 +49,13 @@ class Placement:
         self._index: dict[torch.device, int] = {}
         for i, device in enumerate(self.devices):
             self._index.setdefault(device, i)
+
+    @property
+    def model(self) -> nn.Module:
+        """Whose modules the paths are of."""
+        model = self._model()
+        assert model is not None, "it is being called"
+        return model
 
     def index_of(self, device: torch.device) -> int:
         """Return the first of the cluster's devices that a tensor's device is; else the host."""

@@ -12,6 +12,7 @@ any other tensor, it would see a stand-in. Such a model runs one micro-batch aft
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,8 +82,15 @@ class Steps:
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
+        steps = weakref.ref(self)  # dynamo keeps its backends where no collector looks
+
+        def backend(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            itself = steps()
+            assert itself is not None, "it is being called"
+            return itself._backend(graph, example_inputs)
+
         self._one = with_own_code(one)  # micro-batch, with its loss
-        self._compiled = torch.compile(self._one, backend=self._backend, fullgraph=True)
+        self._compiled = torch.compile(self._one, backend=backend, fullgraph=True)
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
@@ -150,8 +158,12 @@ class Steps:
             why = f"its graph cannot be made: {type(error).__name__}: {_first_line(error)}"
             raise _ByCallsError(why) from error
 
+        steps = weakref.ref(self)
+
         def collect(*args: Any) -> list[Any]:
-            self._collected.append((found, args))
+            itself = steps()
+            assert itself is not None, "it is being called"
+            itself._collected.append((found, args))
             return stand_ins(graph, args)
 
         return collect
