@@ -31,6 +31,16 @@ KNOWN: dict[str, list[Known]] = {
             always=False,
         )
     ],
+    "rounded": [
+        Known(
+            "eagerly",
+            "FAILS",
+            "eagerly, a function with a backward of its own is given tensors of several devices, "
+            "and returns gradients on one",
+            "returned an invalid gradient",
+            always=False,
+        )
+    ],
 }
 
 # What a run has found wrong before: it is among every sample.
