@@ -83,16 +83,13 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
         assert ranks[0][name] == ranks[1][name]
 
 
+FROZEN = rank_cases.Case(
+    rank_cases.Frozen, rank_cases.rows(8, 6), 2, 3, rank_cases.mean_square, rank_cases.rows(8, 3)
+)
+
+
 def test_the_norm_is_that_of_all_gradients(folder: Path) -> None:
-    case = rank_cases.Case(
-        rank_cases.Frozen,
-        rank_cases.rows(8, 6),
-        2,
-        3,
-        rank_cases.mean_square,
-        rank_cases.rows(8, 3),
-    )
-    model, x, targets = rank_cases.built(case)
+    model, x, targets = rank_cases.built(FROZEN)
     loss = rank_cases.mean_square(model(x), targets)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -102,15 +99,7 @@ def test_the_norm_is_that_of_all_gradients(folder: Path) -> None:
 
 
 def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path) -> None:
-    case = rank_cases.Case(
-        rank_cases.Frozen,
-        rank_cases.rows(8, 6),
-        2,
-        3,
-        rank_cases.mean_square,
-        rank_cases.rows(8, 3),
-    )
-    model, x, targets = rank_cases.built(case)
+    model, x, targets = rank_cases.built(FROZEN)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
         rank_cases.mean_square(model(x), targets).backward()
