@@ -255,3 +255,30 @@ def test_a_placed_model_that_nobody_has_any_more_gives_its_memory_back(
     gc.collect()
     assert gone() is None
     assert [sim.memory_allocated(i) for i in range(2)] == before
+
+
+def test_a_step_that_was_broken_off_leaves_nothing_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 4), torch.randn(4, 4)
+    model(x).mean().backward()
+    wanted = model.weight.grad
+    model.weight.grad = None
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    placed = baechi.torch.place(model, x, "2x1GiB", micro_batches=2, **options)
+    taken = placed._steps._collected_or_why  # type: ignore[union-attr]
+
+    def stopped(args: Any, *more: Any) -> str:
+        if args[0][0, 0] == x[2, 0]:
+            raise KeyboardInterrupt
+        return taken(args, *more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(placed._steps, "_collected_or_why", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            placed.step(x)
+    model.weight.grad = None
+    placed.step(x)
+    assert wanted is not None
+    torch.testing.assert_close(model.weight.grad, wanted)

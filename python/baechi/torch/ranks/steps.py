@@ -126,7 +126,7 @@ class RankSteps(Steps):
     ) -> list[tuple[Collectable, list[Any], list[float]]]:
         """Return the micro-batches, those of one graph together, with their shares."""
         count = samples_in(inputs, "inputs", targets)
-        self._collected = []
+        self._collected.clear()
         shares = []
         for part, size in parts_of((inputs, targets), count, self.size):
             args, kwargs = call_arguments(part[0])
@@ -138,7 +138,7 @@ class RankSteps(Steps):
                 groups.append((found, [], []))
             groups[-1][1].append(args)
             groups[-1][2].append(share)
-        self._collected = []
+        self._collected.clear()
         return groups
 
     def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:

@@ -82,12 +82,12 @@ class Steps:
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
-        steps = weakref.ref(self)  # dynamo keeps its backends where no collector looks
+        collected_by = weakref.WeakMethod(self._backend)  # of a backend dynamo never lets go
 
         def backend(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            itself = steps()
-            assert itself is not None, "it is being called"
-            return itself._backend(graph, example_inputs)
+            method = collected_by()
+            assert method is not None, "it is being called"
+            return method(graph, example_inputs)
 
         self._one = with_own_code(one)  # micro-batch, with its loss
         self._compiled = torch.compile(self._one, backend=backend, fullgraph=True)
@@ -95,6 +95,7 @@ class Steps:
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
         count = samples_in(inputs, "inputs", targets)
+        self._collected.clear()  # of a step that was broken off
         losses: list[torch.Tensor] = []
         shares: list[float] = []
         for part, size in parts_of((inputs, targets), count, self.size):
@@ -158,12 +159,10 @@ class Steps:
             why = f"its graph cannot be made: {type(error).__name__}: {_first_line(error)}"
             raise _ByCallsError(why) from error
 
-        steps = weakref.ref(self)
+        collected = self._collected  # the list alone, not the steps, which hold the model
 
         def collect(*args: Any) -> list[Any]:
-            itself = steps()
-            assert itself is not None, "it is being called"
-            itself._collected.append((found, args))
+            collected.append((found, args))
             return stand_ins(graph, args)
 
         return collect
@@ -191,7 +190,8 @@ class Steps:
 
     def _run(self, shares: Sequence[float], scaler: Any) -> list[torch.Tensor]:
         """Run what was collected: micro-batches of one graph together."""
-        collected, self._collected = self._collected, []
+        collected = list(self._collected)
+        self._collected.clear()
         losses: list[torch.Tensor] = []
         first = 0
         while first < len(collected):
