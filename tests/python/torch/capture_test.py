@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import collections
+import gc
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -413,3 +415,14 @@ def test_options_and_numbers_in_the_example_have_their_places() -> None:
     example = {"x": torch.ones(2, 3), "power": 3, "more": more}
     step = capture(Mixed(3, 3), example)
     assert [i.name for i in step.inputs if i.kind == "batch"] == ["x", "more.bias.1"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_captured_model_is_let_go(training: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).train(training)
+    step = inspect.unwrap(capture)(model, torch.ones(2, 4))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert step.keys

@@ -157,6 +157,8 @@ def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
                 _check_loss(traced)
         with contextlib.ExitStack() as stack, shapes.mode:
             made = aot_export_joint_with_descriptors(stack, traced, given)
+    for name, _ in list(traced.named_children()):  # dynamo keeps what it traced
+        delattr(traced, name)
     return _joint(made.graph_module, lambda node: module_path(node, names), "dynamo")
 
 

@@ -51,8 +51,13 @@ def capture(
     whole.training = model.training  # modules in it stay as they are
     example = (*call_arguments(example_inputs), targets)
     place = device_of(model) if device is None else torch.device(device)
-    with torch.set_grad_enabled(is_training):
-        joint = joint_of(whole, example, place)
+    try:
+        with torch.set_grad_enabled(is_training):
+            joint = joint_of(whole, example, place)
+    finally:  # dynamo keeps what it traced
+        del whole.model
+        if isinstance(whole, LossOf):
+            whole.loss = None
     return _step(model, joint, _places(example), is_training)
 
 
