@@ -399,7 +399,7 @@ def run_torch_tests(ctx: Context, *options: str, env: dict[str, str] | None = No
     """Run the tests of the PyTorch side; of those for many models alike a third, in turn."""
     environment = {"BAECHI_CACHE": str(BUILD / "torch"), "OMP_NUM_THREADS": "1", **(env or {})}
     sample = f"--sample={head_of()}"
-    # Without records of what PyTorch logs, which hold models and their memory.
+    # PyTorch logs what it compiles at length: to keep records of that takes time.
     options = ("-p", "no:logging", "--durations=60", sample, *options)
     run_pytest(ctx, "tests/python/torch", *options, env=environment)
 

@@ -7,7 +7,6 @@ import gc
 import hashlib
 import importlib
 import importlib.util
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +45,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.config.stash.get(_FILE, None) != item.path:
         item.config.stash[_FILE] = item.path
         gc.unfreeze()
-        if "torch._dynamo" in sys.modules:
-            importlib.import_module("torch").compiler.reset()  # it keeps graphs of earlier files
         gc.collect()
         gc.freeze()
 
@@ -101,7 +98,6 @@ def sim() -> Iterator[ModuleType]:
 
     module.reset()
     if any(module.memory_allocated(i) for i in range(module.device_count())):
-        importlib.import_module("torch").compiler.reset()
         gc.collect()  # models of earlier tests, which some tests would count
     module.reset_virtual_clock()
     module.configure(checked=True)
