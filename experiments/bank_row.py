@@ -171,7 +171,10 @@ class Subject:
             if samples % parts or self.entry.train is not None:
                 return {"result": "no parts", "said": f"{samples} samples"}
             if parts not in self.truth:
-                self.truth[parts] = self.truth_in_parts(parts)
+                try:
+                    self.truth[parts] = self.truth_in_parts(parts)
+                except ValueError as error:  # the model's own: of a part of one sample, say
+                    return {"result": "no parts", "said": f"on one device: {first_line(error)}"}
             if not are_finite(self.truth[parts].losses):
                 return {"result": "no parts", "said": "on one device its losses are not finite"}
         shares = SHARES if trial.planned and self.need and parts is None else (None,)

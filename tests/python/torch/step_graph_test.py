@@ -231,3 +231,23 @@ def test_plans_of_language_models_gain_by_more_devices(
         cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s")
         plan = baechi.place_graph(graph, cluster, method, budget="4s", **options)
         assert one / plan.makespan_ns >= gain
+
+
+class Bounded(nn.Module):
+    """Keeps a weight in bounds in place before it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.scale.clamp_(0, 1.5)
+        out: torch.Tensor = self.first(x) * self.scale.exp()
+        return out
+
+
+def test_a_weight_that_a_forward_changes_is_updated_behind_that() -> None:
+    _, graph = made(Bounded(), torch.ones(4, 4))
+    assert set(operators(graph)[":clamp:0"].writes) == {"scale"}
+    assert "update:scale" in graph.graph.names

@@ -254,6 +254,8 @@ class _Assembly:
         value, (source, part) = node.meta["val"], source_of(self._gradients[weight])
         gradient = [(self._name[source], self._port[source, part])] if source in self._name else []
         held = _bytes(value) if self._held else 0
+        written = any(weight in names for names in self._written.values())
+        read = [] if written else [(weight, 0)]  # readers of a weight come before who writes it
         taken = self._updates.temporary(value) + _bytes(value) - held  # of all weights at once
         self._builder.add(
             UPDATE + weight,
@@ -261,7 +263,7 @@ class _Assembly:
             kind="update",
             permanent=self._updates.state(value) + held,
             outputs=[taken],  # held to the end
-            inputs=[(weight, 0), *gradient],
+            inputs=[*read, *gradient],
             after=[ALL_GRADIENTS],
             colocate=[_group_of(weight)],
             backward=True,
