@@ -145,7 +145,33 @@ def compared(
     return same(expected, found), steps, model
 
 
-@pytest.mark.parametrize("build", [Branches, Hooked], ids=lambda build: build.__name__)
+class Mixing(torch.autograd.Function):
+    """A product with a backward of its own, whose tensors may lie on several devices."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradients[0] @ weight.t(), x.t() @ gradients[0]
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 3)
+        self.second, self.third = (nn.Parameter(torch.randn(3, 3)) for _ in "23")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = Mixing.apply(self.first(x), self.second)
+        mixed: torch.Tensor = Mixing.apply(hidden.tanh(), self.third)
+        return mixed
+
+
+@pytest.mark.parametrize("build", [Branches, Hooked, Mixed], ids=lambda build: build.__name__)
 def test_a_step_trains_as_its_parts_do(build: Callable[[], nn.Module]) -> None:
     for seed in (1, 2, 3):
         wrong, steps, _ = compared(build, seed)

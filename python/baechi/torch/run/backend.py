@@ -27,7 +27,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
 from baechi.torch.run.joint import Graph
-from baechi.torch.run.marks import mark, program_of
+from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 
@@ -123,6 +123,7 @@ class _Lowering:
         self.placement = placement
         self.frame = frame
         self.returned = 0  # of the forward's outputs, those that are not saved for the backward
+        self.gradients: list[int | None] = []  # the devices that they come back on
 
     def partition(
         self,
@@ -135,6 +136,8 @@ class _Lowering:
         """Give every call of the joint graph its key and device, and cut it in two."""
         self.returned = num_fwd_outputs
         mark(joint.graph, self.placement)
+        promised = promised_by_joint(joint, self.placement, num_fwd_outputs)
+        self.gradients = promised[num_fwd_outputs:]
         again = calls_again(joint.graph, self.placement.again)
         kept = [node for node in again if not is_random(node.target)]  # states are no activations
         forward, backward, _ = partition(joint, num_fwd_outputs, kept)
@@ -142,21 +145,22 @@ class _Lowering:
 
     def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the program of a forward whose backward comes later."""
-        return self._compiled("forward", graph, self.returned)
+        promised = promised_by(graph, self.placement, self.returned)
+        return self._compiled("forward", graph, promised)
 
     def backward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the program of a backward."""
-        return self._compiled("backward", graph, None)
+        return self._compiled("backward", graph, self.gradients)
 
     def inference(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the program of a forward without a backward."""
         mark(graph.graph, self.placement)
-        return self._compiled("forward", graph, None)
+        return self._compiled("forward", graph, promised_by(graph, self.placement))
 
     def _compiled(
-        self, name: str, graph: fx.GraphModule, returned: int | None
+        self, name: str, graph: fx.GraphModule, promised: Sequence[int | None]
     ) -> Callable[..., Any]:
-        program = program_of(graph, self.placement, returned)
+        program = program_of(graph, self.placement, promised)
         self.frame.programs[name] = program
         run = executor.compile(program, self.placement.devices)
 

@@ -24,7 +24,7 @@ from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run import executor
 from baechi.torch.run.kept import Kept
-from baechi.torch.run.marks import mark, program_of
+from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.second_derivatives import differentiable
@@ -70,6 +70,7 @@ class Joint:
         self.descs = list(outputs.meta["desc"])
         self.results = list(outputs.args[0])
         self.returned = len(self.results) - len(self.primals)  # the others are gradients
+        self.promised = promised_by_joint(self.module, placement, self.returned)
         self.shown: dict[int, list[fx.Node]] = {}  # outputs that show inputs or others: the views
         self._check(example_inputs)
 
@@ -279,7 +280,11 @@ class Graph:
         return _Backward(self._compiled(f"backward of {there}", graph, None), read, later)
 
     def _compiled(self, name: str, graph: fx.GraphModule, returned: int | None) -> Any:
-        program = program_of(graph, self.placement, returned)
+        if returned is None:  # a backward
+            promised = self.joint.promised[self.joint.returned :]
+        else:
+            promised = promised_by(graph, self.placement, returned)
+        program = program_of(graph, self.placement, promised)
         self.programs[name] = program
         return executor.compile(program, self.placement.devices)
 

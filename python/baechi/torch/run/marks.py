@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,21 +33,28 @@ def devices_of(graph: fx.Graph, placement: Placement) -> dict[fx.Node, int]:
     return found
 
 
-def program_of(graph: fx.GraphModule, placement: Placement, returned: int | None) -> Program:
-    """Return the program of a marked graph; outputs from `returned` on are saved and stay."""
+def program_of(
+    graph: fx.GraphModule, placement: Placement, promised: Sequence[int | None]
+) -> Program:
+    """Return the program of a marked graph, whose outputs come back on promised devices."""
     names = keys_in(graph.graph)
     return lower(
         graph,
         devices_of(graph.graph, placement),
         devices=len(placement.devices),
         order=placement.order(names),
-        promised=promised(graph, placement, returned),
+        promised=promised,
         names=names,
     )
 
 
-def promised(graph: fx.GraphModule, placement: Placement, returned: int | None) -> list[int | None]:
-    """Return the device that each output comes back on: what tracing said; saved ones stay."""
+def promised_by(
+    graph: fx.GraphModule, placement: Placement, returned: int | None = None
+) -> list[int | None]:
+    """Return the device that each output comes back on: what tracing said.
+
+    Outputs from ``returned`` on are saved, and stay where they are.
+    """
     outputs = graph.graph.output_node().args[0]
     found: list[int | None] = []
     for i, node in enumerate(outputs):
@@ -57,6 +64,21 @@ def promised(graph: fx.GraphModule, placement: Placement, returned: int | None) 
             found.append(None)
         else:
             found.append(placement.index_of(value.device))
+    return found
+
+
+def promised_by_joint(
+    graph: fx.GraphModule, placement: Placement, returned: int
+) -> list[int | None]:
+    """Return the device that each output of a marked joint graph comes back on.
+
+    Outputs from ``returned`` on are the gradients of its first inputs, and come back where these
+    lie: tracing may have them elsewhere, behind a function with a backward of its own.
+    """
+    found = promised_by(graph, placement)
+    for i, given in enumerate(graph.graph.find_nodes(op="placeholder")[: len(found) - returned]):
+        if found[returned + i] is not None:
+            found[returned + i] = given.meta.get(_DEVICE)
     return found
 
 

@@ -37,7 +37,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.calls import with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
-from baechi.torch.run.marks import devices_of, keys_in, promised
+from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
@@ -262,7 +262,7 @@ class Steps:
 
     def _promised(self, joint: Joint) -> list[int | None]:
         """Return the device that each output comes to."""
-        return promised(joint.module, self.placement, None)
+        return joint.promised
 
     def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:  # noqa: ARG002
         """Return what runs a program."""
