@@ -67,7 +67,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.width, config.width, bias=False)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(2, (-1, self.size)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.size).transpose(1, 2)
 
     def forward(self, x: torch.Tensor, rotary: nn.Module) -> torch.Tensor:
         mixed = functional.scaled_dot_product_attention(

@@ -46,7 +46,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.width, config.width)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def forward(
         self, x: torch.Tensor, memory: torch.Tensor, *, causal: bool = False

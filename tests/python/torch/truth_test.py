@@ -37,14 +37,14 @@ def test_calls_and_steps_take_what_their_plans_say() -> None:
 
 
 def test_programs_are_measured_beside_eager_copies() -> None:
-    costs = measured_costs(TINY["transformer"], protocol.MACHINE)
-    row = protocol.row(TINY["transformer"], "m-topo", costs)
+    costs = measured_costs(TINY["vit"], protocol.MACHINE)
+    row = protocol.row(TINY["vit"], "m-topo", costs)
     assert row is not None
     assert row["free"] <= row["program"] < row["eager"]
     assert row["eager"] == row["eager forward"] + row["eager backward"]
     page = protocol.page([row])
     assert f"{row['gain']:.1%}" in page.markdown("command")
-    assert page.figures["ways"][1].count("transformer") == 1
+    assert page.figures["ways"][1].count("vit") == 1
 
 
 def test_profiles_are_written_and_read_back(tmp_path: Path) -> None:
