@@ -57,11 +57,15 @@ def forget_colocation(operation: Any, with_any_of: Iterable[str]) -> None:
         operation._set_attr("_class", value)
 
 
-def keyword_constants(function: Any) -> dict[str, Any]:
-    """Return what is no tensor among the keyword-only arguments: a call must give it again."""
-    parameters = getattr(function.function_type, "parameters", {}).values()
-    only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return {p.name: p.type_constraint.value for p in only if hasattr(p.type_constraint, "value")}
+def traced_constants(function: Any, given: int) -> dict[str, Any]:
+    """Return the arguments behind the first `given` that are no tensors: calls must repeat them."""
+    parameters = list(getattr(function.function_type, "parameters", {}).values())
+    return {
+        p.name: p.type_constraint.value
+        for at, p in enumerate(parameters)
+        if hasattr(p.type_constraint, "value")
+        and (p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and at >= given))
+    }
 
 
 def function_of(graph: Any, function_type: Any, captures: Sequence[Any]) -> Any:

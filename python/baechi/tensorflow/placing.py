@@ -71,8 +71,6 @@ class Placed:
         self.runs_on = dict(runs_on)
         self._alone = ""
         self.function: Any = getattr(assigned, "function", None)
-        placed = self.function is not None
-        self._constants = _private.keyword_constants(self.function) if placed else {}
         self._assigned = assigned
         self._keras = keras_part
 
@@ -80,7 +78,8 @@ class Placed:
         """Run the placed function."""
         if self.function is None:
             raise InputError("a graph runs in a session: make one now, after it was placed")
-        return self.function(*arguments, **{**self._constants, **keywords})
+        constants = _private.traced_constants(self.function, len(arguments))
+        return self.function(*arguments, **{**constants, **keywords})
 
     @property
     def device_of(self) -> dict[str, str]:

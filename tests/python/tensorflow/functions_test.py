@@ -379,3 +379,22 @@ def test_keyword_only_arguments_have_their_defaults() -> None:
     with pytest.raises(TypeError, match=r"3\.0"):
         placed(X, scale=3.0)
     placed.restore()
+
+
+def test_arguments_of_a_method_have_their_defaults() -> None:
+    class Model(tf.Module):
+        @tf.function
+        def step(self, x: Any, scale: float = 2.0, bias: Any = None) -> Any:
+            return x * scale if bias is None else x * scale + bias
+
+    step = Model().step
+    for given in [(X,), (X, 2.0), (X, 3.0), (X, 3.0, X)]:
+        placed = baechi.tensorflow.place(step, *given, cluster="4x1GiB", method="random")
+        np.testing.assert_array_equal(placed(*given), step(*given))
+        placed.restore()
+    placed = baechi.tensorflow.place(step, X, 3.0, cluster="4x1GiB", method="random")
+    np.testing.assert_array_equal(placed(X), X * 3.0)
+    np.testing.assert_array_equal(placed(X, scale=3.0), X * 3.0)
+    with pytest.raises(TypeError, match=r"2\.0"):
+        placed(X, 2.0)
+    placed.restore()
