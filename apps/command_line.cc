@@ -131,7 +131,9 @@ namespace {
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 fine, 1 our fault, 2 bad input, 3 does not fit, 130 cancelled.\n"
-    "Ctrl-C ends a search with the best plan so far and exit code 0, all else with 130.\n"
+    "Ctrl-C ends place with the best plan so far and exit code 0, all else with 130; studies "
+    "print\n"
+    "what they have by then.\n"
     "Results go to standard output, words to standard error.";
 
 std::string examples_footer(std::string_view examples) {

@@ -17,6 +17,7 @@
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
+#include "baechi/study/unless_cancelled.h"
 
 namespace baechi::cli {
 namespace {
@@ -55,14 +56,17 @@ ExitCode find_least(const MinArguments& options, const RunContext& context) {
   }
   if (options.of != "devices") {
     const Progress progress("least memory per device");
-    least.memory = least_memory(sizes, cluster, request);
+    least.memory = unless_cancelled(least.devices.has_value(), [&] {
+                     return least_memory(sizes, cluster, request);
+                   }).value_or(std::nullopt);
   }
   if (least.devices.has_value() || least.memory.has_value())
     write_plan(options, least.devices.has_value() ? least.devices->plan : least.memory->plan, sizes,
                request);
   if (options.output != "-")
     context.json ? print_result(least_json(least)) : print_text(least_text(least));
-  ExitCode code = ExitCode::kOk;
+  ExitCode code = unless_stopped(ExitCode::kOk, context, "this is the least so far");
+  if (code == ExitCode::kCancelled) return code;
   if (options.of != "memory" && !least.devices.has_value()) {
     print_words("baechi: " + options.sizes.graph.path + ": no plan was found for up to " +
                 std::to_string(most) + " devices");

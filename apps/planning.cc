@@ -87,6 +87,12 @@ void print_scaling(const std::vector<OpGraph>& sizes, const PlanRequest& request
   if (const std::string words = scaling_words(sizes, request); !words.empty()) print_words(words);
 }
 
+ExitCode unless_stopped(ExitCode code, const RunContext& context, const std::string& how_far) {
+  if (!context.cancel->requested()) return code;
+  print_words("baechi: cancelled: " + how_far);
+  return ExitCode::kCancelled;
+}
+
 PlanRequest request_of(PlanRequest request, const RunContext& context) {
   request.place.cancel = context.cancel;
   return request;

@@ -32,6 +32,10 @@ Option add_micro_batch_graph_option(OptionSet& set, std::string& path);
 // Of a study, which has no plan to note it in: that costs were scaled, on stderr.
 void print_scaling(const std::vector<OpGraph>& sizes, const PlanRequest& request);
 
+// Of a table or a search that is printed as far as it got: how far, on stderr, where Ctrl-C stopped
+// it.
+ExitCode unless_stopped(ExitCode code, const RunContext& context, const std::string& how_far);
+
 // With the flag that stops it.
 PlanRequest request_of(PlanRequest request, const RunContext& context);
 

@@ -12,6 +12,7 @@
 #include "apps/console.h"
 #include "apps/planning.h"
 #include "apps/progress.h"
+#include "baechi/base/short_text.h"
 #include "baechi/report/text/study_text.h"
 
 namespace baechi::cli {
@@ -46,7 +47,9 @@ ExitCode run_sensitivity(const SensitivityArguments& options, const RunContext& 
   write_result(options.output, context.json  ? sensitivity_json(told)
                                : options.csv ? sensitivity_csv(told)
                                              : sensitivity_text(told));
-  return ExitCode::kOk;
+  return unless_stopped(
+      ExitCode::kOk, context,
+      count_text(told.samples.size()) + " of " + count_text(perturbations.samples) + " samples");
 }
 
 Run declare_sensitivity(OptionSet& set) {

@@ -47,7 +47,9 @@ ExitCode run_sweep(const SweepArguments& options, const RunContext& context) {
   const Progress progress("planning " + count_text(count) + " points");
   const std::vector<GridPoint> points = sweep(sizes, cluster, grid, request);
   write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
-  return ExitCode::kOk;
+  return unless_stopped(ExitCode::kOk, context,
+                        count_text(points.size()) + " of " + count_text(count) +
+                            " points, the last with the best plan so far");
 }
 
 Run declare_sweep(OptionSet& set) {

@@ -16,6 +16,7 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
+#include "baechi/base/short_text.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
@@ -86,7 +87,8 @@ ExitCode each_device(const std::vector<OpGraph>& sizes, const ClusterSpec& clust
   });
   progress.reset();
   context.json ? print_result(device_worth_json(worth)) : print_text(device_worth_text(worth));
-  return worth.step.has_value() ? ExitCode::kOk : ExitCode::kDoesNotFit;
+  return unless_stopped(worth.step.has_value() ? ExitCode::kOk : ExitCode::kDoesNotFit, context,
+                        "other plans with fewer devices were not looked for");
 }
 
 ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
@@ -114,7 +116,9 @@ ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
       });
   progress.reset();
   context.json ? print_result(what_if_json(outcomes)) : print_text(what_if_text(outcomes));
-  return ExitCode::kOk;
+  return unless_stopped(ExitCode::kOk, context,
+                        count_text(outcomes.size()) + " of " + count_text(scenarios.size()) +
+                            " scenarios, the last with the best plan so far");
 }
 
 Run declare_what_if(OptionSet& set) {

@@ -23,11 +23,11 @@ standard output, words to standard error.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | fine; also a search that Ctrl-C ended with the best plan so far |
+| 0 | fine; also `place` when Ctrl-C ended it with the best plan so far |
 | 1 | our fault |
 | 2 | bad input: the message names the argument or the file, the place and the reason |
 | 3 | nothing fits: the message says what would |
-| 130 | cancelled |
+| 130 | cancelled; `what-if`, `sweep`, `min` and `sensitivity` print what they have by then |
 """
 
 

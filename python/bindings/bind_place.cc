@@ -80,15 +80,10 @@ class LatestNews {
 
 // Ctrl-C stops the search: the plan that it has found is the answer.
 Answer kept(Outcome<Answer> outcome) {
-  const bool stopped =
-      outcome.interrupted.has_value() && outcome.interrupted->matches(PyExc_KeyboardInterrupt) &&
-      outcome.result.has_value() && std::holds_alternative<PlanHandle>(*outcome.result);
-  if (!stopped) return std::move(outcome).value();
-  outcome.interrupted.reset();
-  if (PyErr_WarnEx(PyExc_UserWarning,
-                   "you stopped the search: this is the best plan that it had found", 2) != 0)
-    throw nb::python_error();
-  return *std::move(outcome.result);
+  if (outcome.result.has_value() && !std::holds_alternative<PlanHandle>(*outcome.result))
+    return std::move(outcome).value();
+  return as_far_as_it_got(std::move(outcome),
+                          "you stopped the search: this is the best plan that it had found");
 }
 
 Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options,

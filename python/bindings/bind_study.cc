@@ -27,6 +27,7 @@
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/explain.h"
 #include "baechi/study/near_names.h"
+#include "baechi/study/unless_cancelled.h"
 #include "baechi/verify/check_plan.h"
 #include "bindings.h"
 #include "interruptible.h"
@@ -61,6 +62,13 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
   });
 }
 
+// Ctrl-C ends a study: what it has by then is the answer.
+template <class Work>
+auto study(const Work& work) {
+  return as_far_as_it_got(outcome_of(work, [] {}),
+                          "you stopped the study: this is what it had found");
+}
+
 using NamedCluster = std::pair<std::string, ClusterHandle>;
 
 // The graph, and where it is given at further batch sizes those.
@@ -85,7 +93,7 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
   PlanRequest request = request_of(options, kStudiesTake, "what_if");
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
-  return interruptible([&](const CancelFlag* cancel) {
+  return study([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
     std::vector<Scenario> scenarios = standard_scenarios(sizes, cluster.cluster->spec(), request);
     if (!standard) scenarios.erase(scenarios.begin() + 1, scenarios.end());
@@ -101,7 +109,7 @@ std::string worth_of_devices(const GraphHandle& graph, const ClusterHandle& clus
   PlanRequest request = request_of(options, kStudiesTake, "device_worth");
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
-  return interruptible([&](const CancelFlag* cancel) {
+  return study([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
     return device_worth_json(devices_worth(sizes, cluster.cluster->spec(), request));
   });
@@ -115,7 +123,7 @@ std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
   PlanRequest request = request_of(options, kStudiesTake, "sweep");
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
-  return interruptible([&](const CancelFlag* cancel) {
+  return study([&](const CancelFlag* cancel) {
     Grid grid{.memory = {}, .devices = devices, .methods = methods};
     for (const std::string& part : memory) grid.memory.push_back(parse_factor(part));
     request.place.cancel = cancel;
@@ -129,12 +137,15 @@ std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster,
   PlanRequest request = request_of(options, kStudiesTake, "least", {.budget = kBudgetOfMany});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
-  return interruptible([&](const CancelFlag* cancel) {
+  return study([&](const CancelFlag* cancel) {
     request.place.cancel = cancel;
     const ClusterSpec& spec = cluster.cluster->spec();
     Least least;
     if (devices) least.devices = fewest_devices(sizes, spec, max_devices, request);
-    if (memory) least.memory = least_memory(sizes, spec, request);
+    if (memory)
+      least.memory = unless_cancelled(least.devices.has_value(), [&] {
+                       return least_memory(sizes, spec, request);
+                     }).value_or(std::nullopt);
     return least_json(least);
   });
 }
@@ -147,7 +158,7 @@ std::variant<std::string, UnplaceableHandle> find_sensitivity(
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   using Told = std::variant<std::string, UnplaceableHandle>;
-  return interruptible([&](const CancelFlag* cancel) -> Told {
+  return study([&](const CancelFlag* cancel) -> Told {
     request.place.cancel = cancel;
     const auto result = sensitivity(sizes, *cluster.cluster, request,
                                     {.fraction = off_by,

@@ -78,4 +78,15 @@ auto interruptible(const Work& work) {
   return outcome_of(work, [] {}).value();
 }
 
+// The same for work whose result may be cut short: after Ctrl-C a warning comes with it.
+template <class Result>
+Result as_far_as_it_got(Outcome<Result> outcome, const char* warning) {
+  const bool cut = outcome.interrupted.has_value() && outcome.result.has_value() &&
+                   outcome.interrupted->matches(PyExc_KeyboardInterrupt);
+  if (!cut) return std::move(outcome).value();
+  outcome.interrupted.reset();
+  if (PyErr_WarnEx(PyExc_UserWarning, warning, 2) != 0) throw nanobind::python_error();
+  return *std::move(outcome.result);
+}
+
 }  // namespace baechi::python

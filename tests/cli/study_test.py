@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -212,12 +213,53 @@ def test_help_and_completion_know_them(run: Run, name: str) -> None:
     assert f"    {name}) options='" in run("completion", "bash").stdout
 
 
-def test_a_study_stops_at_an_interrupt(command: str, batched: Path) -> None:
-    arguments = [command, "sensitivity", str(batched), "-c", "4x8GiB", "--samples", "10000"]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    "study",
+    [
+        ["sensitivity", "--samples", "10000", "--csv"],
+        ["sweep", "--memory", ",".join(f"0.{n}" for n in range(500, 1000))],
+        ["what-if", "--only-these", *(f"--try-memory=1.{n}x" for n in range(100, 500))],
+    ],
+    ids=lambda study: study[0],
+)
+def test_a_study_that_is_stopped_prints_what_it_has(
+    command: str, batched: Path, study: list[str]
+) -> None:
+    arguments = [command, study[0], str(batched), "-c", "4x8GiB", *study[1:], "--budget", "10ms"]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.5)
+            process.wait(timeout=1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-        assert process.stderr is not None
-        assert process.stderr.read() == "baechi: cancelled\n"
+        rows, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    if words == "baechi: cancelled\n":  # a slow machine had not got to its first row
+        assert rows == ""
+    else:
+        told = re.fullmatch(r"baechi: cancelled: ([\d,]+) of [\d,]+ \w+(, .*)?\n", words)
+        assert told is not None, words
+        above = 2 if study[0] == "what-if" else 1  # names of columns, and the line under them
+        assert len(rows.splitlines()) == int(told[1].replace(",", "")) + above
+
+
+def test_min_that_is_stopped_prints_the_least_so_far(
+    command: str, run: Run, tmp_path: Path
+) -> None:
+    graph, plan = tmp_path / "graph.json", tmp_path / "plan.json"
+    run("generate", "gnmt", "--length", "8", "-o", graph)
+    arguments = [command, "min", str(graph), "-c", "4x8GiB", "--of", "memory", "-o", str(plan)]
+    with subprocess.Popen(
+        [*arguments, "-m", "refine", "--budget", "1000s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.5)
+        process.send_signal(signal.SIGINT)
+        told, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert words == "baechi: cancelled: this is the least so far\n"
+    assert "GiB" in told
+    assert run("verify", graph, plan).returncode == 0

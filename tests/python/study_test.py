@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -123,3 +124,14 @@ def test_an_interrupt_stops_a_study() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
         assert process.stdout.read() == "stopped\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_study_that_is_stopped_returns_what_it_has() -> None:
+    graph = baechi.generate("gnmt", length=4)
+    stop = threading.Timer(1, signal.raise_signal, [signal.SIGINT])
+    stop.start()
+    with pytest.warns(UserWarning, match="you stopped the study"):
+        told = baechi.sensitivity(graph, "2x8GiB", "m-etf", samples=100_000)
+    stop.join()
+    assert 0 < len(told["samples"]) < 100_000

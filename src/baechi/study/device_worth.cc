@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "baechi/base/error.h"
 #include "baechi/study/cluster_edits.h"
+#include "baechi/study/unless_cancelled.h"
 #include "baechi/study/what_if.h"
 
 namespace baechi {
@@ -31,11 +33,16 @@ class Worth {
 
     std::vector<ScenarioRun> without = without_each(cluster, *all.plan);
     const ScenarioRun* const best = shortest(without);
-    if (best != nullptr && *best->outcome.makespan < *worth.step)
-      all = run("all devices, from a plan on fewer", cluster, &*best->plan);
+    if (best != nullptr && *best->outcome.makespan < *worth.step) {
+      std::optional<ScenarioRun> again = unless_cancelled(/*has_answer=*/true, [&] {
+        return run("all devices, from a plan on fewer", cluster, &*best->plan);
+      });
+      if (again.has_value()) all = *std::move(again);
+    }
     worth.step = all.outcome.makespan;
     worth.micro_batches = all.outcome.micro_batches;
-    for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+    const std::size_t tried = cluster.devices.size() > 1 ? without.size() : 1;
+    for (std::size_t i = 0; i < tried; ++i) {
       DeviceWorth device{.device = cluster.devices[i].name, .reason = {}};
       device.capacity = cluster.devices[i].capacity;
       device.peak = all.plan->devices[DeviceId(i)].peak;
@@ -55,13 +62,17 @@ class Worth {
     return run_scenario(sizes_, {name, cluster}, request_, present);
   }
 
-  // Empty for a cluster of one.
+  // Empty for a cluster of one; those so far when it is stopped.
   std::vector<ScenarioRun> without_each(const ClusterSpec& cluster, const Plan& present) {
     std::vector<ScenarioRun> runs;
     if (cluster.devices.size() == 1) return runs;
-    for (std::size_t i = 0; i < cluster.devices.size(); ++i)
-      runs.push_back(
-          run("without " + cluster.devices[i].name, without_device(cluster, i), &present));
+    for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+      std::optional<ScenarioRun> one = unless_cancelled(/*has_answer=*/true, [&] {
+        return run("without " + cluster.devices[i].name, without_device(cluster, i), &present);
+      });
+      if (!one.has_value()) break;
+      runs.push_back(*std::move(one));
+    }
     return runs;
   }
 

@@ -12,6 +12,7 @@
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/cluster_edits.h"
+#include "baechi/study/unless_cancelled.h"
 
 namespace baechi {
 namespace {
@@ -27,8 +28,8 @@ Probe try_cluster(const GraphSizes& sizes, ClusterSpec spec, PlanRequest request
   request.suggest = false;
   const Cluster cluster(std::move(spec));
   PlanResult result = plan_sizes(sizes, cluster, request);
-  throw_if_cancelled(request.place.cancel);
   if (auto* plan = std::get_if<Plan>(&result)) return {std::move(*plan)};
+  throw_if_cancelled(request.place.cancel);
   return {std::nullopt, std::get<Unplaceable>(result).proved};
 }
 
@@ -105,10 +106,14 @@ std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSp
   std::optional<Plan> best;
   // Of a capacity that there is a plan for its highest peak may do, too. That is tried: a method
   // may find no plan where it has no more than another plan of its own takes.
+  bool stopped = false;
   const auto take = [&](Bytes capacity) {
-    std::optional<Plan> plan = try_cluster(sizes, with_memory(cluster, capacity), probing).plan;
-    if (!plan.has_value()) return false;
-    best = std::move(plan);
+    std::optional<Probe> probe = unless_cancelled(best.has_value(), [&] {
+      return try_cluster(sizes, with_memory(cluster, capacity), probing);
+    });
+    stopped = !probe.has_value();
+    if (stopped || !probe->plan.has_value()) return false;
+    best = std::move(probe->plan);
     high = capacity;
     return true;
   };
@@ -119,7 +124,7 @@ std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSp
   take_peak();
   const Bytes possible = least_possible(steps, cluster, high);
   Bytes low = possible;
-  while (high > low && high - low >= std::max(Bytes(1), Bytes(high.count() / 1000))) {
+  while (!stopped && high > low && high - low >= std::max(Bytes(1), Bytes(high.count() / 1000))) {
     const Bytes middle = low + Bytes((high - low).count() / 2);
     if (take(middle)) {
       take_peak();

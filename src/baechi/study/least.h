@@ -27,8 +27,8 @@ struct FewestDevices {
 };
 
 // Bisects to a thousandth of the answer, or a byte. A heuristic may fit less memory than it failed
-// with: the answer is what was found. Nothing when the operators cannot run there whatever the
-// memory.
+// with: the answer is what was found, also when the request's flag stops the search (Cancelled if
+// nothing was found by then). Nothing when the operators cannot run there whatever the memory.
 std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSpec& cluster,
                                         const PlanRequest& request);
 

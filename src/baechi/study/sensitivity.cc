@@ -15,6 +15,7 @@
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/study/unless_cancelled.h"
 
 namespace baechi {
 namespace {
@@ -110,25 +111,32 @@ std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, cons
   result.true_makespan = std::get<Plan>(truth).makespan();
   result.true_method = std::get<Plan>(truth).method;
   result.true_micro_batches = std::get<Plan>(truth).micro_batches;
-  result.samples.resize(perturbations.samples);
 
   wanted.suggest = false;
   wanted.threads = 1;  // the samples share the threads instead
   const TrueSteps truths(sizes, cluster, wanted);
-  parallel_for(perturbations.samples, perturbations.threads, [&](std::size_t i) {
+  const auto run = [&](std::size_t i) {
     throw_if_cancelled(perturbations.cancel);
-    SensitivitySample& sample = result.samples[i];
+    SensitivitySample sample;
     sample.seed = perturbations.seed + i;
     std::vector<OpGraph> wrong;
     for (const OpGraph& graph : sizes.all())
       wrong.push_back(perturbed(graph, perturbations.fraction, sample.seed));
     const PlanResult plan = plan_sizes(wrong, cluster, wanted);
     throw_if_cancelled(perturbations.cancel);
-    if (std::holds_alternative<Unplaceable>(plan)) return;
+    if (std::holds_alternative<Unplaceable>(plan)) return sample;
     sample.method = std::get<Plan>(plan).method;
     sample.micro_batches = std::get<Plan>(plan).micro_batches;
     truths.replay(std::get<Plan>(plan), perturbations.cancel, sample);
+    return sample;
+  };
+  std::vector<std::optional<SensitivitySample>> samples(perturbations.samples);
+  parallel_for(samples.size(), perturbations.threads, [&](std::size_t i) {
+    samples[i] = unless_cancelled(/*has_answer=*/true, [&] { return run(i); });
   });
+  for (std::optional<SensitivitySample>& sample : samples)
+    if (sample.has_value()) result.samples.push_back(*std::move(sample));
+  if (result.samples.empty()) throw Cancelled();
   std::vector<Time> steps;
   for (const SensitivitySample& sample : result.samples)
     if (sample.makespan.has_value()) steps.push_back(*sample.makespan);

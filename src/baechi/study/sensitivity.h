@@ -50,7 +50,7 @@ struct Sensitivity {
 
 // Plans `perturbations.samples` + 1 times; throws InputError for 0 or more than kMostSamples. The
 // answer is Unplaceable when the true costs let nothing fit. An operator is off by as much at every
-// batch size.
+// batch size. Stopped by its flag: the samples so far; throws Cancelled when there is none.
 std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, const Cluster& cluster,
                                                    const PlanRequest& request,
                                                    const Perturbations& perturbations);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/study/sweep.h"
 
+#include <optional>
 #include <utility>
 
 #include "baechi/base/error.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/study/unless_cancelled.h"
 
 namespace baechi {
 
@@ -42,8 +44,10 @@ std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster
         PlanRequest wanted = request;
         wanted.method = method;
         const ClusterSpec changed = with_memory(with_devices(cluster, count), memory);
-        points.push_back(
-            {memory, count, method, run_scenario(sizes, {"", changed}, wanted).outcome});
+        std::optional<ScenarioRun> run = unless_cancelled(
+            !points.empty(), [&] { return run_scenario(sizes, {"", changed}, wanted); });
+        if (!run.has_value()) return points;
+        points.push_back({memory, count, method, std::move(run->outcome)});
         if (told) told(points.back());
       }
   }

@@ -33,7 +33,8 @@ struct GridPoint {
 void check_methods(const GraphSizes& sizes, const Grid& grid, const PlanRequest& request,
                    const std::string& name);
 
-// Row by row: by devices, then memory, then method. `told`, if given, hears of each.
+// Row by row: by devices, then memory, then method. `told`, if given, hears of each. Stopped as
+// run_scenarios() is.
 std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
                              const PlanRequest& request,
                              const std::function<void(const GridPoint&)>& told = {});

@@ -16,6 +16,7 @@
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/study/cluster_edits.h"
+#include "baechi/study/unless_cancelled.h"
 
 namespace baechi {
 namespace {
@@ -173,11 +174,11 @@ std::optional<PlacedGraph> moved(const Plan& plan, const Unrolled* step, const C
 void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
                bool own_batch, ScenarioRun& run) try {
   PlanResult result = plan_sizes(sizes, cluster, request);
-  throw_if_cancelled(request.place.cancel);
   if (auto* plan = std::get_if<Plan>(&result)) {
     run.plan = std::move(*plan);
     return;
   }
+  throw_if_cancelled(request.place.cancel);
   run.outcome.proved = std::get<Unplaceable>(result).proved;
   run.outcome.reason = std::get<Unplaceable>(result).reason;
 } catch (const NumberTooLarge& error) {
@@ -187,7 +188,8 @@ void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanReques
   run.outcome.reason = error.what();
 }
 
-// Keeps the present plan instead if it fits and is shorter. One that overflows is no offer.
+// Keeps the present plan instead if it fits and is shorter, also after Ctrl-C. One that overflows
+// is no offer.
 void offer_present(const Plan& present, const Unrolled* step, const CostModel& costs,
                    const PlanRequest& request, std::optional<Plan>& plan) try {
   std::optional<PlacedGraph> moves = moved(present, step, costs);
@@ -195,7 +197,7 @@ void offer_present(const Plan& present, const Unrolled* step, const CostModel& c
   const ExecutionOrder order = request.place.order;
   const PlacedGraph placed =
       as_executed(*std::move(moves), order, costs.graph(), costs.cluster().num_devices());
-  const Trace trace = simulate(costs, placed, {.cancel = request.place.cancel});
+  const Trace trace = simulate(costs, placed);
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
@@ -297,10 +299,12 @@ std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
   std::optional<Plan> present;
   for (const Scenario& scenario : scenarios) {
     if (told) told(scenario);
-    ScenarioRun run =
-        run_scenario(sizes, scenario, request, present.has_value() ? &*present : nullptr);
-    if (outcomes.empty()) present = std::move(run.plan);
-    outcomes.push_back(std::move(run.outcome));
+    std::optional<ScenarioRun> run = unless_cancelled(!outcomes.empty(), [&] {
+      return run_scenario(sizes, scenario, request, present.has_value() ? &*present : nullptr);
+    });
+    if (!run.has_value()) break;
+    if (outcomes.empty()) present = std::move(run->plan);
+    outcomes.push_back(std::move(run->outcome));
   }
   return outcomes;
 }

@@ -66,7 +66,8 @@ ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, Plan
                          const Plan* present = nullptr);
 
 // Runs them all; the first one's plan is the present one for the others. `told`, if given, hears of
-// each before it is run.
+// each before it is run. Stopped by the request's flag: those so far, of which the last is the best
+// plan that its search had found; throws Cancelled when there is none.
 std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
                                            const PlanRequest& request,

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/request/request.h"
@@ -170,6 +171,41 @@ TEST_CASE("studies of steps: devices' worth and sensitivity are those of the ste
   const auto& told = std::get<Sensitivity>(exact);
   CHECK(told.true_micro_batches == 4);
   CHECK(told.steps->max == told.true_makespan);
+}
+
+TEST_CASE("studies: what is stopped answers with what it has by then") {
+  const std::vector<OpGraph> sizes = at_sizes({8});
+  CancelFlag flag;
+  PlanRequest request{.budget = 0.001};
+  request.place.cancel = &flag;
+  const std::vector<Scenario> scenarios(4, {"as it is", four_devices()});
+  std::size_t begun = 0;
+  const auto stop_at_third = [&](const auto&) {
+    if (++begun == 3) flag.request();
+  };
+  CHECK(run_scenarios(sizes, scenarios, request, stop_at_third).size() == 2);
+  CHECK_THROWS_AS(run_scenarios(sizes, scenarios, request), Cancelled);
+  CHECK_THROWS_AS(least_memory(sizes, four_devices(), request), Cancelled);
+  CHECK_THROWS_AS(sensitivity(sizes, Cluster(four_devices()), request,
+                              {.fraction = 0.2, .samples = 2, .cancel = &flag}),
+                  Cancelled);
+
+  CancelFlag other;
+  request.place.cancel = &other;
+  const Grid grid{.memory = {kFullSpeed}, .devices = {1, 2, 3, 4}, .methods = {"m-etf"}};
+  const auto stop = [&](const GridPoint& point) {
+    if (point.devices == 2) other.request();
+  };
+  CHECK(sweep(sizes, four_devices(), grid, request, stop).size() == 2);
+
+  CancelFlag third;
+  request.place.cancel = &third;
+  const auto stop_without_second = [&](const std::string& name) {
+    if (name == "without " + four_devices().devices[1].name) third.request();
+  };
+  const DevicesWorth worth = devices_worth(sizes, four_devices(), request, stop_without_second);
+  CHECK(worth.step.has_value());
+  CHECK(worth.devices.size() == 1);
 }
 
 }  // namespace
