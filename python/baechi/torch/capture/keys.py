@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -87,6 +88,25 @@ def is_call(node: fx.Node) -> bool:
     return "val" not in node.meta or any(isinstance(v, torch.Tensor) for v in values)
 
 
+def is_random(call: Any) -> bool:
+    """Tell whether a call may draw random numbers: a node, or an instruction of a program.
+
+    Attention without dropout draws none.
+    """
+    target = call.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return isinstance(target, torch._ops.HigherOrderOperator) or getattr(target, "draws", False)
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = (
+                call.args[position] if position < len(call.args) else call.kwargs.get("dropout_p")
+            )
+            return bool((argument.default_value if given is None else given) != 0)
+    return True
+
+
 def is_backward(node: fx.Node) -> bool:
     """Whether a node of a joint graph is of its backward."""
     return node.meta.get("partitioner_tag") == "is_backward"
@@ -134,18 +154,29 @@ def adds_gradients(node: fx.Node) -> bool:
     return len(node.all_input_nodes) == 2 and all(map(is_backward, node.all_input_nodes))
 
 
-def _of_readers(node: fx.Node, path: Mapping[fx.Node, str]) -> str | None:
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the calls that read a value or what shows it, here or on another device."""
     for reader in node.users:
-        found = _of_readers(reader, path) if is_view(reader) else path.get(reader)
-        if found is not None:
-            return found
-    return None
+        if is_view(reader) or is_move(reader):
+            yield from _readers(reader)
+        else:
+            yield reader
+
+
+def _of_readers(node: fx.Node, paths: Mapping[fx.Node, str]) -> str | None:
+    """Return the module that reads a sum of gradients, whichever of several reads it first.
+
+    Another sum only says so if nothing else does: it hands the gradient on.
+    """
+    readers = [reader for reader in _readers(node) if reader in paths]
+    others = [reader for reader in readers if not adds_gradients(reader)]
+    return min((paths[reader] for reader in others or readers), default=None)
 
 
 def paths_of(
     graph: fx.Graph, module_of: Callable[[fx.Node], str | None], outside: str = ""
 ) -> dict[fx.Node, str]:
-    """Return the module of every call; a sum of gradients is its first reader's.
+    """Return the module of every call; a sum of gradients is its readers'.
 
     Args:
         graph: A joint graph.

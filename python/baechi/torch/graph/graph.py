@@ -20,7 +20,14 @@ import torch
 from torch import fx
 
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
-from baechi.torch.capture.keys import adds_gradients, is_backward, is_move, is_view, shown_by
+from baechi.torch.capture.keys import (
+    adds_gradients,
+    is_backward,
+    is_move,
+    is_random,
+    is_view,
+    shown_by,
+)
 from baechi.torch.capture.step import LOSS, Input, Step
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
@@ -186,8 +193,8 @@ class _Assembly:
         signature = signature_of(node)
         times = {kind: self._costs.time_of(signature, kind) for kind in self._kinds}
         written = self._written.get(node, [])
-        is_random = _is_random(node)
-        how: dict[str, Any] = {"random": is_random, "writes": written} if VARIABLES else {}
+        drawn = is_random(node)
+        how: dict[str, Any] = {"random": drawn, "writes": written} if VARIABLES else {}
         number = node.meta.get("seq_nr")
         sources = self._sources(node)
         self._builder.add(
@@ -304,10 +311,6 @@ def _parts(node: fx.Node) -> tuple[list[tuple[int, int]], int]:
     sizes = [_bytes(one) if isinstance(one, torch.Tensor) else 0 for one in value]
     read = [(part, size) for part, size in enumerate(sizes) if part in used]
     return read, sum(sizes) - sum(size for _, size in read)
-
-
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _behind(step: Step, written: Mapping[fx.Node, list[str]]) -> set[tuple[fx.Node, fx.Node]]:

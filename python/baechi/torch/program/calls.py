@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import is_move
+from baechi.torch.capture.keys import is_move, is_random
 from baechi.torch.program.instructions import (
     HERE,
     HOST,
@@ -49,7 +49,7 @@ class Call:
         """Tell whether it costs nothing, and runs when its result is asked for."""
         outs = self.run.outs
         numbers = bool(outs) and all(slot.device is None for slot in outs)
-        return self.view or (numbers and not is_random(self.run.target))
+        return self.view or (numbers and not is_random(self.run))
 
 
 @dataclass
@@ -149,6 +149,7 @@ class _Reader:
         if is_move(node):
             source = self.value(node.args[0])
             if (source.device == HOST) == (self.move_target(node) == HOST):
+                self.shown_by_views(node, source)
                 return source
         args, kwargs = self.arguments(node)
         reads = list(dict.fromkeys(slots_in((args, kwargs))))
@@ -179,6 +180,12 @@ class _Reader:
         )
         self.result.calls.append(call)
         return out
+
+    def shown_by_views(self, move: fx.Node, source: Slot) -> None:
+        """Have views of a copy that no program makes be views of what was to be copied."""
+        base = self.storages.get(_address(move.args[0].meta["val"]))
+        if base is not None and base.name == source.storage:
+            self.storages.setdefault(_address(move.meta["val"]), base)
 
     def move_target(self, node: fx.Node) -> int:
         """Return where a move goes; one that was given no device goes to the host, or is none."""
@@ -285,18 +292,11 @@ class Order:
             self.changer[storage] = node
         for storage in storages:
             self.readers.setdefault(storage, []).append(node)
-        if is_random(run.target):
+        if is_random(run):
             for line in ((run.device, part), (run.device, run.name)):
                 if line in self.random:
                     yield self.random[line]
                 self.random[line] = node
-
-
-def is_random(target: Any) -> bool:
-    """Tell whether a call may draw random numbers."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return isinstance(target, torch._ops.HigherOrderOperator) or getattr(target, "draws", False)
-    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _one_device(node: fx.Node, changed: list[Slot]) -> int:

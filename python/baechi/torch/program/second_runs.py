@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from baechi.torch.program.calls import Call, Calls, Order, is_random
+from baechi.torch.capture.keys import is_random
+from baechi.torch.program.calls import Call, Calls, Order
 from baechi.torch.program.instructions import HERE, Run, Slot, mapped, reads_of
 
 AGAIN = "again"
@@ -45,7 +46,7 @@ class _Again:
         for call in self.calls.calls:
             if call.node in self.backward and not call.lazy:
                 self.made.append(self.reading(call, call.run))
-            elif call.node in self.again and is_random(call.run.target):
+            elif call.node in self.again and is_random(call.run):
                 self.made.append(self.saving(call))
             else:
                 self.made.append(call)
@@ -111,7 +112,7 @@ class _Again:
     def drawing(self, call: Call) -> Run:
         """Return the second run of a call, from the state of the first if it is random."""
         run = call.run
-        if not is_random(run.target):
+        if not is_random(run):
             return run
         target = self.function(RunFrom(run.target))
         return replace(run, target=target, args=(HERE, self.state(call), *run.args))

@@ -21,8 +21,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from baechi.torch.capture.keys import is_random
 from baechi.torch.program import Program
-from baechi.torch.program.calls import is_random
 from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
@@ -139,7 +139,7 @@ class _Lowering:
         promised = promised_by_joint(joint, self.placement, num_fwd_outputs)
         self.gradients = promised[num_fwd_outputs:]
         again = calls_again(joint.graph, self.placement.again)
-        kept = [node for node in again if not is_random(node.target)]  # states are no activations
+        kept = [node for node in again if not is_random(node)]  # states are no activations
         forward, backward, _ = partition(joint, num_fwd_outputs, kept)
         return forward, backward
 

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
-from baechi.torch.capture.keys import is_call, is_move, is_view
+from baechi.torch.capture.keys import is_call, is_move, is_random, is_view
 from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
 from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST
@@ -191,11 +191,7 @@ class Graph:
         self.tangent_of = joint.tangent_of
         self.layouts = [_layout(node.meta["val"]) for node in joint.tangents]
         self.mutated = joint.mutated
-        self.is_random = any(
-            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            for node in joint.module.graph.nodes
-            if is_call(node)
-        )
+        self.is_random = any(is_call(node) and is_random(node) for node in joint.module.graph.nodes)
         again = calls_again(joint.module.graph, placement.again)
         cut = partition(joint.module, joint.returned, again)
         self.forward_graph, self.backward_graph, read = cut

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import is_backward, is_call, is_view
-from baechi.torch.program.calls import is_random
+from baechi.torch.capture.keys import is_backward, is_call, is_random, is_view
 from baechi.torch.program.second_runs import AGAIN, RunFrom, SaveAndRun
 from baechi.torch.run.marks import KEY
 from baechi.torch.run.undefined import is_tangent
@@ -56,7 +55,7 @@ class _Partition:
         self.need(node for node in self.gradients if isinstance(node, fx.Node))
         self.saved = dict.fromkeys(sorted(self.saved, key=_is_number))
         twice = self.twice
-        self.random = [n for n in joint.graph.nodes if n in twice and is_random(n.target)]
+        self.random = [n for n in joint.graph.nodes if n in twice and is_random(n)]
 
     def need(self, nodes: Collection[fx.Node] | Iterator[fx.Node]) -> None:
         """Note what is saved, and what runs again, for a reader in the backward."""
