@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -154,29 +154,13 @@ def adds_gradients(node: fx.Node) -> bool:
     return len(node.all_input_nodes) == 2 and all(map(is_backward, node.all_input_nodes))
 
 
-def _readers(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the calls that read a value or what shows it, here or on another device."""
-    for reader in node.users:
-        if is_view(reader) or is_move(reader):
-            yield from _readers(reader)
-        else:
-            yield reader
-
-
-def _of_readers(node: fx.Node, paths: Mapping[fx.Node, str]) -> str | None:
-    """Return the module that reads a sum of gradients, whichever of several reads it first.
-
-    Another sum only says so if nothing else does: it hands the gradient on.
-    """
-    readers = [reader for reader in _readers(node) if reader in paths]
-    others = [reader for reader in readers if not adds_gradients(reader)]
-    return min((paths[reader] for reader in others or readers), default=None)
-
-
-def paths_of(
+def keys_of(
     graph: fx.Graph, module_of: Callable[[fx.Node], str | None], outside: str = ""
 ) -> dict[fx.Node, str]:
-    """Return the module of every call; a sum of gradients is its readers'.
+    """Return the key of every call of a joint graph.
+
+    A sum of gradients has the key of what it adds to those before, with a plus: between which other
+    calls autograd adds depends on the copies between them.
 
     Args:
         graph: A joint graph.
@@ -184,30 +168,39 @@ def paths_of(
         outside: What calls of no module are of: the model itself, or what calls it.
 
     """
-    paths: dict[fx.Node, str] = {}
-    calls = [node for node in graph.nodes if is_call(node)]
-    for node in reversed(calls):
-        adds = adds_gradients(node)
-        found = None if adds else module_of(node)  # what a sum carries is of any other call
-        if adds:
-            found = _of_readers(node, paths)
-            if found is None:  # of the weight's gradients, which only the caller reads
-                maker = base_of(node.all_input_nodes[-1], {})
-                found = module_of(maker)
-        paths[node] = outside if found is None else found
-    return paths
-
-
-def keys_of(
-    graph: fx.Graph, module_of: Callable[[fx.Node], str | None], outside: str = ""
-) -> dict[fx.Node, str]:
-    """Return the key of every call of a joint graph; arguments are those of `paths_of`."""
-    paths = paths_of(graph, module_of, outside)
     seen: Counter[str] = Counter()
     keys: dict[fx.Node, str] = {}
-    for node in graph.nodes:
-        if node in paths:
-            name = f"{paths[node]}:{name_of(node).rpartition('::')[2]}"
-            keys[node] = f"{name}:{seen[name]}"
-            seen[name] += 1
-    return keys
+
+    def note(node: fx.Node, name: str) -> None:
+        keys[node] = f"{name}:{seen[name]}"
+        seen[name] += 1
+
+    sums = []
+    for node in filter(is_call, graph.nodes):
+        if adds_gradients(node):  # what it carries of a module is of any other call
+            sums.append(node)
+        else:
+            found = module_of(node)
+            path = outside if found is None else found
+            note(node, f"{path}:{name_of(node).rpartition('::')[2]}")
+    for node in sums:
+        made = [_maker(read) for read in node.all_input_nodes]
+        fresh = [(keys[maker], part) for maker, part in made if not adds_gradients(maker)]
+        key, part = max(fresh) if fresh else (keys[made[-1][0]], 0)
+        path, name, number = key.rsplit(":", 2)
+        note(node, f"{path}:{name}.{number}.{part}+" if part else f"{path}:{name}.{number}+")
+    return {node: keys[node] for node in graph.nodes if node in keys}
+
+
+def _maker(node: fx.Node) -> tuple[fx.Node, int]:
+    """Return the call that made a gradient, here or on another device, and which result it is."""
+    part = 0
+    while True:
+        if node.op == "call_function" and node.target is operator.getitem:
+            part = int(node.args[1])
+        shown = shown_by(node)
+        if shown is None and is_move(node):
+            shown = node.all_input_nodes[0]
+        if shown is None:
+            return node, part
+        node = shown

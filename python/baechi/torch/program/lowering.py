@@ -43,17 +43,20 @@ def lower(
     order: Sequence[Hashable] | None = None,
     promised: Sequence[int | None] | None = None,
     names: Mapping[fx.Node, str] | None = None,
+    given: Collection[str] = (),
 ) -> Program:
     """Return the program of a graph, or of calls that were read from one.
 
     ``order`` are nodes in the order in which the host asks for them, by default the graph's. What
     it leaves out comes when it is needed, or at the end; what needs something later waits for it.
+    Inputs that are ``given`` come to every device that reads them: to another than their own as
+    `name@device`.
     """
     if isinstance(graph, Calls):
         calls = graph
     else:
         calls = calls_of(graph, device_of or {}, promised=promised, names=names)
-    return _Lowering(calls, order).program(devices)
+    return _Lowering(calls, order, given).program(devices)
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,11 @@ class _Travel:
 
 
 class _Lowering:
-    def __init__(self, calls: Calls, order: Sequence[Hashable] | None) -> None:
+    def __init__(
+        self, calls: Calls, order: Sequence[Hashable] | None, given: Collection[str]
+    ) -> None:
         self.calls = calls
+        self.given = {slot.name: list[Slot]() for slot in calls.inputs if slot.name in given}
         self.maker = {slot.name: call for call in calls.calls for slot in call.run.outs}
         constants = [slot for slot, _ in calls.constants]
         made = [slot for call in calls.calls for slot in call.run.outs]
@@ -85,7 +91,8 @@ class _Lowering:
         self.sends: list[Send] = []
         self.sent: dict[str, int] = {}  # by the copy's name
         self.sent_of: dict[str, list[int]] = defaultdict(list)  # by the source's storage
-        self.arrived: dict[tuple[int | None, int | None, int], int] = {}
+        self.input_storages = {slot.storage for slot in calls.inputs}
+        self.arrived: dict[tuple[int | None, int | None, int, bool], int] = {}
         self.constant_names = {slot.name for slot in constants}
         self.asked: set[str] = set()  # lazy slots that were made at home
 
@@ -146,12 +153,38 @@ class _Lowering:
                 rank += 1
         position = {call.node: i for i, call in enumerate(self.sequence)}
         result: dict[int, list[_Travel]] = defaultdict(list)
-        for (storage, device), slots in wants.items():
+        for (storage, device), found in wants.items():
+            slots = {slot: rank for slot, rank in found.items() if not self.came(slot, device)}
+            if not slots:
+                continue
             first = min(slots.values())
             for slot in self.chosen(self.root[storage], slots):
                 behind = max((position[node] for node in self.roots(slot)), default=-1)
                 result[behind].append(_Travel(slots.get(slot, first), slot, device))
         return result
+
+    def came(self, slot: Slot, device: int) -> bool:
+        """Tell whether a slot is, or shows, an input that is given; note the device."""
+        if not self.redoable(slot):
+            return False
+        while (maker := self.maker.get(slot.name)) is not None and maker.view:
+            slot = next(read for read in reads_of(maker.run) if read.device is not None)
+        if slot.name not in self.given:
+            return False
+        if (slot.name, device) not in self.local_slots:
+            name = f"{slot.name}@{_place(device)}"
+            copy = replace(slot, name=name, device=device, bytes=slot.dense, of=None)
+            self.local_slots[slot.name, device] = copy
+            self.given[slot.name].append(copy)
+        return True
+
+    def inputs(self, outputs: tuple[Any, ...]) -> Iterator[Slot]:
+        """Yield the inputs; of those that are given, on the devices that read them."""
+        read = {*slots_in(outputs), *(slot for one in self.code for slot in reads_of(one))}
+        for slot in self.calls.inputs:
+            if slot.name not in self.given or slot in read or slot.device is None:
+                yield slot
+            yield from self.given.get(slot.name, ())
 
     def readings(self) -> Iterator[tuple[Slot, int, bool]]:
         """Yield tensors with the device that they are read on, and whether they were changed."""
@@ -191,8 +224,8 @@ class _Lowering:
         return [*again, *fixed]
 
     def redoable(self, slot: Slot) -> bool:
-        """Tell whether a view can be made again from a copy of its storage."""
-        while slot.of is not None:
+        """Tell whether a view can be made again from a copy of its storage, or of what is given."""
+        while slot.of is not None and slot.name not in self.given:
             maker = self.maker.get(slot.name)
             if maker is None or not maker.view or maker.run.target in _BY_STORAGE:
                 return False
@@ -213,11 +246,11 @@ class _Lowering:
         )
         self.wait_at_home(self.kept(outputs))
         constants = tuple(self.used_constants.items())
-        code = _with_frees(self.calls.inputs, constants, self.code, outputs)
+        inputs = tuple(self.inputs(outputs))
+        code = _with_frees(inputs, constants, self.code, outputs)
         if devices is None:
             devices = 1 + max((slot.device or 0 for slot in self.root.values()), default=0)
             devices = max([devices, *(1 + call.run.device for call in self.calls.calls)])
-        inputs = tuple(self.calls.inputs)
         return Program(devices, inputs, constants, tuple(code), outputs, tuple(self.calls.table))
 
     def run(self, call: Call) -> None:
@@ -273,7 +306,8 @@ class _Lowering:
         """Have a device wait for a copy, if it did not for a later one on the same way."""
         assert device is not None
         number = self.sent[copy.name]
-        way = self.sends[number].source.device, copy.device, device
+        source = self.sends[number].source
+        way = source.device, copy.device, device, source.storage in self.input_storages
         if self.arrived.get(way, -1) < number:
             self.arrived[way] = number
             self.code.append(Wait(copy, device))

@@ -43,6 +43,15 @@ class Program:
     outputs: tuple[Any, ...]
     table: tuple[Any, ...] = ()
 
+    def lanes(self) -> dict[str, int]:
+        """Return the lane of each copy that is sent, by its name: one of inputs, one of results.
+
+        Inputs are there at once. On one lane they would hold up results that are waited for sooner.
+        """
+        given = {slot.storage for slot in self.inputs}
+        sends = [one for one in self.code if isinstance(one, Send)]
+        return {one.out.name: int(one.source.storage not in given) for one in sends}
+
     def __str__(self) -> str:
         return text_of(self)
 

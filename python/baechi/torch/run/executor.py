@@ -90,6 +90,7 @@ class Executor:
     def _built(self) -> Any:
         ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
         made = self._library.Executor(ends, len(self._slots))
+        lanes = self.program.lanes()
         for one in self.program.code:
             if isinstance(one, Free):
                 made.free([self._slots[slot.name] for slot in one.slots])
@@ -97,7 +98,8 @@ class Executor:
                 self._add_call(made, one)
             elif isinstance(one, Send):
                 ends = [self._index(slot.device) for slot in (one.source, one.out)]
-                made.send(self._slots[one.source.name], self._slots[one.out.name], *ends)
+                slots = self._slots[one.source.name], self._slots[one.out.name]
+                made.send(*slots, *ends, lanes[one.out.name])
             else:
                 made.wait(self._slots[one.slot.name], self._index(one.device))
         table, slots = self.program.table, self._slots

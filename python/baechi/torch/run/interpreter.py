@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreter of programs, in Python: the executor's reference, and the way without a compiler.
 
-Every ordered pair of devices has two streams of its own for what is sent. Allocators are told who
-reads what (``record_stream``), so memory is freed when the program says, and given to another when
-its readers are past it.
+Every ordered pair of devices has streams of its own for what is sent: two for inputs, two for
+results. Allocators are told who reads what (``record_stream``), so memory is freed when the program
+says, and given to another when its readers are past it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Interpreter:
         self.program = program
         self.devices = {HOST: torch.device("cpu"), **dict(enumerate(devices))}
         self._constants: dict[str, torch.Tensor] | None = None
-        self._routes: dict[tuple[torch.device, torch.device], _Route] = {}
+        self._lanes = program.lanes()
+        self._routes: dict[tuple[torch.device, torch.device, int], _Route] = {}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run the program."""
         check_inputs(self.program, inputs)
-        run = _Running(self.devices, self._routes, dict(self.constants()))
+        run = _Running(self.devices, self._routes, self._lanes, dict(self.constants()))
         run.values.update(zip((s.name for s in self.program.inputs), inputs, strict=True))
         inputs.clear()
         with contextlib.ExitStack() as stack:
@@ -66,10 +67,11 @@ class _Running:
     def __init__(
         self,
         devices: dict[int, torch.device],
-        routes: dict[tuple[torch.device, torch.device], _Route],
+        routes: dict[tuple[torch.device, torch.device, int], _Route],
+        lanes: dict[str, int],
         values: dict[str, Any],
     ) -> None:
-        self.devices, self.routes, self.values = devices, routes, values
+        self.devices, self.routes, self.lanes, self.values = devices, routes, lanes, values
         self.events: dict[str, torch.Event] = {}
 
     def of(self, part: Any) -> Any:
@@ -113,7 +115,7 @@ class _Running:
         if source == target or value is None:
             self.values[send.out.name] = value
             return
-        sending, receiving = self.route(source, target)
+        sending, receiving = self.route(source, target, self.lanes[send.out.name])
         if source.type != "cpu":
             sending.wait_event(_current(source).record_event())
             # Of what is conjugated lazily, `record_stream` would keep a copy instead.
@@ -137,13 +139,13 @@ class _Running:
         elif event is not None:
             _current(device).wait_event(event)
 
-    def route(self, source: torch.device, target: torch.device) -> _Route:
+    def route(self, source: torch.device, target: torch.device, lane: int) -> _Route:
         """Return the streams of a pair of devices; the host has none, and takes the other's."""
-        if (source, target) not in self.routes:
+        if (source, target, lane) not in self.routes:
             ends = [device for device in (source, target) if device.type != "cpu"]
             streams = [torch.Stream(device) for device in ends]
-            self.routes[source, target] = streams[0], streams[-1]
-        return self.routes[source, target]
+            self.routes[source, target, lane] = streams[0], streams[-1]
+        return self.routes[source, target, lane]
 
 
 def check(program: Program, devices: Sequence[torch.device]) -> None:

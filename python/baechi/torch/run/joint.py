@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_jo
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.second_derivatives import differentiable
-from baechi.torch.run.undefined import is_tangent, reached, read_later, without
+from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later, without
 
 
 class NotOurs(Exception):
@@ -197,10 +197,16 @@ class Graph:
         self.forward_graph, self.backward_graph, read = cut
         self.programs: dict[str, Program] = {}
         self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
-        self.forward = self._compiled("forward", self.forward_graph, joint.returned)
         given = self.backward_graph.graph.find_nodes(op="placeholder")
-        names = [node.name for node in given if not is_tangent(node)]
-        self.place_of = dict(zip(names, read, strict=True))
+        self.given = [node.name for node in given if not is_tangent(node)]
+        self.whole = self._lowered(self.backward_graph)
+        saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
+        self.place_of = {name: i for i, name in enumerate(saved)}
+        self.copy_of = self._save(saved, dict(zip(self.given, read, strict=True)))
+        promised = promised_by(self.forward_graph, placement, joint.returned)
+        promised[joint.returned :] = [_device_in(name) for name in saved]
+        forward = program_of(self.forward_graph, placement, promised)
+        self.forward = self._compiled("forward", forward)
         plain = range(joint.returned)
         kept = [i for i in plain if joint.kinds[i] != "InputMutationAOTOutput"]
         self.outputs = [i for i in kept if i not in joint.shown]
@@ -264,25 +270,48 @@ class Graph:
     def _made_backward(self, defined: tuple[bool, ...]) -> _Backward:
         graph = self.backward_graph
         if all(defined):
-            return _Backward(self._compiled("backward", graph, None), list(self.place_of.values()))
+            return _Backward(self._compiled("backward", self.whole), list(self.place_of.values()))
         there = [i for i, is_there in enumerate(defined) if is_there]
         missing = [i for i, is_there in enumerate(defined) if not is_there]
-        later = {self.place_of[name] for name in read_later(graph, there, missing)}
+        names = read_later(graph, there, missing)
+        later = {i for name, i in self.place_of.items() if name.partition("@")[0] in names}
         graph = without(graph, missing)
         for node in graph.graph.find_nodes(op="placeholder"):
             if not node.users and not is_tangent(node):
                 graph.graph.erase_node(node)
-        read = [self.place_of[n.name] for n in graph.graph.nodes if n.name in self.place_of]
-        return _Backward(self._compiled(f"backward of {there}", graph, None), read, later)
+        program = self._lowered(graph)
+        saved = [slot.name for slot in program.inputs if not slot.name.startswith(TANGENT)]
+        if any(name not in self.place_of for name in saved):
+            raise NotImplementedError("it reads something on a device that the whole does not")
+        read = [self.place_of[name] for name in saved]
+        return _Backward(self._compiled(f"backward of {there}", program), read, later)
 
-    def _compiled(self, name: str, graph: fx.GraphModule, returned: int | None) -> Any:
-        if returned is None:  # a backward
-            promised = self.joint.promised[self.joint.returned :]
-        else:
-            promised = promised_by(graph, self.placement, returned)
-        program = program_of(graph, self.placement, promised)
+    def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> dict[int, int]:
+        """Have the forward save what the backward reads, on the devices that read it.
+
+        Return which of them are copies of arguments.
+        """
+        output = self.forward_graph.graph.output_node()
+        made = output.args[0][self.joint.returned :]
+        nodes = [made[place[name.partition("@")[0]]] for name in saved]
+        output.args = ((*output.args[0][: self.joint.returned], *nodes),)
+        names = {node.name: i for i, node in enumerate(self.joint.primals)}
+        pairs = [(i, names.get(node.name)) for i, node in enumerate(nodes) if "@" in saved[i]]
+        return {i: argument for i, argument in pairs if argument is not None}
+
+    def _lowered(self, backward: fx.GraphModule) -> Program:
+        promised = self.joint.promised[self.joint.returned :]
+        return program_of(backward, self.placement, promised, self.given)
+
+    def _compiled(self, name: str, program: Program) -> Any:
         self.programs[name] = program
         return executor.compile(program, self.placement.devices)
+
+
+def _device_in(name: str) -> int | None:
+    """Return the device that a program's input came to; None: its own."""
+    device = name.partition("@")[2]
+    return None if not device else HOST if device == "host" else int(device)
 
 
 def _layout(value: torch.Tensor) -> list[int]:
@@ -315,7 +344,8 @@ class Call(torch.autograd.Function):
         outputs = tuple(values[i] for i in graph.outputs)
         ctx.graph = graph
         unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]
-        ctx.kept = Kept(values[graph.joint.returned :], unchanged, outputs)
+        saved = values[graph.joint.returned :]
+        ctx.kept = Kept(saved, unchanged, outputs, graph.copy_of)
         ctx.set_materialize_grads(False)
         trained = graph.tangent_of
         there = {p: values[i] for i, p in trained.items()}

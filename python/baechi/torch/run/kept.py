@@ -7,7 +7,7 @@ where its backward runs by some of its outputs alone, what only others need stay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,13 +22,20 @@ _AGAIN = (
 class Kept:
     """Saved values and arguments of one run; those that others have, too, are watched."""
 
-    def __init__(self, saved: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        saved: Sequence[Any],
+        args: Sequence[Any],
+        outputs: Sequence[Any],
+        copies: Mapping[int, int],
+    ) -> None:
         """Keep what a forward has saved.
 
         Args:
             saved: For the backward, in its order.
             args: What the forward was called with; None for what it has changed.
             outputs: What it returned. They are held without the node, which holds this.
+            copies: Which of what it saved are copies of arguments, by their places.
 
         """
         ours = {id(value) for value in outputs}
@@ -42,6 +49,7 @@ class Kept:
                 self._saved.append(held)
             else:
                 self._saved.append(value)
+        self._copies = copies
         self._args: list[Any] | None = list(args)
         self._before = [a._version if isinstance(a, torch.Tensor) else 0 for a in args]
 
@@ -60,6 +68,8 @@ class Kept:
         for i, value in zip(read, values, strict=True):
             if i in self._versions:
                 _check_unchanged(value, self._versions[i])
+            elif (place := self._copies.get(i)) is not None and self._args is not None:
+                self._check_argument(place)
         if not again:
             self._saved = [v if i in later else _FREED for i, v in enumerate(self._saved)]
             if not later:
@@ -71,10 +81,14 @@ class Kept:
         """What the forward was called with."""
         if self._args is None:
             raise RuntimeError(_AGAIN)
-        for value, version in zip(self._args, self._before, strict=True):
-            if isinstance(value, torch.Tensor):
-                _check_unchanged(value, version)
+        for place in range(len(self._args)):
+            self._check_argument(place)
         return self._args
+
+    def _check_argument(self, place: int) -> None:
+        value = None if self._args is None else self._args[place]
+        if isinstance(value, torch.Tensor):
+            _check_unchanged(value, self._before[place])
 
 
 def _check_unchanged(tensor: torch.Tensor, version: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,9 +34,15 @@ def devices_of(graph: fx.Graph, placement: Placement) -> dict[fx.Node, int]:
 
 
 def program_of(
-    graph: fx.GraphModule, placement: Placement, promised: Sequence[int | None]
+    graph: fx.GraphModule,
+    placement: Placement,
+    promised: Sequence[int | None],
+    given: Collection[str] = (),
 ) -> Program:
-    """Return the program of a marked graph, whose outputs come back on promised devices."""
+    """Return the program of a marked graph, whose outputs come back on promised devices.
+
+    Inputs that are given come to every device that reads them.
+    """
     names = keys_in(graph.graph)
     return lower(
         graph,
@@ -45,6 +51,7 @@ def program_of(
         order=placement.order(names),
         promised=promised,
         names=names,
+        given=given,
     )
 
 

@@ -15,6 +15,7 @@ from torch import fx
 
 from baechi.torch.capture.keys import name_of
 
+TANGENT = "tangents_"  # how names of gradients of outputs begin
 _SUMS = ("aten::add",)
 
 
@@ -107,7 +108,7 @@ def _output(graph: fx.Graph) -> fx.Node:
 
 def is_tangent(node: fx.Node) -> bool:
     """Tell whether a placeholder is the gradient of an output."""
-    return node.name.startswith("tangents_")
+    return node.name.startswith(TANGENT)
 
 
 def _flat(node: fx.Node) -> list[Any]:

@@ -24,6 +24,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -104,12 +105,12 @@ thread_local int place = -1;  // the instruction that runs, or that failed
 
 bool is_host(c10::Device device) { return device.is_cpu(); }
 
-Route route_between(c10::Device source, c10::Device target) {
+Route route_between(c10::Device source, c10::Device target, int lane) {
   static std::mutex mutex;
-  static auto* routes = new std::map<std::pair<int, int>, Route>;
+  static auto* routes = new std::map<std::tuple<int, int, int>, Route>;
   const auto key = [](c10::Device device) { return is_host(device) ? -1 : device.index(); };
   const std::lock_guard lock(mutex);
-  const auto at = std::pair<int, int>(key(source), key(target));
+  const std::tuple<int, int, int> at(key(source), key(target), lane);
   if (const auto found = routes->find(at); found != routes->end()) return found->second;
   const auto stream_of = [](c10::Device device) {
     return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
@@ -205,7 +206,7 @@ class Executor {
     for (const int slot : reads) made.args.push_back({Argument::Kind::kPart, {{slot, {}}}});
   }
 
-  void send(int slot, int out, int source, int target) {
+  void send(int slot, int out, int source, int target, int lane) {
     const bool alias = device(source) == device(target);
     Instruction& made = add(alias ? Instruction::Kind::kAlias : Instruction::Kind::kSend, source,
                             "", {{0, -1, out}});
@@ -214,9 +215,9 @@ class Executor {
     if (alias) return;
     made.send = sends_++;
     by_slot_[static_cast<std::size_t>(out)] = made.send;
-    const auto [found, fresh] = routes_of_.emplace(std::pair(source, target), routes_of_.size());
+    const auto [found, fresh] = routes_of_.emplace(std::tuple(source, target, lane), routes_of_.size());
     made.route = found->second;
-    if (fresh) routes_.push_back(route_between(device(source), device(target)));
+    if (fresh) routes_.push_back(route_between(device(source), device(target), lane));
   }
 
   void wait(int slot, int device) {
@@ -523,7 +524,7 @@ class Executor {
   std::vector<std::pair<int, py::object>> outputs_;
   std::size_t sends_ = 0;
   std::vector<std::optional<std::size_t>> by_slot_;  // the send that brings a slot
-  std::map<std::pair<int, int>, std::size_t> routes_of_;
+  std::map<std::tuple<int, int, int>, std::size_t> routes_of_;
   std::vector<Route> routes_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Frame>> frames_;
