@@ -67,16 +67,20 @@ def base_of(node: fx.Node, memo: dict[fx.Node, fx.Node]) -> fx.Node:
 
 
 def is_move(node: fx.Node) -> bool:
-    """Whether a node is a copy that changes the device of a tensor and nothing else."""
+    """Whether a node is a copy that changes the device of a tensor, and at most its strides."""
     if node.op != "call_function" or name_of(node) not in _MOVES:
         return False
     before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    if before.dtype != after.dtype or before.layout != after.layout:
-        return False
-    same = before.layout != torch.strided or before.stride() == after.stride()
+    same = before.dtype == after.dtype and before.layout == after.layout
     return same and before.device != after.device
+
+
+def keeps_strides(move: fx.Node) -> bool:
+    """Whether the copy that a move makes is laid out as what it copies."""
+    before, after = move.all_input_nodes[0].meta["val"], move.meta["val"]
+    return before.layout != torch.strided or before.stride() == after.stride()
 
 
 def is_call(node: fx.Node) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import is_move, is_random
+from baechi.torch.capture.keys import is_move, is_random, keeps_strides
 from baechi.torch.program.instructions import (
     HERE,
     HOST,
@@ -30,7 +30,8 @@ _UNSAID = ("pin_memory", "non_blocking")  # arguments without meaning for where 
 class Call:
     """One call, with its arguments where they were made.
 
-    ``node`` names it in an order. A view makes no memory and runs wherever it is read. What reads
+    ``node`` names it in an order. A view makes no memory and runs wherever it is read, and so does
+    what ``packs`` a tensor, which does nothing where that has come without gaps. What reads
     ``anywhere`` takes tensors from the devices that they are on. ``after`` are nodes that come
     before it although it reads nothing of theirs; ``changes`` are storages that it changes. If an
     order leaves it out, it comes right ``behind`` a node.
@@ -39,6 +40,7 @@ class Call:
     node: Hashable
     run: Run
     view: bool = False
+    packs: bool = False
     anywhere: bool = False
     after: tuple[Hashable, ...] = ()
     changes: tuple[str, ...] = ()
@@ -49,7 +51,7 @@ class Call:
         """Tell whether it costs nothing, and runs when its result is asked for."""
         outs = self.run.outs
         numbers = bool(outs) and all(slot.device is None for slot in outs)
-        return self.view or (numbers and not is_random(self.run))
+        return self.view or self.packs or (numbers and not is_random(self.run))
 
 
 @dataclass
@@ -92,6 +94,8 @@ class _Reader:
         self.values: dict[fx.Node, Any] = {}
         self.storages: dict[int, Slot] = {}  # by address: who brought it
         self.order = Order()
+        schemas = [getattr(node.target, "_schema", None) for node in self.graph.nodes]
+        self.changes = any(schema is not None and schema.is_mutable for schema in schemas)
         self.result = Calls()
 
     def read(self, promised: Sequence[int | None] | None) -> Calls:
@@ -149,8 +153,11 @@ class _Reader:
         if is_move(node):
             source = self.value(node.args[0])
             if (source.device == HOST) == (self.move_target(node) == HOST):
-                self.shown_by_views(node, source)
-                return source
+                if keeps_strides(node):
+                    self.shown_by_views(node, source)
+                    return source
+                if not self.changes:
+                    return self.packed(node, source)
         args, kwargs = self.arguments(node)
         reads = list(dict.fromkeys(slots_in((args, kwargs))))
         changed = [slot for slot in self.changed(node, args, kwargs) if slot is not None]
@@ -180,6 +187,14 @@ class _Reader:
         )
         self.result.calls.append(call)
         return out
+
+    def packed(self, move: fx.Node, source: Slot) -> Slot:
+        """Return what a move makes of a tensor with gaps: what was sent has none, others copy."""
+        slot = self.tensor(move.name, move.meta["val"], source.device or 0, ())
+        copy = torch.ops.aten._to_copy.default
+        run = Run(copy, (source,), {}, slot, slot.device or 0, self.names.get(move, move.name))
+        self.result.calls.append(Call(move, run, packs=True))
+        return slot
 
     def shown_by_views(self, move: fx.Node, source: Slot) -> None:
         """Have views of a copy that no program makes be views of what was to be copied."""

@@ -197,13 +197,25 @@ class _Lowering:
             for slot in reads_of(call.run):
                 device = self.read_on(call, slot)
                 if device is not None:
-                    yield slot, device, stale(slot)
+                    source = self.packed(slot, device)
+                    yield source, device, stale(source)
             shown = {slot.name for slot in call.run.outs}
             changed.update(dict.fromkeys(call.changes, shown))
         for out, device in zip(self.calls.outputs, self.calls.promised, strict=True):
             for slot in slots_in(out):
                 if slot.device is not None:
-                    yield slot, slot.device if device is None else device, stale(slot)
+                    place = slot.device if device is None else device
+                    source = self.packed(slot, place)
+                    yield source, place, stale(source)
+
+    def packed(self, slot: Slot, device: int) -> Slot:
+        """Return what goes to another device for a slot: of what packs a tensor, that tensor."""
+        while device != slot.device:
+            maker = self.maker.get(self.root[slot.storage].name)
+            if maker is None or not maker.packs:
+                break
+            slot = next(iter(reads_of(maker.run)))
+        return slot
 
     def read_on(self, call: Call, slot: Slot) -> int | None:
         """Return the device on which a call reads a slot; scalars of the host are read there."""
@@ -327,7 +339,13 @@ class _Lowering:
         return here
 
     def again(self, maker: Call, slot: Slot, device: int) -> Slot:
-        """Make a view on another device than its storage's."""
+        """Make a view on another device than its storage's, or pack what is there."""
+        if maker.packs:
+            (source,) = reads_of(maker.run)
+            copy = self.local(source, device)
+            if copy.of is None:  # it came, without gaps
+                self.local_slots[slot.name, device] = copy
+                return copy
 
         def told(part: Any) -> Any:
             return self.local(part, device) if isinstance(part, Slot) else part
@@ -339,7 +357,8 @@ class _Lowering:
             if not isinstance(part, Slot):
                 return part
             name = f"{part.name}@{_place(device)}"
-            out = replace(part, name=name, device=device, of=base.storage)
+            of = None if maker.packs else base.storage
+            out = replace(part, name=name, device=device, of=of)
             self.local_slots[part.name, device] = out
             return out
 

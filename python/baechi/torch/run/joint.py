@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
-from baechi.torch.capture.keys import is_call, is_move, is_random, is_view
+from baechi.torch.capture.keys import is_call, is_move, is_random, is_view, keeps_strides
 from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
 from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST
@@ -127,7 +127,7 @@ class Joint:
 
     def _is_dropped(self, node: fx.Node) -> bool:
         """Tell whether a node is a move between devices of the plan, which programs leave out."""
-        if not is_move(node):
+        if not is_move(node) or not keeps_strides(node):
             return False
         values = (node.meta["val"], node.all_input_nodes[0].meta["val"])
         return all(self.placement.index_of(value.device) != HOST for value in values)
