@@ -63,6 +63,7 @@ def row(name: str, devices: int, micro_batches: int) -> str:
             sim.reset_virtual_clock()
             for i in range(devices):
                 sim.reset_peak_memory_stats(i)
+            model.zero_grad()
             placed.step(batch)
             torch.accelerator.synchronize()
         assert placed.plan is not None

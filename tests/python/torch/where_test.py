@@ -86,6 +86,21 @@ class InPlace(nn.Module):
         return hidden * total
 
 
+class Assigned(nn.Module):
+    """A model that assigns to places of a tensor which another module has chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, chosen = self.first(x), self.second(x)
+        rows, places = torch.arange(len(x), device=x.device), chosen.argmax(1)
+        hidden[x[:, 0] > 0] = chosen[0]  # which no graph can hold: it runs eagerly
+        hidden[rows, places] = chosen[:, 0]
+        return hidden
+
+
 class Tied(nn.Module):
     """An embedding that is the last layer, too."""
 
@@ -158,6 +173,12 @@ def test_a_model_trains_as_on_one_device(build: Callable[[], nn.Module], compile
     for seed in (1, 2):
         wrong, _ = compared(build, rows, squares, seed=seed, compiled=compiled)
         assert wrong == ""
+
+
+def test_what_is_assigned_to_parts_of_a_tensor_comes_to_its_device() -> None:
+    wrong, backend = compared(Assigned, rows, squares, seed=5)
+    assert wrong == ""
+    assert "nonzero" in backend.frames[0].eager
 
 
 def test_a_model_is_one_forward_and_one_backward_in_every_step() -> None:
