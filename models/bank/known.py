@@ -31,6 +31,16 @@ KNOWN: dict[str, list[Known]] = {
             always=False,
         )
     ],
+    "checkpointed": [
+        Known(
+            "eagerly",
+            "FAILS",
+            "eagerly, a function with a backward of its own is given tensors of several devices, "
+            "and returns gradients on one",
+            "invalid gradient",
+            always=False,
+        )
+    ],
     "rounded": [
         Known(
             "eagerly",

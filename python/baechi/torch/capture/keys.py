@@ -164,7 +164,8 @@ def keys_of(
     """Return the key of every call of a joint graph.
 
     A sum of gradients has the key of what it adds to those before, with a plus: between which other
-    calls autograd adds depends on the copies between them.
+    calls autograd adds depends on the copies between them. What the loss adds has no key in a graph
+    without it, so what the model adds says so first.
 
     Args:
         graph: A joint graph.
@@ -189,8 +190,10 @@ def keys_of(
             note(node, f"{path}:{name_of(node).rpartition('::')[2]}")
     for node in sums:
         made = [_maker(read) for read in node.all_input_nodes]
-        fresh = [(keys[maker], part) for maker, part in made if not adds_gradients(maker)]
-        key, part = max(fresh) if fresh else (keys[made[-1][0]], 0)
+        known = [(keys[maker], part) for maker, part in made if maker in keys]  # or a tangent
+        fresh = [(key, part) for key, part in known if key.rsplit(":", 2)[1][-1:] != "+"]
+        inside = [(key, part) for key, part in fresh if key.rsplit(":", 2)[0] != OUTSIDE]
+        key, part = max(inside or fresh or known or [(f"{outside}:tangent:0", 0)])
         path, name, number = key.rsplit(":", 2)
         note(node, f"{path}:{name}.{number}.{part}+" if part else f"{path}:{name}.{number}+")
     return {node: keys[node] for node in graph.nodes if node in keys}

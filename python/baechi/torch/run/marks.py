@@ -15,6 +15,7 @@ from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module
 from baechi.torch.program import Program, lower
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.undefined import is_tangent
 
 KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
 
@@ -79,13 +80,15 @@ def promised_by_joint(
 ) -> list[int | None]:
     """Return the device that each output of a marked joint graph comes back on.
 
-    Outputs from ``returned`` on are the gradients of its first inputs, and come back where these
-    lie: tracing may have them elsewhere, behind a function with a backward of its own.
+    Outputs from ``returned`` on are the gradients of its inputs (the first of which may be tokens
+    that have none), and come back where these lie: tracing may have them elsewhere, behind a
+    function with a backward of its own.
     """
     found = promised_by(graph, placement)
-    for i, given in enumerate(graph.graph.find_nodes(op="placeholder")[: len(found) - returned]):
-        if found[returned + i] is not None:
-            found[returned + i] = given.meta.get(_DEVICE)
+    primals = [n for n in graph.graph.find_nodes(op="placeholder") if not is_tangent(n)]
+    for given, i in zip(reversed(primals), reversed(range(returned, len(found))), strict=False):
+        if found[i] is not None:
+            found[i] = given.meta.get(_DEVICE)
     return found
 
 
