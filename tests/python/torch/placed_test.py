@@ -15,7 +15,7 @@ import baechi.torch.sim as sim
 import torch
 from baechi.torch.placing import place, plan
 from baechi.torch.search import Search
-from places import WIDTH, Branches, rows
+from places import WIDTH, Branches, machine, placed_at_random, rows
 from torch import nn
 
 import baechi
@@ -210,3 +210,39 @@ def test_averages_that_are_written_back_take_their_time_in_the_plan() -> None:
             model(x).mean().backward()
         assert 1e9 * sim.virtual_time() == pytest.approx(placed.plan.makespan_ns, rel=0.03)
         placed.restore()
+
+
+class Recurrent(nn.Module):
+    """Cells over slices of a batch, one upon the other, with what the lower one says added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(nn.GRUCell(WIDTH, WIDTH) for _ in range(2))
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for cell in self.cells:
+            state, states = x.new_zeros(len(x), WIDTH), []
+            for step in range(x.shape[1]):
+                state = cell(x[:, step], state)
+                states.append(state)
+            x = x + torch.stack(states, 1)
+        found: torch.Tensor = self.last(x).sum()
+        return found
+
+
+def test_every_call_that_runs_was_planned_and_the_forward_sends_what_the_backward_reads() -> None:
+    model, batch = Recurrent().double(), torch.randn(4, 5, WIDTH, dtype=torch.double)
+    with machine():
+        placed = placed_at_random(model, batch, seed=2)
+        placed.model(batch).backward()
+        forward, backward = (text.splitlines() for text in placed.program.split("\n\n"))
+        placed.restore()
+    named = [line.rpartition("  # ")[2] for line in (*forward, *backward) if " = aten." in line]
+    calls = {name for name in named if ":" in name}
+    assert any("+:" in name for name in calls)
+    assert calls <= set(placed.plan.device_of)
+    given = {line.split()[1] for line in backward if line.startswith("input ")}
+    sent = {line.split(" = send ")[1].split()[0] for line in backward if " = send " in line}
+    assert any("@" in name for name in given)
+    assert {name for name in sent if "tangents" not in name} & given == set()

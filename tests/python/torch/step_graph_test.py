@@ -16,7 +16,7 @@ from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.costs.signatures import signature_of, traffic_of
-from baechi.torch.graph.graph import VARIABLES, StepGraph, graph_of, source_of
+from baechi.torch.graph.graph import StepGraph, graph_of, source_of
 from baechi.torch.graph.optimizers import updates_of
 from torch import nn
 
@@ -186,13 +186,12 @@ def test_calls_that_change_buffers_are_not_run_again_and_random_ones_are_marked(
     assert "0:addmm:0" in again
     assert random in again  # from the state that its generator had
     assert "2:_native_batch_norm_legit_functional:0" not in again
-    if VARIABLES:
-        ops = operators(graph)
-        assert ops[random].random
-        assert set(ops["2:_native_batch_norm_legit_functional:0"].writes) == {
-            "2.running_mean",
-            "2.running_var",
-        }
+    ops = operators(graph)
+    assert ops[random].random
+    assert set(ops["2:_native_batch_norm_legit_functional:0"].writes) == {
+        "2.running_mean",
+        "2.running_var",
+    }
 
 
 def clocked(step: Step) -> Costs:

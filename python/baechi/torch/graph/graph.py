@@ -26,6 +26,7 @@ from baechi.torch.capture.keys import (
     is_move,
     is_random,
     is_view,
+    name_of,
     shown_by,
 )
 from baechi.torch.capture.step import LOSS, Input, Step
@@ -33,7 +34,6 @@ from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
 
-VARIABLES = "variable" in (GraphBuilder.add.__doc__ or "")
 GRANULARITIES = ("call", "module")
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
 
@@ -153,12 +153,7 @@ class _Assembly:
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
         size = _bytes(node.meta["val"])
-        how: dict[str, Any]
-        if VARIABLES:
-            how = {"times": {}, "variable": True}
-        else:
-            how = {"times": {"*": 0}, "permanent": size}
-        self._builder.add(name, outputs=[size], colocate=groups, per_step=True, **how)
+        self._builder.add(name, {}, variable=True, outputs=[size], colocate=groups, per_step=True)
         self._name[node], self._port[node, 0] = name, 0
 
     def _add_input(self, node: fx.Node, name: str, after: Collection[str] = ()) -> None:
@@ -193,14 +188,12 @@ class _Assembly:
         signature = signature_of(node)
         times = {kind: self._costs.time_of(signature, kind) for kind in self._kinds}
         written = self._written.get(node, [])
-        drawn = is_random(node)
-        how: dict[str, Any] = {"random": drawn, "writes": written} if VARIABLES else {}
         number = node.meta.get("seq_nr")
         sources = self._sources(node)
         self._builder.add(
             key,
             self._with_additions(node, times),
-            kind=key.rsplit(":", 2)[1],
+            kind=name_of(node).rpartition("::")[2],
             temporary=self._costs.temporary_of(signature) + lost,
             outputs=sizes,
             inputs=sources,
@@ -210,7 +203,8 @@ class _Assembly:
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
             backward=back,
             recompute=not (written or back),  # of a random call its generator's state is kept
-            **how,
+            random=is_random(node),
+            writes=written,
         )
         self._name[node] = key
         if not back and number is not None:
