@@ -15,7 +15,6 @@ from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module
 from baechi.torch.program import Program, lower
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.undefined import is_tangent
 
 KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
 
@@ -80,15 +79,16 @@ def promised_by_joint(
 ) -> list[int | None]:
     """Return the device that each output of a marked joint graph comes back on.
 
-    Outputs from ``returned`` on are the gradients of its inputs (the first of which may be tokens
-    that have none), and come back where these lie: tracing may have them elsewhere, behind a
-    function with a backward of its own.
+    Outputs from ``returned`` on are gradients, and come back where what they are of lies: tracing
+    may have them elsewhere, behind a function with a backward of its own.
     """
     found = promised_by(graph, placement)
-    primals = [n for n in graph.graph.find_nodes(op="placeholder") if not is_tangent(n)]
-    for given, i in zip(reversed(primals), reversed(range(returned, len(found))), strict=False):
-        if found[i] is not None:
-            found[i] = given.meta.get(_DEVICE)
+    given = {n.meta.get("desc"): n for n in graph.graph.find_nodes(op="placeholder")}
+    descs = graph.graph.output_node().meta.get("desc", ())
+    for i, desc in list(enumerate(descs))[returned:]:
+        node = given.get(getattr(desc, "grad_of", None))
+        if node is not None and found[i] is not None:
+            found[i] = node.meta.get(_DEVICE)
     return found
 
 
