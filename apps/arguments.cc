@@ -140,8 +140,13 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
         return text.empty() ? "the cluster is empty" : std::string();
       })
       .type_name("CLUSTER");
+  set.add("--host", argument.host_memory,
+          "Memory of a host beside the cluster, such as 256GiB, which keeps what --residency sends "
+          "away")
+      .type_name("MEMORY");
   set.add("--link", argument.link,
-          "Latency and bandwidth between any two devices, such as 50us,6GB/s")
+          "Latency and bandwidth between any two devices, such as 50us,6GB/s; or pcie3, pcie4, "
+          "pcie5")
       .type_name("LINK");
   set.add("--comm", argument.communication,
           "How transfers share devices: parallel, sequential or duplex")

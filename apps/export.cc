@@ -82,6 +82,10 @@ ExitCode export_plan(const ExportArguments& options, const RunContext& context) 
     throw InputError("--to", "'" + options.to +
                                  "' cannot tell which operators run a second time: export a plan "
                                  "made with --recompute none");
+  if (format.once_only() && !opened.plan.residency.empty())
+    throw InputError("--to", "'" + options.to +
+                                 "' cannot tell what a host keeps: export a plan made with "
+                                 "--residency none");
   if (step.micro_batches == 1)
     write_result(options.output, format.write(step.graph, opened.plan));
   else

@@ -17,6 +17,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/graph_facts.h"
 #include "baechi/cost/device_presets.h"
+#include "baechi/generate/with_variables.h"
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/json/json_writer.h"
 #include "baechi/place/sequential_peak.h"
@@ -29,7 +30,7 @@ struct GenerateArguments {
   std::string output;
   std::string devices;
   std::string precision;
-  bool training = false, inference = false, shared_embedding = false;
+  bool training = false, inference = false, shared_embedding = false, variables = false;
   bool list = false, list_devices = false;
   GenerateRequest request;
 };
@@ -145,7 +146,8 @@ ExitCode run_generate(const GenerateArguments& options, const RunContext& contex
   if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
   const Progress progress("generating " + options.model);
-  const OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
+  OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
+  if (options.variables) graph = with_variables(graph);
   throw_if_cancelled(context.cancel);
   const std::string document = graph_to_json(graph);
   throw_if_cancelled(context.cancel);
@@ -194,6 +196,10 @@ Run declare_generate(OptionSet& set) {
   set.add_flag("--shared-embedding", options->shared_embedding,
                "One matrix of words for source, target and output of transformer, where the paper "
                "has three");
+  set.add_flag(
+      "--variables", options->variables,
+      "Weights, and what updates keep, as variables, which a host may keep (llama, moe, unet, "
+      "two-tower)");
   set.add_flag("--list", options->list, "List the graphs and the options they have");
   set.add_flag("--list-devices", options->list_devices, "List the device presets");
   add_output_option(set, options->output);

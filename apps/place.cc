@@ -110,6 +110,8 @@ void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, b
 void refuse_for_models(const PlaceArguments& options) {
   if (options.request.recompute != Recompute::kNone)
     throw InputError(options.output, "a model's file has no room for second runs: write a plan");
+  if (options.request.residency != AwayChoice::kNone)
+    throw InputError(options.output, "a model's file has no room for fetches: write a plan");
   if (!options.request.micro_batches.has_value() && !options.request.mini_batch.has_value()) return;
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }

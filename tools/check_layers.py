@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 # The rooms of plan/, in the order in which a request passes them.
-PLAN = "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/steps"
+PLAN = "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/residency plan/steps"
 
 # What a folder may include beside itself: folders of earlier rows.
 ALLOWED = {
@@ -48,8 +48,10 @@ ALLOWED = {
     "plan/request plan/fit plan/attempt plan/search",
     "plan/recompute": "base graph cluster cost schedule simulate verify bounds plan/request "
     "plan/fit plan/attempt plan/search plan",
+    "plan/residency": "base graph cluster cost schedule simulate verify bounds plan/request "
+    "plan/attempt plan",
     "plan/steps": "base graph cost schedule simulate optimize verify bounds place/pipeline "
-    "plan/request plan/fit plan/attempt plan plan/recompute",
+    "plan/request plan/fit plan/attempt plan plan/recompute plan/residency",
     "study": f"base graph cluster cost schedule simulate {PLAN}",
     "io/text": "base cluster",
     "options": f"base {PLAN} io/text",

@@ -97,6 +97,10 @@ class PlaceOptions(StudyOptions, total=False):
             them, so that memory need not hold what they make: none: every operator runs once; auto:
             those with which the step is shortest, or fits at all; all: all that may, in regions
             whose first inputs are kept. By default none.
+        residency: Which tensors the cluster's host keeps while no device reads them: weights, their
+            updates, and what the backward pass reads: none: devices keep all that they make and all
+            weights; auto: what makes the step shortest, or fit at all; all: all that may be, so
+            that devices need the least memory. By default none.
         improvements: Keep in the plan when the search found which step, and by what. By default
             false.
         bounds: Compute lower bounds, and so the gap. By default true.
@@ -110,6 +114,7 @@ class PlaceOptions(StudyOptions, total=False):
     expert: Mapping[str, str] | None
     robust: str | float | None
     recompute: str
+    residency: str
     improvements: bool
     bounds: bool
     suggest: bool

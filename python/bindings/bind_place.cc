@@ -105,7 +105,7 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
   const auto work = [&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
     if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty() ||
-        request.recompute != Recompute::kNone)
+        request.recompute != Recompute::kNone || request.residency != AwayChoice::kNone)
       return place_step(graph, cluster, request, sizes);
     const CostModel costs(*graph.graph, *cluster.cluster);
     PlanResult result = make_plan(costs, request);
@@ -266,7 +266,7 @@ void bind_place(nb::module_& m) {
       "verify",
       [](const PlanHandle& h) {
         return interruptible([&](const CancelFlag*) {
-          return h.plan.recomputed.empty() && h.plan.micro_batches == 1
+          return h.plan.recomputed.empty() && h.plan.residency.empty() && h.plan.micro_batches == 1
                      ? check_plan(h.step_graph(), h.plan)
                      : check_plan(*h.graph_of_one().graph, h.step_graph(), h.plan);
         });

@@ -59,7 +59,8 @@ std::string json_of(const PlanHandle& h) {
 // Of a step of one micro-batch the graph stays the object that it is.
 PlanHandle opened(const std::string& text, const std::string& place, const GraphHandle& graph) {
   if (text.find("\"micro_batches\"") == std::string::npos &&
-      text.find("\"recomputed\"") == std::string::npos)
+      text.find("\"recomputed\"") == std::string::npos &&
+      text.find("\"residency\"") == std::string::npos)
     return {graph.graph, parse_plan(text, place, *graph.graph)};
   OpenedPlan plan = open_plan_text(text, place, recosted(*graph.graph, {}));
   if (plan.original.has_value() && plan.plan.micro_batches == 1)
@@ -188,6 +189,8 @@ void bind_plan(nb::module_& m) {
             if (!h.plan.recomputed.empty() && order_by_name(order) != h.plan.order)
               throw InputError("order",
                                "second runs of operators have their place in the plan's order");
+            if (!h.plan.residency.empty() && order_by_name(order) != h.plan.order)
+              throw InputError("order", "fetches have their place in the plan's order");
             return interruptible([&](const CancelFlag* cancel) {
               const Cluster cluster(h.plan.cluster);
               PlanHandle result = h;

@@ -69,6 +69,10 @@ void bind_report(nb::module_& m) {
           throw InputError("to", in_quotes(to) +
                                      " cannot tell which operators run a second time: "
                                      "export a plan without recompute");
+        if (format.once_only() && !h.plan.residency.empty())
+          throw InputError("to", in_quotes(to) +
+                                     " cannot tell what a host keeps: export a plan without "
+                                     "residency");
         if (h.step == nullptr) return format.write(*h.graph, h.plan);
         return write_export(format, *h.step, *h.micro_batch, h.plan);
       },

@@ -64,6 +64,10 @@ def check_runs_once(options: Mapping[str, Any]) -> None:
     """Raise InputError where a plan is asked for that runs operations a second time."""
     if options.get("recompute", "none") != "none":
         raise InputError(f"recompute: {_RUN_ONCE}")
+    if options.get("residency", "none") != "none":
+        raise InputError(
+            "residency: placed functions keep nothing on the host; baechi.place_graph plans it"
+        )
 
 
 def check_profile(profile: object) -> None:

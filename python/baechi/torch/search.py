@@ -42,6 +42,10 @@ class Search:
             if getattr(self, name) not in known:
                 given = described(getattr(self, name))
                 raise InputError(f"{name} is one of {', '.join(known)}, not {given}")
+        if self.options.get("residency", "none") != "none":
+            raise InputError(
+                "residency: placed models keep nothing on the host yet; baechi.place_graph plans it"
+            )
         check_options("place", {"method": self.method, **self.options}, _OWN)
 
     def for_graph(self) -> dict[str, Any]:

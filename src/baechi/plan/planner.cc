@@ -95,6 +95,7 @@ void refuse_several(const PlanRequest& request) {
     throw OptionError("micro_batches", elsewhere);
   if (request.mini_batch.has_value()) throw OptionError("mini_batch", elsewhere);
   if (request.recompute != Recompute::kNone) throw OptionError("recompute", elsewhere);
+  if (request.residency != AwayChoice::kNone) throw OptionError("residency", elsewhere);
 }
 
 Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,

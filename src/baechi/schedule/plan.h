@@ -12,6 +12,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/recomputation.h"
+#include "baechi/graph/residency.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/optimizer_pass.h"
 #include "baechi/schedule/schedule.h"
@@ -69,6 +70,9 @@ struct Plan {
   // Operators that run a second time, sorted. With any, operators and tensors here are those of the
   // graph that recomputing() makes of them.
   std::vector<Recomputation> recomputed = {};
+  // What is kept in a host's memory. With any, operators and tensors here are those of the graph that
+  // residing() makes of it.
+  Residency residency = {};
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
   std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed
   Schedule schedule;                   // simulated and verified on the original graph

@@ -10,6 +10,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/verify/check_micro_batches.h"
 #include "baechi/verify/check_recomputation.h"
+#include "baechi/verify/check_residency.h"
 #include "baechi/verify/check_variables.h"
 #include "baechi/verify/sentences.h"
 
@@ -124,6 +125,11 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
 
 std::vector<std::string> check_step(const OpGraph& original, const OpGraph& step,
                                     const Plan& plan) {
+  if (!plan.residency.empty()) {
+    if (plan.micro_batches > 1 || !plan.recomputed.empty())
+      return {"residency: a step of several micro-batches, or with second runs, has none"};
+    return check_residency(original, step, plan.cluster, plan.residency);
+  }
   if (plan.micro_batches == 1) return check_recomputation(original, step, plan.recomputed);
   if (plan.recomputed.empty()) return check_micro_batches(original, step, plan.micro_batches);
   const OpGraph one = recomputing(original, plan.recomputed);

@@ -2,6 +2,7 @@
 #include "baechi/io/cluster/read_cluster.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,48 @@
 
 namespace baechi {
 namespace {
+
+struct LinkName {
+  std::string_view name, link;
+};
+constexpr std::array<LinkName, 3> kLinkNames{
+    {{"pcie3", "10us,12GB/s"}, {"pcie4", "10us,25GB/s"}, {"pcie5", "10us,50GB/s"}}};
+constexpr std::string_view kHostKind = "host";
+constexpr std::string_view kHostLink = "pcie4";
+
+// A host that keeps tensors has a link of its own to every other device, both ways at once.
+void link_to_host(ClusterSpec& spec) {
+  const auto is_host = [](const Device& device) { return device.kind == kHostKind; };
+  if (std::ranges::none_of(spec.devices, is_host)) return;
+  spec.communication = CommunicationMode::kDuplex;
+  for (const Device& device : spec.devices) {
+    if (is_host(device)) continue;
+    LinkRule rule = parse_link(kHostLink);
+    rule.scope = LinkScope::kKinds;
+    rule.from = device.kind;
+    rule.to = kHostKind;
+    const bool there = std::ranges::any_of(spec.links, [&](const LinkRule& other) {
+      return other.scope == LinkScope::kKinds && other.from == rule.from && other.to == rule.to;
+    });
+    if (!there) spec.links.push_back(std::move(rule));
+  }
+}
+
+void add_host(ClusterSpec& spec, const std::string& memory) {
+  for (const Device& device : spec.devices)
+    if (device.kind == kHostKind)
+      throw InputError("host memory " + memory, "the cluster has the host '" + device.name +
+                                                    "': say how much memory there, or here");
+  Device host{std::string(kHostKind) + ":0", std::string(kHostKind), {}, "localhost", kFullSpeed};
+  if (!spec.devices.empty()) host.host = spec.devices.front().host;
+  try {
+    host.capacity = parse_bytes(memory);
+  } catch (const InputError& error) {
+    throw InputError("host memory " + memory, error.what());
+  }
+  spec.devices.push_back(std::move(host));
+  link_to_host(spec);
+}
 
 [[noreturn]] void throw_bad_part(std::string_view part, const std::string& reason) {
   throw InputError("cluster '" + printable(part, 60) + "'", reason);
@@ -142,6 +185,7 @@ ClusterSpec parse_cluster_line(std::string_view line) {
     if (last) break;
   } while (true);
   spec.links.push_back(parse_link(kDefaultLink));
+  link_to_host(spec);
   try {
     return Cluster(std::move(spec)).spec();
   } catch (const InputError& error) {
@@ -150,6 +194,8 @@ ClusterSpec parse_cluster_line(std::string_view line) {
 }
 
 LinkRule parse_link(std::string_view text) try {
+  for (const LinkName& known : kLinkNames)
+    if (text == known.name) return parse_link(known.link);
   LinkRule rule;
   std::string_view rest = text;
   const bool has_bandwidth = text.find(',') != text.npos;
@@ -160,7 +206,7 @@ LinkRule parse_link(std::string_view text) try {
 } catch (const InputError& error) {
   throw InputError("link '" + printable(text, 60) + "'",
                    std::string(error.what()) + " (expected LATENCY,BANDWIDTH such as " +
-                       std::string(kDefaultLink) + ")");
+                       std::string(kDefaultLink) + ", or pcie3, pcie4 or pcie5)");
 }
 
 CommunicationMode parse_communication(std::string_view text) {
@@ -208,6 +254,7 @@ ClusterSpec read_cluster(const ClusterArgument& argument) {
 }
 
 ClusterSpec changed(ClusterSpec spec, const ClusterArgument& argument) {
+  if (argument.host_memory.has_value()) add_host(spec, *argument.host_memory);
   if (argument.link.has_value()) spec.links = {parse_link(*argument.link)};
   if (argument.communication.has_value())
     spec.communication = parse_communication(*argument.communication);

@@ -17,10 +17,11 @@ inline constexpr std::string_view kDefaultLink = "50us,6GB/s";
 
 // A cluster as the command line gives it, all text as typed.
 struct ClusterArgument {
-  std::string cluster;                        // a file's path, a named cluster, or a one-liner
-  std::optional<std::string> link;            // "50us,6GB/s": replaces every link rule
-  std::optional<std::string> communication;   // "parallel", "sequential" or "duplex"
-  std::optional<std::string> host_time = {};  // "2us,10us"
+  std::string cluster;                          // a file's path, a named cluster, or a one-liner
+  std::optional<std::string> link;              // "50us,6GB/s": replaces every link rule
+  std::optional<std::string> communication;     // "parallel", "sequential" or "duplex"
+  std::optional<std::string> host_time = {};    // "2us,10us"
+  std::optional<std::string> host_memory = {};  // "256GiB": one more device of kind host
 };
 
 // What names an existing file is read as a file. Throws InputError.
@@ -33,7 +34,8 @@ ClusterSpec read_cluster_file(const std::filesystem::path& path);
 ClusterSpec parse_cluster(std::string_view text, const std::string& place);
 // COUNTx[KIND:]MEMORY[@SPEED], joined by "+".
 ClusterSpec parse_cluster_line(std::string_view line);
-// "LATENCY,BANDWIDTH", "LATENCY" or "LATENCY,unlimited".
+// "LATENCY,BANDWIDTH", "LATENCY" or "LATENCY,unlimited"; or "pcie3", "pcie4", "pcie5": what pinned
+// memory of a host reaches over 16 lanes.
 LinkRule parse_link(std::string_view text);
 CommunicationMode parse_communication(std::string_view text);
 // "CALL,SEND", such as "2us,10us", or one time for both.

@@ -29,6 +29,9 @@ class PlanReader {
   void read_runs();
   PlanDocument::Run read_run();
   void read_recomputed();
+  void read_residency();
+  void read_away();
+  PlanDocument::Fetch read_fetch();
   void read_transfer();
   void read_tensor(PlanDocument::Transfer& transfer);
   DeviceId read_device_name();
@@ -66,13 +69,14 @@ enum : std::size_t {
   kMicroBatches,
   kRuns,
   kRecomputed,
-  kImprovements
+  kImprovements,
+  kResidency
 };
-constexpr std::array<std::string_view, 22> kNames{
-    "format",        "version",  "baechi",     "graph",       "cluster",   "memory_mode",
-    "method",        "makespan", "devices",    "operators",   "transfers", "fallbacks",
-    "gap",           "bounds",   "methods",    "notes",       "passes",    "order",
-    "micro_batches", "runs",     "recomputed", "improvements"};
+constexpr std::array<std::string_view, 23> kNames{
+    "format",        "version",  "baechi",     "graph",        "cluster",   "memory_mode",
+    "method",        "makespan", "devices",    "operators",    "transfers", "fallbacks",
+    "gap",           "bounds",   "methods",    "notes",        "passes",    "order",
+    "micro_batches", "runs",     "recomputed", "improvements", "residency"};
 constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
@@ -148,6 +152,10 @@ void PlanReader::read_field(std::size_t field) {
     case kRecomputed:
       if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
       json_.read_array([&] { read_recomputed(); });
+      break;
+    case kResidency:
+      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+      read_residency();
       break;
     case kFallbacks:
       plan_.fallbacks = read_texts(json_);
@@ -343,6 +351,59 @@ void PlanReader::read_recomputed() {
   document_.recomputed.push_back(again);
 }
 
+void PlanReader::read_residency() {
+  static constexpr std::array<std::string_view, 3> kResidencyNames{"store", "away", "on_store"};
+  json_.peek();
+  document_.residency_offset = json_.offset();
+  const std::uint64_t seen = json_.read_fields(kResidencyNames, [&](std::size_t field) {
+    switch (field) {
+      case 0:
+        plan_.residency.store = std::string(json_.read_string());
+        if (plan_.residency.store.empty()) json_.fail("expected the name of a device");
+        break;
+      case 1:
+        json_.read_array([&] { read_away(); });
+        break;
+      default:
+        json_.read_array([&] { document_.on_store.push_back(json_.read_string()); });
+    }
+  });
+  json_.require_fields(kResidencyNames, seen, 3);
+  if (document_.away.empty() && document_.on_store.empty())
+    json_.fail("nothing is away: leave out \"residency\"");
+}
+
+void PlanReader::read_away() {
+  static constexpr std::array<std::string_view, 2> kAwayNames{"tensor", "fetches"};
+  PlanDocument::Away away;
+  const std::uint64_t seen = json_.read_fields(kAwayNames, [&](std::size_t field) {
+    if (field == 1) {
+      json_.read_array([&] { away.fetches.push_back(read_fetch()); });
+      return;
+    }
+    PlanDocument::Transfer tensor;
+    read_tensor(tensor);
+    away.producer = tensor.producer;
+    away.port = tensor.port;
+    away.offset = tensor.offset;
+  });
+  json_.require_fields(kAwayNames, seen, 2);
+  document_.away.push_back(std::move(away));
+}
+
+PlanDocument::Fetch PlanReader::read_fetch() {
+  static constexpr std::array<std::string_view, 2> kFetchNames{"readers", "after"};
+  PlanDocument::Fetch fetch;
+  const std::uint64_t seen = json_.read_fields(kFetchNames, [&](std::size_t field) {
+    if (field == 1)
+      fetch.after = json_.read_string();
+    else
+      json_.read_array([&] { fetch.readers.push_back(json_.read_string()); });
+  });
+  json_.require_fields(kFetchNames, seen, 1);
+  return fetch;
+}
+
 void PlanReader::read_transfer() {
   static constexpr std::array<std::string_view, 6> kTransferNames{"tensor",    "from",  "to",
                                                                   "requested", "start", "end"};
@@ -396,12 +457,14 @@ void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
 }
 
 void PlanReader::check_document(std::uint64_t seen) {
-  const std::size_t runs = document_.num_operators + document_.recomputed.size();
+  std::size_t runs = document_.num_operators + document_.recomputed.size();
+  for (const PlanDocument::Away& away : document_.away) runs += away.fetches.size();
   if (document_.operators.size() != runs)
     json_.fail_at(document_.num_operators_offset, "$.graph.operators",
                   "the plan places " + std::to_string(document_.operators.size()) +
                       " operators, not " + std::to_string(runs) +
-                      (document_.recomputed.empty() ? "" : ", second runs included"));
+                      (document_.recomputed.empty() ? "" : ", second runs included") +
+                      (document_.has_residency() ? ", fetches included" : ""));
   const auto check_name = [&](std::string_view name, std::size_t offset, const char* path) {
     if (!operator_names_.contains(name))
       json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));

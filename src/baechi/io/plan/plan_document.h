@@ -44,6 +44,16 @@ struct PlanDocument {
     std::optional<std::string_view> after;
     std::size_t offset = 0;
   };
+  struct Fetch {
+    std::optional<std::string_view> after;
+    std::vector<std::string_view> readers;
+  };
+  struct Away {  // a tensor that a host keeps
+    std::string_view producer;
+    std::uint32_t port = 0;
+    std::vector<Fetch> fetches;
+    std::size_t offset = 0;
+  };
   std::size_t num_operators = 0;  // that the graph had
   std::size_t num_operators_offset = 0;
   std::size_t graph_name_offset = 0, memory_mode_offset = 0, makespan_offset = 0;
@@ -54,6 +64,10 @@ struct PlanDocument {
   std::vector<std::vector<Run>> runs;  // by device; of a step of micro-batches
   std::size_t runs_offset = 0;
   std::vector<Again> recomputed;
+  std::vector<Away> away;
+  std::vector<std::string_view> on_store;
+  std::size_t residency_offset = 0;
+  bool has_residency() const { return !plan.residency.store.empty(); }
 };
 
 // Checks all that can be checked without the graph. The text and `json` must outlive the result.

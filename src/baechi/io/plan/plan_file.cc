@@ -36,7 +36,7 @@ class PlanWriter {
     json_.begin_object(Layout::kInline);
     json_.field("name", plan_.graph_name);
     json_.field("operators", (step_ != nullptr ? step_->rank.size() : graph_.num_ops()) -
-                                 plan_.recomputed.size());
+                                 plan_.recomputed.size() - num_fetches());
     json_.end_object();
     if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
     json_.key("cluster");
@@ -55,6 +55,7 @@ class PlanWriter {
     write_improvements();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
     write_recomputed();
+    write_residency();
     if (step_ != nullptr) {
       write_placement();
       write_runs();
@@ -85,6 +86,47 @@ class PlanWriter {
       json_.end_object();
     }
     json_.end_array();
+  }
+
+  std::size_t num_fetches() const {
+    std::size_t number = 0;
+    for (const AwayTensor& away : plan_.residency.away) number += away.fetches.size();
+    return number;
+  }
+
+  void write_residency() {
+    if (plan_.residency.empty()) return;
+    json_.key("residency");
+    json_.begin_object();
+    json_.field("store", plan_.residency.store);
+    json_.key("away");
+    json_.begin_array();
+    for (const AwayTensor& away : plan_.residency.away) {
+      json_.begin_object(Layout::kInline);
+      json_.key("tensor");
+      write_port(away.producer, away.port);
+      json_.key("fetches");
+      json_.begin_array();
+      for (const Fetch& fetch : away.fetches) write_fetch(fetch);
+      json_.end_array();
+      json_.end_object();
+    }
+    json_.end_array();
+    json_.key("on_store");
+    json_.begin_array();
+    for (const OpId op : plan_.residency.on_store) json_.value(graph_[op].name);
+    json_.end_array();
+    json_.end_object();
+  }
+
+  void write_fetch(const Fetch& fetch) {
+    json_.begin_object(Layout::kInline);
+    if (fetch.after.has_value()) json_.field("after", graph_[*fetch.after].name);
+    json_.key("readers");
+    json_.begin_array();
+    for (const OpId reader : fetch.readers) json_.value(graph_[reader].name);
+    json_.end_array();
+    json_.end_object();
   }
 
   void write_bounds() {
@@ -243,7 +285,10 @@ class PlanWriter {
 
   void write_tensor(TensorId tensor) {
     const OpId producer = graph_.producer(tensor);
-    const std::size_t port = tensor.index() - (*graph_.outputs(producer).begin()).index();
+    write_port(producer, tensor.index() - (*graph_.outputs(producer).begin()).index());
+  }
+
+  void write_port(OpId producer, std::size_t port) {
     if (port == 0) return json_.value(graph_[producer].name);
     json_.begin_array();
     json_.value(graph_[producer].name);
@@ -280,6 +325,9 @@ class PlanBinder {
       json_.fail_at(document.runs_offset, "$.micro_batches",
                     "the plan is for a step of " + std::to_string(document.plan.micro_batches) +
                         " micro-batches, which cannot be used here");
+    if (document.has_residency() && document.plan.residency.empty())
+      json_.fail_at(document.residency_offset, "$.residency",
+                    "the plan keeps tensors in a host's memory, which cannot be used here");
     Plan plan = std::move(document.plan);
     if (document.operators.size() != graph_.num_ops()) fail_missing(document);
     plan.schedule.slots.resize(graph_.num_ops());
@@ -329,6 +377,41 @@ class PlanBinder {
       return recomputing(graph_, list);
     } catch (const InputError& error) {
       json_.fail_at(document.recomputed.front().offset, "$.recomputed", error.what());
+    }
+  }
+
+  // The graph with the fetches of the plan, if it has any, and these by id in the plan.
+  std::optional<OpGraph> residing_graph(PlanDocument& document) const {
+    if (!document.has_residency()) return std::nullopt;
+    const auto fail = [&](const std::string& reason) {
+      json_.fail_at(document.residency_offset, "$.residency", reason);
+    };
+    check_same_graph(document);
+    if (!document.recomputed.empty() || document.plan.micro_batches > 1)
+      fail("a plan with micro-batches or second runs keeps nothing in a host's memory yet");
+    if (document.plan.order != ExecutionOrder::kPlanned)
+      fail("fetches run in the planned order only");
+    if (document.num_operators != graph_.num_ops())
+      json_.fail_at(document.num_operators_offset, "$.graph.operators",
+                    "the graph has " + std::to_string(graph_.num_ops()) + " operators");
+    Residency& residency = document.plan.residency;
+    for (const PlanDocument::Away& entry : document.away) {
+      AwayTensor away{find(entry.producer, entry.offset, "$.residency"), entry.port, {}};
+      for (const PlanDocument::Fetch& given : entry.fetches) {
+        Fetch& fetch = away.fetches.emplace_back();
+        if (given.after.has_value()) fetch.after = find(*given.after, entry.offset, "$.residency");
+        for (const std::string_view reader : given.readers)
+          fetch.readers.push_back(find(reader, entry.offset, "$.residency"));
+        std::sort(fetch.readers.begin(), fetch.readers.end());
+      }
+      residency.away.push_back(std::move(away));
+    }
+    for (const std::string_view name : document.on_store)
+      residency.on_store.push_back(find(name, document.residency_offset, "$.residency"));
+    try {
+      return residing(graph_, residency);
+    } catch (const InputError& error) {
+      json_.fail_at(document.residency_offset, "$.residency", error.what());
     }
   }
 
@@ -470,6 +553,9 @@ StepFile parse_step_plan(std::string_view text, const std::string& place, OpGrap
   if (auto rewritten = PlanBinder(json, graph).recomputing_graph(document)) {
     original = std::move(graph);
     graph = *std::move(rewritten);
+  } else if (auto residing = PlanBinder(json, graph).residing_graph(document)) {
+    original = std::move(graph);
+    graph = *std::move(residing);
   }
   PlanBinder binder(json, graph);
   if (document.plan.micro_batches > 1) {

@@ -38,6 +38,16 @@ constexpr std::array<RecomputeName, 3> kRecomputeNames{{
     {Recompute::kAll, "all", "all that may, in regions whose first inputs are kept"},
 }};
 
+struct ResidingName {
+  AwayChoice residency;
+  std::string_view name, summary;
+};
+constexpr std::array<ResidingName, 3> kResidingNames{{
+    {AwayChoice::kNone, "none", "devices keep all that they make and all weights"},
+    {AwayChoice::kAuto, "auto", "what makes the step shortest, or fit at all"},
+    {AwayChoice::kAll, "all", "all that may be, so that devices need the least memory"},
+}};
+
 template <class Value, class Rows>  // rows of a value, its name and a summary
 OneOf one_of(Value& into, const Rows& rows) {
   OneOf field;
@@ -166,6 +176,12 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.recompute, kRecomputeNames);
                   }},
+    PlannerOption{
+        .name = "residency",
+        .help = "Which tensors the cluster's host keeps while no device reads them: "
+                "weights, their updates, and what the backward pass reads",
+        .takers = kPlaceTakes,
+        .field = [](PlanRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
     PlannerOption{.name = "improvements",
                   .help = "keep in the plan when the search found which step, and by what",
                   .takers = kPlaceTakes,

@@ -21,6 +21,9 @@ inline constexpr double kBudgetOfMany = 0.2;
 // (graph/recomputation.h).
 enum class Recompute : std::uint8_t { kNone, kAuto, kAll };
 
+// Which tensors are kept in a host's memory while no device reads them (graph/residency.h).
+enum class AwayChoice : std::uint8_t { kNone, kAuto, kAll };
+
 struct SearchNews {  // the best so far
   std::optional<Time> step = {};
   std::string method = {};         // who found it
@@ -51,6 +54,7 @@ struct PlanRequest {
   std::optional<std::int64_t> mini_batch = {};
   // For make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
+  AwayChoice residency = AwayChoice::kNone;  // the same
   bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};

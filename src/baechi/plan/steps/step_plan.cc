@@ -24,6 +24,7 @@
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
+#include "baechi/plan/residency/plan_residing.h"
 #include "baechi/plan/steps/recompute_steps.h"
 #include "baechi/plan/steps/sizes.h"
 #include "baechi/plan/steps/step_advice.h"
@@ -121,6 +122,15 @@ StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& re
   return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
 }
 
+// Where a host keeps tensors, too.
+StepPlan plan_away(OpGraph graph, const Cluster& cluster, const PlanRequest& request,
+                   PlanTimes* times) {
+  Residing made = plan_residing(graph, cluster, request, times);
+  if (!made.graph.has_value())
+    return {std::nullopt, as_step(std::move(graph)), std::move(made.result)};
+  return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
+}
+
 // Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
 StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& asked,
                   PlanTimes* times) {
@@ -128,6 +138,8 @@ StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& aske
   request.micro_batches.reset();
   request.mini_batch.reset();
   if (places_in_stages(request.method)) request.method = "auto";
+  if (request.residency != AwayChoice::kNone)
+    return plan_away(std::move(graph), cluster, request, times);
   if (request.recompute != Recompute::kNone)
     return plan_again(std::move(graph), cluster, request, times);
   StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
@@ -218,6 +230,9 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw OptionError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
+  if (numbers.back() > 1 && request.residency != AwayChoice::kNone)
+    throw OptionError("residency",
+                      "a step of several micro-batches keeps nothing on a host yet: ask for one");
   if (request.improvements && (numbers.back() > 1 || request.recompute != Recompute::kNone))
     throw OptionError("improvements",
                       "they are kept of plans of one micro-batch without second runs: leave out "

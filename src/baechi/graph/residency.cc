@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/graph/residency.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
+#include "baechi/graph/name_separator.h"
+#include "baechi/graph/op_graph_builder.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::string_view kStoreKind = "host";
+
+class Rewriting {
+ public:
+  Rewriting(const OpGraph& graph, const Residency& residency)
+      : graph_(graph),
+        residency_(residency),
+        builder_(graph.name()),
+        on_store_(graph.num_ops()),
+        away_of_(graph.num_tensors()) {}
+
+  OpGraph build() && {
+    check();
+    builder_.set_memory_mode(graph_.memory_mode());
+    if (graph_.batch_size().has_value()) builder_.set_batch_size(*graph_.batch_size());
+    for (const OpId op : graph_.ops()) separator_.avoid(graph_[op].name);
+    for (const OpId op : graph_.ops()) add(op);
+    for (const AwayTensor& away : residency_.away) add_fetches(away);
+    for (const OpId op : graph_.ops()) connect(op);
+    for (const auto& [op, variable] : graph_.writes()) builder_.add_write(op, variable);
+    return std::move(builder_).build();
+  }
+
+ private:
+  [[noreturn]] void fail(OpId op, const std::string& what) const {
+    throw InputError("operator " + in_quotes(graph_[op].name) + " " + what);
+  }
+
+  void check() {
+    if (graph_.memory_mode() == MemoryMode::kRetain && !residency_.empty())
+      throw InputError(
+          "the graph's memory mode is retain: devices keep all outputs of the forward pass, so "
+          "nothing may be away; with dataflow it may");
+    check_on_store();
+    const AwayTensor* before = nullptr;
+    for (const AwayTensor& away : residency_.away) {
+      if (before != nullptr &&
+          std::pair(before->producer, before->port) >= std::pair(away.producer, away.port))
+        fail(away.producer, "is out of order: tensors that are away are sorted as in the graph");
+      before = &away;
+      check_away(away);
+    }
+  }
+
+  void check_on_store() {
+    for (std::size_t i = 0; i < residency_.on_store.size(); ++i) {
+      const OpId op = residency_.on_store[i];
+      if (i > 0 && residency_.on_store[i - 1] >= op)
+        fail(op, "is out of order: what is on the store is sorted as in the graph");
+      if (!graph_[op].variable && !is_update(graph_, op))
+        fail(op, "may not be on the store: it is neither a variable nor an update");
+      on_store_[op] = true;
+    }
+    for (const OpId op : graph_.ops()) {
+      if (!is_update(graph_, op)) continue;
+      for (const Edge& edge : graph_.in_edges(op))
+        if (edge.tensor.has_value() && graph_[edge.from].variable &&
+            on_store_[edge.from] != on_store_[op])
+          fail(op, "changes " + in_quotes(graph_[edge.from].name) +
+                       ": both are on the store, or neither");
+    }
+    for (const auto& [op, variable] : graph_.writes())
+      if (on_store_[variable])
+        fail(variable, "may not be on the store: every micro-batch changes it");
+  }
+
+  void check_away(const AwayTensor& away) {
+    const auto outputs = graph_.outputs(away.producer);
+    if (away.port >= outputs.size())
+      fail(away.producer, "has no output " + std::to_string(away.port));
+    const TensorId tensor = outputs.begin()[static_cast<std::ptrdiff_t>(away.port)];
+    if (graph_[away.producer].variable && !on_store_[away.producer])
+      fail(away.producer, "is a variable that is away: it has to be on the store");
+    away_of_[tensor] = &away;
+    std::vector<OpId> readers;
+    for (const Fetch& fetch : away.fetches) {
+      if (fetch.readers.empty()) fail(away.producer, "is fetched for nobody");
+      readers.insert(readers.end(), fetch.readers.begin(), fetch.readers.end());
+    }
+    if (readers.empty()) fail(away.producer, "is away for good: nobody fetches it");
+    std::sort(readers.begin(), readers.end());
+    if (std::adjacent_find(readers.begin(), readers.end()) != readers.end())
+      fail(away.producer, "is fetched twice for one reader");
+    const auto consumers = graph_.consumers(tensor);
+    for (const OpId reader : readers)
+      if (std::ranges::none_of(consumers, [&](const Edge& edge) { return edge.to == reader; }))
+        fail(away.producer,
+             "is fetched for " + in_quotes(graph_[reader].name) + ", which does not read it");
+  }
+
+  void add(OpId op) {
+    OperatorSpec spec = spec_of(graph_[op]);
+    spec.name = graph_[op].name;
+    spec.forward = graph_[op].forward;
+    if (on_store_[op]) spec.pin = residency_.store;
+    const OpId added = builder_.add_operator(spec);
+    for (const KindId kind : graph_.kinds())
+      if (const auto time = graph_.times(kind)[op]; time.has_value())
+        builder_.set_time(added, graph_.kind_name(kind), *time);
+    for (const TensorId tensor : graph_.outputs(op))
+      builder_.add_output(added, graph_.size(tensor));
+    if (on_store_[op]) return;
+    for (const std::string_view group : graph_.colocation_names(op))
+      builder_.add_to_group(added, group);
+  }
+
+  void add_fetches(const AwayTensor& away) {
+    first_fetch_.push_back(OpId(builder_.num_ops()));
+    for (std::size_t i = 0; i < away.fetches.size(); ++i) {
+      name_.assign(graph_[away.producer].name).append(separator_.text()).append("fetch");
+      if (away.port != 0)
+        name_.append(separator_.text()).append("port").append(std::to_string(away.port));
+      if (i != 0) name_.append(separator_.text()).append(std::to_string(i));
+      OperatorSpec spec;
+      spec.name = name_;
+      spec.kind = "Fetch";
+      spec.backward = true;
+      spec.pin = residency_.store;
+      const OpId fetch = builder_.add_operator(spec);
+      builder_.set_time(fetch, kStoreKind, Time(0));
+      builder_.add_output(
+          fetch,
+          graph_.size(
+              graph_.outputs(away.producer).begin()[static_cast<std::ptrdiff_t>(away.port)]));
+      builder_.connect(*builder_.output(away.producer, away.port), fetch);
+      if (away.fetches[i].after.has_value())
+        builder_.add_control_edge(*away.fetches[i].after, fetch);
+    }
+  }
+
+  void connect(OpId op) {
+    for (const Edge& edge : graph_.out_edges(op)) {
+      if (!edge.tensor.has_value()) {
+        builder_.add_control_edge(op, edge.to);
+        continue;
+      }
+      if (const auto fetch = fetch_for(*edge.tensor, edge.to); fetch.has_value()) {
+        builder_.connect(*builder_.output(*fetch, 0), edge.to);
+        continue;
+      }
+      const std::size_t port = edge.tensor->index() - (*graph_.outputs(op).begin()).index();
+      builder_.connect(*builder_.output(op, port), edge.to);
+    }
+  }
+
+  std::optional<OpId> fetch_for(TensorId tensor, OpId reader) const {
+    const AwayTensor* away = away_of_[tensor];
+    if (away == nullptr) return std::nullopt;
+    const auto index = static_cast<std::size_t>(away - residency_.away.data());
+    for (std::size_t i = 0; i < away->fetches.size(); ++i)
+      if (std::ranges::find(away->fetches[i].readers, reader) != away->fetches[i].readers.end())
+        return OpId(first_fetch_[index].index() + i);
+    return std::nullopt;
+  }
+
+  const OpGraph& graph_;
+  const Residency& residency_;
+  OpGraphBuilder builder_;
+  IdVector<OpId, bool> on_store_;
+  IdVector<TensorId, const AwayTensor*> away_of_;
+  std::vector<OpId> first_fetch_;  // by place in the list
+  NameSeparator separator_;
+  std::string name_;
+};
+
+}  // namespace
+
+bool is_update(const OpGraph& graph, OpId op) {
+  const Operator& data = graph[op];
+  return data.per_step && data.backward && !data.variable && !data.forward.has_value();
+}
+
+OpGraph residing(const OpGraph& graph, const Residency& residency) {
+  return Rewriting(graph, residency).build();
+}
+
+}  // namespace baechi

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step that keeps tensors in a host's memory while no device reads them, as one graph
+// (docs/explanation/host_memory.md). Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/graph/op_graph.h"
+
+namespace baechi {
+
+struct Fetch {                     // brings a tensor back from the store
+  std::optional<OpId> after = {};  // it waits for this operator
+  std::vector<OpId> readers;       // sorted; they read what it brings
+
+  friend bool operator==(const Fetch&, const Fetch&) = default;
+};
+
+struct AwayTensor {
+  OpId producer;
+  std::uint32_t port = 0;
+  std::vector<Fetch> fetches;  // a reader that none of them names reads it where it was made
+
+  friend bool operator==(const AwayTensor&, const AwayTensor&) = default;
+};
+
+struct Residency {
+  std::string store;             // the name of the device that keeps what is away
+  std::vector<AwayTensor> away;  // sorted by (producer, port)
+  std::vector<OpId> on_store;  // sorted; variables and updates that are there, not with their group
+
+  bool empty() const { return away.empty() && on_store.empty(); }
+  friend bool operator==(const Residency&, const Residency&) = default;
+};
+
+// The graph H of a step with this residency. The operators of `graph` come first, under their ids;
+// then one for every fetch, in the order of the list, named "op@fetch" ("op@fetch:port", and so on
+// with ":1" for its second fetch). A fetch takes no time, runs on the store alone, reads the tensor and outputs
+// one of the same size, which its readers read instead. What is `on_store` is pinned there and in
+// none of its colocation groups.
+//
+// Throws InputError where the lists are not sorted, a reader does not read the tensor or is named twice,
+// a fetch is for nobody, an operator on the store is neither a variable nor an update, or one stands
+// on the store without the variables that it changes; and in graphs whose memory mode is `retain`.
+OpGraph residing(const OpGraph& graph, const Residency& residency);
+
+// An update: an operator of the step that belongs to no forward operator and changes the variables
+// that it reads.
+bool is_update(const OpGraph& graph, OpId op);
+
+}  // namespace baechi

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/residency/residency_bounds.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "baechi/bounds/lower_bounds.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/plan/residency/residency_choice.h"
+#include "baechi/plan/residency/residency_start.h"
+
+namespace baechi {
+namespace {
+
+OpGraph without_groups(const OpGraph& graph) {
+  OpGraphBuilder builder(graph.name());
+  builder.set_memory_mode(graph.memory_mode());
+  for (const OpId op : graph.ops()) {
+    OperatorSpec spec = spec_of(graph[op]);
+    spec.name = graph[op].name;
+    spec.forward = graph[op].forward;
+    builder.add_operator(spec);
+    for (const KindId kind : graph.kinds())
+      if (const auto time = graph.times(kind)[op]; time.has_value())
+        builder.set_time(op, graph.kind_name(kind), *time);
+    for (const TensorId tensor : graph.outputs(op)) builder.add_output(op, graph.size(tensor));
+  }
+  for (const OpId op : graph.ops())
+    for (const Edge& edge : graph.out_edges(op)) {
+      if (!edge.tensor.has_value()) {
+        builder.add_control_edge(op, edge.to);
+        continue;
+      }
+      const std::size_t port = edge.tensor->index() - (*graph.outputs(op).begin()).index();
+      builder.connect(*builder.output(op, port), edge.to);
+    }
+  for (const auto& [op, variable] : graph.writes()) builder.add_write(op, variable);
+  return std::move(builder).build();
+}
+
+struct Crossing {  // of a unit that is on the store, in bytes
+  double held = 0, down = 0, up = 0;
+  double update = 0;  // nanoseconds
+};
+
+// What a unit on the store makes cross the link at the least: what operators elsewhere read of it, once,
+// and what its updates read of them.
+Crossing crossing_of(const CostModel& costs, const StoredUnit& unit, DeviceId store) {
+  const OpGraph& graph = costs.graph();
+  Crossing crossing{.held = static_cast<double>(unit.bytes.count())};
+  for (const OpId op : unit.members) {
+    if (!graph[op].variable) {
+      crossing.update += static_cast<double>(costs.compute_time(op, store)->count());
+      for (const Edge& edge : graph.in_edges(op))
+        if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(graph, edge.from))
+          crossing.up += static_cast<double>(graph.size(*edge.tensor).count());
+      continue;
+    }
+    const auto edges = graph.out_edges(op);
+    if (std::ranges::any_of(edges, [&](const Edge& edge) {
+          return edge.tensor.has_value() && !is_update(graph, edge.to);
+        }))
+      crossing.down += static_cast<double>(graph[op].permanent.count());
+  }
+  return crossing;
+}
+
+// The least that the units together send, where some that hold `room` at most send nothing.
+double least(std::vector<Crossing> units, double room, double Crossing::* bytes) {
+  std::ranges::sort(units, [&](const Crossing& a, const Crossing& b) {
+    return a.*bytes * b.held > b.*bytes * a.held;
+  });
+  double sum = 0;
+  for (const Crossing& unit : units) {
+    const double part = unit.held > 0 ? std::min(1.0, room / unit.held) : 1.0;
+    room -= part * unit.held;
+    sum += (1 - part) * unit.*bytes;
+  }
+  return sum;
+}
+
+// Rounded down by a millionth, so that no rounding makes it too large.
+Time over(double bytes, const Link& link) {
+  if (!link.bandwidth.has_value()) return Time(0);
+  const double seconds = bytes / static_cast<double>(link.bandwidth->count());
+  return Time(static_cast<std::int64_t>(seconds * 1e9 * (1 - 1e-6)));
+}
+
+// The device works off all that an update waits for, one operator after the other, before the update
+// that does so the earliest.
+Time before_updates(const CostModel& costs, DeviceId device) {
+  const OpGraph& graph = costs.graph();
+  std::optional<Time> least;
+  for (const OpId update : graph.ops()) {
+    if (!is_update(graph, update)) continue;
+    IdVector<OpId, bool> seen(graph.num_ops());
+    std::vector<OpId> left{update};
+    Time before;
+    while (!left.empty()) {
+      const OpId op = left.back();
+      left.pop_back();
+      for (const Edge& edge : graph.in_edges(op)) {
+        if (seen[edge.from]) continue;
+        seen[edge.from] = true;
+        left.push_back(edge.from);
+        if (!is_update(graph, edge.from) && !graph[edge.from].variable)
+          before += costs.compute_time(edge.from, device).value_or(Time(0));
+      }
+      if (least.has_value() && before >= *least) break;
+    }
+    if (!least.has_value() || before < *least) least = before;
+  }
+  return least.value_or(Time(0));
+}
+
+void add_traffic(const CostModel& costs, std::vector<NamedBound>& bounds) {
+  const Cluster& cluster = costs.cluster();
+  if (cluster.num_devices() != 2 || cluster.communication() == CommunicationMode::kParallel) return;
+  const DeviceId store(cluster[DeviceId(0)].kind == kStoreKind ? 0 : 1);
+  const DeviceId device(1 - store.index());
+  for (const OpId op : costs.graph().ops())  // what the host runs needs no link
+    if (!costs.graph()[op].variable && !is_update(costs.graph(), op) && costs.may_run(op, store))
+      return;
+  std::vector<Crossing> units;
+  for (const StoredUnit& unit : units_for_store(costs, store))
+    units.push_back(crossing_of(costs, unit, store));
+  const auto room = static_cast<double>(cluster[device].capacity.count());
+  const Time down = over(least(units, room, &Crossing::down), cluster.link(store, device));
+  const Time up = over(least(units, room, &Crossing::up), cluster.link(device, store));
+  if (cluster.communication() == CommunicationMode::kSequential) {
+    for (Crossing& unit : units) unit.down += unit.up;
+    const Link &a = cluster.link(store, device), &b = cluster.link(device, store);
+    const bool equal = a.bandwidth == b.bandwidth;
+    if (equal) bounds.push_back({"traffic", over(least(units, room, &Crossing::down), a)});
+  }
+  bounds.push_back({"traffic from the host", down});
+  bounds.push_back({"traffic to the host", up});
+  if (const double updates = least(units, room, &Crossing::update); updates > 0)
+    bounds.push_back({"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) +
+                                                 before_updates(costs, device)});
+  std::erase_if(bounds, [](const NamedBound& bound) { return bound.value == Time(0); });
+}
+
+}  // namespace
+
+std::vector<NamedBound> residency_bounds(const CostModel& costs) {
+  const OpGraph graph = without_groups(costs.graph());
+  ClusterSpec spec = costs.cluster().spec();
+  Bytes room(1);
+  for (const OpId op : graph.ops())
+    room += graph[op].permanent + graph[op].temporary +
+            graph.output_bytes(op) * static_cast<std::int64_t>(spec.devices.size() + 1);
+  for (Device& device : spec.devices) device.capacity = std::max(device.capacity, room);
+  const Cluster cluster(std::move(spec));
+  std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster));
+  add_traffic(costs, bounds);
+  std::ranges::sort(bounds, [](const NamedBound& a, const NamedBound& b) {
+    return a.value != b.value ? a.value > b.value : a.name < b.name;
+  });
+  return bounds;
+}
+
+}  // namespace baechi

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lower bounds on plans that may keep tensors in a host's memory (docs/explanation/bounds.md). Beyond the paper.
+#pragma once
+
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/schedule/plan.h"
+
+namespace baechi {
+
+// Those of the graph with ample memory and without colocation groups, which residency may break; and with
+// one device beside the host, on whose queues transfers wait, what has to cross each link.
+std::vector<NamedBound> residency_bounds(const CostModel& costs);
+
+}  // namespace baechi

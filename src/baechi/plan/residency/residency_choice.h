@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors a host keeps, and when each is fetched, for a placement and an order that there are
+// (docs/explanation/host_memory.md). Beyond the paper.
+#pragma once
+
+#include <vector>
+
+#include "baechi/base/id.h"
+#include "baechi/base/units.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/residency.h"
+#include "baechi/plan/residency/stored_units.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+struct ResidencyPrefer {
+  double units = 0.0;  // the part of a device's memory that whole variables may take first
+  double keep = 1.0;   // the part of a device's memory that may keep what could be away
+  IdVector<DeviceId, Bytes> memory;  // what devices may hold, by the account of the choice
+};
+
+// A placed graph (no operator on the store) with an estimate of when its operators run.
+struct ResidencyStart {
+  DeviceId store;
+  Placement device;
+  DeviceOrder order;
+  IdVector<OpId, OpSlot> slots;
+};
+
+// Keeps where it is what is idle for the shortest time, as far as memory allows; fetches the rest, in the
+// order in which it is read, each fetch as early as memory allows. O(operators x tensors).
+Residency choose_residency(const CostModel& costs, const ResidencyStart& start,
+                           const std::vector<StoredUnit>& units, const ResidencyPrefer& prefer);
+
+}  // namespace baechi

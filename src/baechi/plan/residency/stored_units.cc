@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/residency/stored_units.h"
+
+#include <utility>
+
+#include "baechi/graph/residency.h"
+#include "baechi/graph/union_find.h"
+
+namespace baechi {
+
+std::vector<StoredUnit> units_for_store(const CostModel& costs, DeviceId store) {
+  const OpGraph& graph = costs.graph();
+  UnionFind together(graph.num_ops());
+  IdVector<OpId, bool> may(graph.num_ops());
+  for (const OpId op : graph.ops()) {
+    const bool update = is_update(graph, op);
+    may[op] =
+        (graph[op].variable && !costs.pin(op).has_value()) || (update && costs.may_run(op, store));
+    if (!update) continue;
+    for (const Edge& edge : graph.in_edges(op))
+      if (edge.tensor.has_value() && graph[edge.from].variable)
+        together.unite(op.value(), edge.from.value());
+  }
+  for (const auto& [op, variable] : graph.writes()) may[variable] = false;
+  IdVector<OpId, bool> refused(graph.num_ops()), has_variable(graph.num_ops());
+  IdVector<OpId, StoredUnit> units(graph.num_ops());
+  for (const OpId op : graph.ops()) {
+    if (!graph[op].variable && !is_update(graph, op)) continue;
+    const OpId unit(together.find(op.value()));
+    refused[unit] = refused[unit] || !may[op];
+    has_variable[unit] = has_variable[unit] || graph[op].variable;
+    units[unit].members.push_back(op);
+    units[unit].bytes += graph[op].permanent;
+  }
+  std::vector<StoredUnit> result;
+  for (const OpId op : graph.ops())
+    if (!refused[op] && has_variable[op]) result.push_back(std::move(units[op]));
+  return result;
+}
+
+}  // namespace baechi

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans that keep tensors in a host's memory: the command, their files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+CARD = ("--cluster", "1x7GiB", "--host", "64GiB", "--budget", "50ms")
+
+
+@pytest.fixture(scope="module")
+def llama(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama") / "llama.json"
+    done = run(
+        "generate", "llama", "--training", "--variables", "--layers", "4", "--batch", "1",
+        "--length", "1024", "--device", "gpu=rtx4090,host=cpu", "--precision", "bf16", "-o", path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(run: Run, llama: Path) -> Path:
+    path = llama.with_name("plan.json")
+    done = run("place", llama, *CARD, "--residency", "auto", "-o", path)
+    assert done.returncode == 0, done.stderr
+    assert "host:0 keeps" in done.stderr
+    return path
+
+
+def test_the_plan_has_its_fetches_and_is_right(run: Run, llama: Path, plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    residency = document["residency"]
+    fetches = sum(len(away["fetches"]) for away in residency["away"])
+    assert residency["store"] == "host:0"
+    assert residency["on_store"]
+    assert len(document["operators"]) == document["graph"]["operators"] + fetches
+    assert document["devices"][0]["peak"] <= 7 * 2**30
+    assert run("verify", llama, plan).returncode == 0
+    simulated = run("simulate", llama, plan, "--json")
+    assert json.loads(simulated.stdout)["makespan"] == document["makespan"]
+    assert document["bounds"][0]["value"] <= document["makespan"]
+
+
+def test_forged_fetches_are_found(run: Run, llama: Path, plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    forged = plan.with_name("forged.json")
+    fetch = next(o for o in document["operators"] if "@fetch" in o["name"] and o["start"] > 0)
+    fetch["start"] = fetch["end"] = fetch["start"] - 1
+    forged.write_text(json.dumps(document))
+    early = run("verify", llama, forged)
+    assert early.returncode not in (0, 1)
+    assert fetch["name"] in early.stdout + early.stderr
+    document = json.loads(plan.read_text())
+    document["residency"]["on_store"].pop()
+    forged.write_text(json.dumps(document))
+    wrong = run("verify", llama, forged)
+    assert wrong.returncode == 2
+    assert "on the store" in wrong.stderr
+
+
+@pytest.mark.parametrize("subcommand", ["explain", "report", "trace", "show"])
+def test_such_plans_can_be_looked_at(run: Run, llama: Path, plan: Path, subcommand: str) -> None:
+    out = ["-o", "-"] if subcommand in ("report", "trace") else []
+    done = run(subcommand, llama, plan, *out)
+    assert done.returncode == 0, done.stderr
+
+
+def step_of(run: Run, llama: Path, memory: str, *more: str) -> int | None:
+    done = run("place", llama, "--cluster", memory, *CARD[2:], "--json", *more)
+    return json.loads(done.stdout)["makespan"] if done.returncode == 0 else None
+
+
+def test_more_memory_is_no_slower_and_auto_no_slower_than_none(run: Run, llama: Path) -> None:
+    steps = [step_of(run, llama, f"1x{size}GiB", "--residency", "auto") for size in (5, 7, 12, 40)]
+    assert None not in steps
+    assert steps == sorted(steps, key=lambda step: -(step or 0))
+    assert steps[-1] == step_of(run, llama, "1x40GiB")
+    assert step_of(run, llama, "1x7GiB") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--cluster", "1x7GiB"), "--residency: the cluster has no memory to keep anything"),
+        (("--cluster", "1x7GiB+2xhost:8GiB"), "--residency: the cluster has 2 hosts"),
+        (
+            ("--cluster", "1x7GiB+1xhost:8GiB", "--host", "8GiB"),
+            "the cluster has the host 'host:0'",
+        ),
+        ((*CARD, "--recompute", "auto"), "--residency: plans have no second runs beside it yet"),
+        ((*CARD, "--micro-batches", "2"), "--residency: a step of several micro-batches"),
+        ((*CARD, "--order", "none"), "--residency: fetches are part of the planned order"),
+        (("--cluster", "1x7GiB", "--host", "much"), "host memory much"),
+    ],
+)
+def test_what_is_not_planned_is_refused(
+    run: Run, llama: Path, options: tuple[str, ...], reason: str
+) -> None:
+    done = run("place", llama, *options, "--residency", "auto")
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_host_that_is_too_small_is_said(run: Run, llama: Path) -> None:
+    done = run("place", llama, "--cluster", "1x5GiB", "--host", "4GiB", "--residency", "auto")
+    assert done.returncode == 3
+    assert "host:0" in done.stderr or "lacks" in done.stderr

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/graph/residency.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "baechi/base/error.h"
+#include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_residency.h"
+#include "baechi/verify/check_schedule.h"
+#include "unit/graph_sketch.h"
+#include "unit/graphs.h"
+#include "unit/simulate/random_placement.h"
+
+namespace baechi::testing {
+namespace {
+
+// One gpu and a host, a byte per nanosecond both ways at once.
+Cluster gpu_and_host(Bytes capacity) {
+  ClusterSpec spec = uniform_cluster({.count = 2,
+                                      .capacity = capacity,
+                                      .latency = Time(0),
+                                      .bandwidth = Bandwidth(1'000'000'000),
+                                      .communication = CommunicationMode::kDuplex});
+  spec.devices[1].name = "host:0";
+  spec.devices[1].kind = "host";
+  spec.devices[1].capacity = Bytes(1000);
+  return Cluster(spec);
+}
+
+// w (a variable of 10 bytes) is read by f and b; f's 6 bytes are read by m and b; u changes w.
+//
+//   w --> f --> m --> b --> u <-- w
+OpGraph small_step() {
+  OpGraphBuilder builder("small");
+  const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
+  builder.add_output(w, Bytes(10));
+  const auto add = [&](const char* name, std::int64_t time, std::int64_t bytes, bool backward) {
+    const OpId op = builder.add_operator(
+        {.name = name, .backward = backward, .per_step = std::string(name) == "u"});
+    builder.set_time(op, "gpu", Time(time));
+    if (bytes > 0) builder.add_output(op, Bytes(bytes));
+    return op;
+  };
+  const OpId f = add("f", 5, 6, false), m = add("m", 40, 1, false), b = add("b", 5, 4, true);
+  const OpId u = add("u", 3, 0, true);
+  builder.set_time(u, "host", Time(7));
+  for (const OpId reader : {f, b, u}) builder.connect(*builder.output(w, 0), reader);
+  for (const OpId reader : {m, b}) builder.connect(*builder.output(f, 0), reader);
+  builder.connect(*builder.output(m, 0), b);
+  builder.connect(*builder.output(b, 0), u);
+  return std::move(builder).build();
+}
+
+Residency all_away(const OpGraph& graph) {
+  const auto id = [&](const char* name) { return op_named(graph, name); };
+  return {"host:0",
+          {{id("w"), 0, {{std::nullopt, {id("f")}}, {id("f"), {id("b")}}}},
+           {id("f"), 0, {{id("f"), {id("b")}}}}},
+          {id("w"), id("u")}};
+}
+
+std::string refusal(const OpGraph& graph, const Residency& residency) {
+  try {
+    residing(graph, residency);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+//        gpu                     to the gpu           to the host
+//   0                            w@fetch  10
+//  10 f  15                      w@fetch@1  25        f's output  21
+//  15 m  55                      f@fetch  31
+//  55 b  60                                           b's output  64     then u on the host  71
+TEST_CASE("residency: a step of which all is away, time and memory by hand") {
+  const OpGraph graph = small_step();
+  const Residency residency = all_away(graph);
+  const OpGraph step = residing(graph, residency);
+  const Cluster cluster = gpu_and_host(Bytes(30));
+  CHECK(check_residency(graph, step, cluster.spec(), residency).empty());
+  const Trace trace =
+      simulate(CostModel(step, cluster),
+               in_order(step, {{"f", "m", "b"}, {"w", "w@fetch", "w@fetch@1", "f@fetch", "u"}}));
+  CHECK(check_schedule(step, cluster, trace.schedule).empty());
+  const auto slot = [&](const char* name) { return trace.schedule.slots[op_named(step, name)]; };
+  CHECK(slot("f").start == Time(10));
+  CHECK(slot("f@fetch").start == Time(21));  // the put has ended
+  CHECK(slot("b").start == Time(55));
+  CHECK(slot("u").start == Time(64));
+  CHECK(trace.schedule.makespan == Time(71));
+  // While m runs: w, f's output as made and as fetched, m's output.
+  CHECK(trace.devices[DeviceId(0)].peak == Bytes(10 + 6 + 6 + 1));
+}
+
+TEST_CASE("residency: what may not be away is refused in a line") {
+  const OpGraph graph = small_step();
+  const auto id = [&](const char* name) { return op_named(graph, name); };
+  Residency wrong = all_away(graph);
+  wrong.on_store = {id("w")};
+  CHECK(refusal(graph, wrong) == "operator 'u' changes 'w': both are on the store, or neither");
+  wrong.on_store = {id("w"), id("m"), id("u")};
+  CHECK(refusal(graph, wrong) ==
+        "operator 'm' may not be on the store: it is neither a variable nor an update");
+  wrong.on_store = {};
+  CHECK(refusal(graph, wrong) ==
+        "operator 'w' is a variable that is away: it has to be on the store");
+  wrong = all_away(graph);
+  wrong.away[1].fetches[0].readers = {id("u")};
+  CHECK(refusal(graph, wrong) == "operator 'f' is fetched for 'u', which does not read it");
+  wrong = all_away(graph);
+  wrong.away[0].fetches[1].readers = {id("f")};
+  CHECK(refusal(graph, wrong) == "operator 'w' is fetched twice for one reader");
+  wrong = all_away(graph);
+  std::swap(wrong.away[0], wrong.away[1]);
+  CHECK(refusal(graph, wrong) ==
+        "operator 'w' is out of order: tensors that are away are sorted as in the graph");
+  wrong = all_away(graph);
+  wrong.away[1].port = 3;
+  CHECK(refusal(graph, wrong) == "operator 'f' has no output 3");
+}
+
+// Fetches of some outputs, for some of their readers, at random.
+Residency random_residency(const OpGraph& graph, Random& random) {
+  Residency residency{"host:0", {}, {}};
+  IdVector<OpId, std::size_t> rank(graph.num_ops());
+  for (std::size_t i = 0; i < graph.num_ops(); ++i) rank[graph.topological_order()[i]] = i;
+  for (const TensorId tensor : graph.tensors()) {
+    const OpId producer = graph.producer(tensor);
+    if (graph[producer].variable || random.chance(0.4)) continue;
+    Fetch fetch;
+    std::size_t first = graph.num_ops();
+    for (const Edge& edge : graph.consumers(tensor))
+      if (random.chance(0.6)) {
+        fetch.readers.push_back(edge.to);
+        first = std::min(first, rank[edge.to]);
+      }
+    if (fetch.readers.empty()) continue;
+    if (random.chance(0.7)) fetch.after = graph.topological_order()[random.below(first)];
+    const std::size_t port = tensor.index() - (*graph.outputs(producer).begin()).index();
+    residency.away.push_back({producer, static_cast<std::uint32_t>(port), {fetch}});
+  }
+  return residency;
+}
+
+TEST_CASE(
+    "residency: the verifier agrees with replays of random steps, and finds what was changed") {
+  std::size_t checked = 0, forged = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0x5107e);
+    RandomDag limits{.min_ops = 3, .max_ops = 10, .edge_chance = 0.5};
+    limits.variable_chance = 0.2;
+    const OpGraph graph = random_dag(seed, limits);
+    const Cluster cluster = gpu_and_host(Bytes(1000));
+    const Residency residency = random_residency(graph, random);
+    if (residency.empty()) continue;
+    const OpGraph step = residing(graph, residency);
+    REQUIRE(check_residency(graph, step, cluster.spec(), residency).empty());
+    const CostModel costs(step, cluster);
+    const std::optional<Placement> placement = random_placement(costs, random);
+    if (!placement.has_value()) continue;
+    const Trace trace = simulate(costs, {*placement, random_order(costs, *placement, random)});
+    REQUIRE(check_schedule(step, cluster, trace.schedule, {.capacities = false}).empty());
+    const auto peaks = checked_peaks(step, cluster, trace.schedule);
+    for (const DeviceId device : peaks.keys())
+      REQUIRE(peaks[device].bytes == trace.devices[device].peak);
+    ++checked;
+    Residency other = residency;
+    AwayTensor& changed = other.away[random.below(other.away.size())];
+    if (random.chance(0.5) && changed.fetches[0].readers.size() > 1)
+      changed.fetches[0].readers.pop_back();
+    else if (changed.fetches[0].after.has_value() && changed.fetches[0].after != changed.producer)
+      changed.fetches[0].after.reset();
+    else
+      continue;
+    ++forged;
+    CHECK_FALSE(check_residency(graph, step, cluster.spec(), other).empty());
+  }
+  CHECK(checked > 200);
+  CHECK(forged > 50);
+}
+
+}  // namespace
+}  // namespace baechi::testing
