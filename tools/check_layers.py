@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 
 # The rooms of plan/, in the order in which a request passes them.
-PLAN = "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/residency plan/steps"
+PLAN = (
+    "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/residency plan/steps"
+)
 
 # What a folder may include beside itself: folders of earlier rows.
 ALLOWED = {
