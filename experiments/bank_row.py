@@ -205,7 +205,8 @@ class Subject:
                 bounds=False,
                 **how,
             )
-            home = "cpu" if trial.inputs_on is None else self.device(trial.inputs_on)
+            on_host = trial.inputs_on is None and self.entry.train is None  # a script's are with it
+            home = "cpu" if on_host else self.device(trial.inputs_on or 0)
             batches = [map_tensors(lambda t: t.to(home), batch) for batch in self.batches]
             if trial.eager:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
