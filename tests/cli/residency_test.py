@@ -84,6 +84,20 @@ def test_more_memory_is_no_slower_and_auto_no_slower_than_none(run: Run, llama: 
     assert step_of(run, llama, "1x7GiB") is None
 
 
+# Fetches of two devices and updates share the order of one host.
+@pytest.mark.parametrize(
+    "cluster", ["1xgpu:4GiB+1xgpu:3GiB@0.5+1xhost:64GiB", "1x3GiB+1xhost:64GiB"]
+)
+def test_small_and_unequal_cards_get_a_plan_that_is_right(
+    run: Run, llama: Path, cluster: str
+) -> None:
+    path = llama.with_name("small.json")
+    options = ("--cluster", cluster, "--budget", "50ms", "--residency", "auto")
+    done = run("place", llama, *options, "-o", path)
+    assert done.returncode == 0, done.stderr
+    assert run("verify", llama, path).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

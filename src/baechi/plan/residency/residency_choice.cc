@@ -141,11 +141,12 @@ class Choice {
     }
   }
 
-  // Where it is idle for less than it takes to send it both ways, it stays.
+  // Where it is idle for less than it takes to send it both ways, it stays, if anything does.
   void add_item(TensorId tensor, DeviceId device, bool stored, std::vector<Stretch> uses) {
     const Bytes bytes = graph_.size(tensor);
-    const Time both = cluster_.link(device, start_.store).transfer_time(bytes) +
+    const Time sent = cluster_.link(device, start_.store).transfer_time(bytes) +
                       cluster_.link(start_.store, device).transfer_time(bytes);
+    const Time both = prefer_.keep > 0 ? sent : Time(0);
     Item item{tensor, device, stored, {}, false};
     for (Stretch& use : uses) {
       if (!item.stretches.empty() && idle(device, item.stretches.back().last, use.first) <= both) {
@@ -276,12 +277,19 @@ class Choice {
       for (const Wanted& each : wanted[device]) {
         before = release(device, each, before);
         Fetch& fetch = fetches[each.item][each.stretch];
-        if (before > 0) fetch.after = start_.order[device][before - 1];
+        fetch.after = last_before(device, before - std::min(before, prefer_.lead));
         fetch.readers = items_[each.item].stretches[each.stretch].readers;
         std::ranges::sort(fetch.readers);
       }
     }
     return told(fetches);
+  }
+
+  // The operator there that a fetch may wait for; an update is of the step, and no fetch is.
+  std::optional<OpId> last_before(DeviceId device, std::size_t position) const {
+    for (std::size_t at = position; at > 0; --at)
+      if (const OpId op = start_.order[device][at - 1]; !graph_[op].per_step) return op;
+    return std::nullopt;
   }
 
   // The position before which it may be asked for.
