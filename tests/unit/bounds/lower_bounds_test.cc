@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "baechi/bounds/one_machine.h"
 #include "baechi/graph/op_graph_builder.h"
@@ -49,6 +51,22 @@ TEST_CASE("bounds: as many operators as devices are a window as well") {
     builder.set_time(op, "gpu", Time(time));
   }
   CHECK(bound(std::move(builder).build(), cluster_of(2, 1), "window") == 15);
+}
+
+// The first four take 80 on a device that is half as fast beside the other, then comes the last.
+TEST_CASE("bounds: what comes behind a window counts on unequal devices, too") {
+  OpGraphBuilder builder;
+  const auto add = [&](const std::string& name, std::int64_t gpu, std::int64_t cpu) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(gpu));
+    builder.set_time(op, "cpu", Time(cpu));
+    return op;
+  };
+  const OpId last = add("last", 50, 100);
+  for (int i = 0; i < 4; ++i) builder.add_control_edge(add("op" + std::to_string(i), 30, 60), last);
+  ClusterSpec spec = cluster_of(2, 0).spec();
+  spec.devices[1].kind = "cpu";
+  CHECK(bound(std::move(builder).build(), Cluster(spec), "window") == 130);
 }
 
 TEST_CASE("bounds: unequal devices share the work by their speeds") {

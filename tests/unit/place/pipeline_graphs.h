@@ -16,7 +16,10 @@ struct Layers {
   bool split = true;                  // the backward pass is two operators
   Bytes kept = Bytes(1);              // output of each layer, kept for its gradients
   Bytes weights = Bytes(0);
-  bool colocated = false;  // each layer is a colocation group
+  bool colocated = false;              // each layer is a colocation group
+  Bytes gradients = kept;              // output of each b
+  Bytes results = Bytes(0);            // of each layer, that nobody reads
+  std::vector<std::int64_t> update{};  // ns of each layer's, once per step
 };
 
 //  f0 -> f1 -> ... -> fn      each layer's output also goes to its gradients by inputs (b) and by
@@ -44,8 +47,15 @@ inline OpGraph training(const Layers& layers) {
     builder.connect(output, input[i]);
     if (layers.split) builder.connect(output, weight[i]);
     if (i + 1 < count) builder.connect(output, forward[i + 1]);
+    if (layers.results > Bytes(0)) builder.add_output(forward[i], layers.results);
+    if (!layers.update.empty()) {
+      const OpId update = builder.add_operator(
+          {.name = "layers/" + std::to_string(i) + "/update", .per_step = true});
+      builder.set_time(update, "gpu", Time(layers.update[i]));
+      builder.connect(builder.add_output(layers.split ? weight[i] : input[i], Bytes(1)), update);
+    }
     if (i == 0) continue;
-    const TensorId gradient = builder.add_output(input[i], layers.kept);
+    const TensorId gradient = builder.add_output(input[i], layers.gradients);
     builder.connect(gradient, input[i - 1]);
     if (layers.split) builder.connect(gradient, weight[i - 1]);
   }

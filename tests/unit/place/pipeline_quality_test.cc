@@ -44,9 +44,9 @@ std::vector<DeviceId> there_and_back(const std::vector<DeviceId>& order) {
   return both;
 }
 
-std::vector<std::int64_t> drawn_times(Random& random, std::size_t layers) {
+std::vector<std::int64_t> drawn_times(Random& random, std::size_t layers, std::int64_t most = 20) {
   std::vector<std::int64_t> times;
-  for (std::size_t i = 0; i < layers; ++i) times.push_back(random.between(1, 20));
+  for (std::size_t i = 0; i < layers; ++i) times.push_back(random.between(1, most));
   return times;
 }
 
@@ -119,14 +119,19 @@ TEST_CASE("pipeline division: no division is more even, nor as even and shorter,
     CAPTURE(seed);
     Random random(seed);
     const std::size_t devices = 2 + random.below(2);
-    const OpGraph graph = seed % 3 == 0 ? random_training(seed, 7, false)
-                                        : training({.forward = drawn_times(random, 7),
-                                                    .split = seed % 2 == 0,
-                                                    .kept = Bytes(100),
-                                                    .weights = Bytes(random.between(0, 60))});
+    const bool slow_links = seed % 5 == 0, updates = seed % 5 == 1;
+    const OpGraph graph =
+        seed % 3 == 0 ? random_training(seed, 7, false)
+                      : training({.forward = drawn_times(random, 7),
+                                  .split = seed % 2 == 0,
+                                  .kept = Bytes(100),
+                                  .weights = Bytes(random.between(0, 60)),
+                                  .gradients = Bytes(slow_links ? 16'000 : 100),
+                                  .update = drawn_times(random, updates ? 7 : 0, /*most=*/200)});
+    const std::int64_t capacity =
+        seed % 3 == 0 ? random.between(60, 400) : random.between(300, 1'400);
     const Cluster cluster =
-        drawn_cluster(random, devices,
-                      Bytes(seed % 3 == 0 ? random.between(60, 400) : random.between(300, 1'400)));
+        drawn_cluster(random, devices, Bytes(slow_links || updates ? 100'000 : capacity));
     const CostModel costs(graph, cluster);
     const Blocks blocks(costs, depth_first_sequence(graph), 100);
     const RunCosts runs(blocks);

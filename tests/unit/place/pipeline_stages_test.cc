@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/division.h"
 #include "baechi/place/pipeline/named.h"
 #include "baechi/place/pipeline/play.h"
+#include "baechi/place/pipeline/rules.h"
 #include "baechi/place/pipeline/stages.h"
 #include "baechi/place/topological_sequences.h"
 #include "unit/place/pipeline_graphs.h"
@@ -109,6 +111,34 @@ TEST_CASE("pipeline rule: memory keeps micro-batches out, and the order never ge
     for (const Bytes peak : tight.peaks) CHECK(peak <= Bytes(room));
   }
   CHECK(*std::max_element(ample.peaks.begin(), ample.peaks.end()) > Bytes(3'000));
+}
+
+TEST_CASE("pipeline stages: a result that nobody reads is held of every micro-batch") {
+  const OpGraph graph = training({.forward = {10, 10}, .results = Bytes(7)});
+  const Cluster cluster = two_devices(Bytes(1'000));
+  const CostModel costs(graph, cluster);
+  const Blocks blocks(costs, depth_first_sequence(graph), 100);
+  const auto division = divide(RunCosts(blocks), kBoth, {.micro_batches = 6, .most_begun = 2});
+  const StageGraph stages(blocks, *division, 6);
+  for (const DeviceId device : cluster.devices())
+    CHECK(stages.per_step(device).held.count() == 6 * 7);
+}
+
+TEST_CASE("pipeline rules: from as few micro-batches in flight as 1F1B to all of them") {
+  const OpGraph graph = training({.forward = {10, 10, 10, 10}});
+  const Cluster cluster(
+      uniform_cluster({.count = 4, .capacity = Bytes(1'000), .latency = Time(0)}));
+  const CostModel costs(graph, cluster);
+  const Blocks blocks(costs, depth_first_sequence(graph), 100);
+  const std::vector<DeviceId> all(cluster.devices().begin(), cluster.devices().end());
+  const auto division = divide(RunCosts(blocks), all, {.micro_batches = 16, .most_begun = 4});
+  std::set<std::uint32_t> first, second;
+  for (const Rule& rule : rules_for(StageGraph(blocks, *division, 16))) {
+    first.insert(rule.most_begun[StageId(0)]);
+    second.insert(rule.most_begun[StageId(1)]);
+  }
+  CHECK(first == std::set<std::uint32_t>{4, 5, 7, 16});
+  CHECK(second == std::set<std::uint32_t>{3, 4, 5, 7, 16});
 }
 
 }  // namespace
