@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host that asks (--host-time), through the command: place, verify, simulate and what-if."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import baechi
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Run
+
+CLUSTER = ["-c", "2x8GiB"]
+HOST = ["--host-time", "20us,10us"]
+
+
+@pytest.fixture(scope="module")
+def graph(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("host") / "gnmt.json"
+    assert run("generate", "gnmt", "--length", "2", "-o", path).returncode == 0
+    return path
+
+
+def placed(run: Run, graph: Path, path: Path, *options: str) -> dict[str, Any]:
+    result = run("place", graph, *CLUSTER, *options, "--budget", "100ms", "-o", path)
+    assert result.returncode == 0, result.stderr
+    plan: dict[str, Any] = json.loads(path.read_text())
+    return plan
+
+
+def test_a_plan_under_it_is_no_longer_than_one_without_replayed(
+    run: Run, graph: Path, tmp_path: Path
+) -> None:
+    with_it, without = tmp_path / "with.json", tmp_path / "without.json"
+    plan = placed(run, graph, with_it, *HOST)
+    placed(run, graph, without)
+    assert run("verify", graph, with_it).returncode == 0
+    again = json.loads(run("simulate", graph, with_it, "--json").stdout)
+    assert again["makespan"] == plan["makespan"]
+    replayed = json.loads(run("simulate", graph, without, *HOST, "--json").stdout)
+    assert plan["makespan"] <= replayed["makespan"]
+    calls = sum(1 for op in plan["operators"] if op["end"] > op["start"])
+    assert plan["makespan"] > calls * 20_000  # one thread asks for them all
+
+    # A call that is said to be asked for sooner is found out.
+    late = max(plan["operators"], key=lambda op: op["asked"])
+    late["asked"] -= 1
+    with_it.write_text(json.dumps(plan))
+    refused = run("verify", graph, with_it)
+    assert refused.returncode == 2
+    assert "asked for" in refused.stderr or "ask for" in refused.stderr
+
+
+def test_studies_and_python_know_it(run: Run, graph: Path) -> None:
+    only = ["--only-these", "--budget", "50ms", "--json"]
+    told = json.loads(run("what-if", graph, *CLUSTER, *HOST, *only).stdout)["scenarios"][0]
+    assert (
+        told["makespan"]
+        > json.loads(run("what-if", graph, *CLUSTER, *only).stdout)["scenarios"][0]["makespan"]
+    )
+    cluster = baechi.Cluster("2x8GiB", host_time="20us,10us")
+    plan = baechi.place_graph(baechi.Graph.load(graph), cluster, budget="50ms")
+    assert baechi.verify(plan) == []
+    assert plan.makespan_ns > 20_000 * sum(map(int.__lt__, plan.starts, plan.ends))
