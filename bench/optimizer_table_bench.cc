@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Graph Optimizer is worth, as Markdown: a table like the paper's Table 7, its ablations,
+// What the Graph Optimizer is worth, as Markdown: a table like the paper's Table 6, its ablations,
 // and tight memory (Paper 5). "optimizer_table"; docs/lab/optimizer_results.md is its output.
 #include <algorithm>
 #include <cstdio>

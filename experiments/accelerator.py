@@ -35,7 +35,7 @@ from models.pytorch import MODELS
 NAME = "accelerator"
 # Of the time, after which a part begins nothing new.
 FRACTION = {"ranks": 0.1, "host": 0.25, "models": 0.8, "planned": 0.95}
-FIRST_TABLE = {"planned": "table5"}  # of a part, where it is not called as the part
+FIRST_TABLE = {"planned": "table4"}  # of a part, where it is not called as the part
 
 
 @dataclass
@@ -167,22 +167,22 @@ class Experiment:
             # Another accelerator's profile says nothing of this one.
             if known is None or not same_hardware(known, self.results.hardware):
                 why = "no costs measured on this accelerator: run the part `models` first"
-                self._fail("table5", name, "planned", NOT_REACHED if name in unreached else why)
+                self._fail("table4", name, "planned", NOT_REACHED if name in unreached else why)
             elif not self._late("planned", name):
                 self._plan(name, known, line)
 
     def _plan(self, name: str, known: dict[str, Any], line: str) -> None:
         where, failed = {"workload": name}, self.results.failed
-        costed = attempt(where, "costs", partial(load, name, self.profiles), failed["table5"])
+        costed = attempt(where, "costs", partial(load, name, self.profiles), failed["table4"])
         if costed is None:
             return
         workload = planned.workload(name, costed, known, line)
-        row = attempt(where, "Table 5", partial(planned.row, workload), failed["table5"])
+        row = attempt(where, "Table 4", partial(planned.row, workload), failed["table4"])
         if row is not None:
-            self.results.update("table5", row)
-        tight = attempt(where, "Table 6", partial(planned.tight_rows, workload), failed["table6"])
+            self.results.update("table4", row)
+        tight = attempt(where, "Table 5", partial(planned.tight_rows, workload), failed["table5"])
         for row in tight or ():
-            self.results.update("table6", row)
+            self.results.update("table5", row)
         self.save()
 
 
@@ -211,7 +211,7 @@ def page_of(results: Results, simulated: bool) -> Page:
     made = (
         "**A rehearsal on simulated devices** (docs/reference/torch_sim.md): its times say nothing."
         if simulated
-        else "Measured, except what is called predicted; the steps of Tables 5 and 6 are simulated "
+        else "Measured, except what is called predicted; the steps of Tables 4 and 5 are simulated "
         "from measured costs. TF32 is off and cuDNN deterministic, which steps may pay for."
     )
     page = AcceleratorPage(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paper Tables 5 and 6 planned from costs that were measured on an accelerator."""
+"""Paper Tables 4 and 5 planned from costs that were measured on an accelerator."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def workload(name: str, graph: baechi.Graph, known: dict[str, Any], line: str) -
 
 
 def row(measured: Measured) -> dict[str, Any]:
-    """The row of Table 5."""
+    """The row of Table 4."""
     return step_time.row(measured)
 
 
 def tight_rows(measured: Measured) -> list[dict[str, Any]]:
-    """The rows of Table 6."""
+    """The rows of Table 5."""
     cases = insufficient_memory.cases([measured], of_memory=False)
     return [insufficient_memory.row(case, case.outcomes()) for case in cases]

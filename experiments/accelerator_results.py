@@ -21,8 +21,8 @@ TABLES = {
     "host": "accelerator and CPU",
     "models": "steps on one device",
     "spread": "steps over several devices",
+    "table4": "Table 4",
     "table5": "Table 5",
-    "table6": "Table 6",
 }
 WAYS = ("unplaced", "placed")  # of running a model on one device
 # What a row has to have one of to say anything; those of other tables are whole or not there.

@@ -198,17 +198,17 @@ def ranks(rows: list[dict[str, Any]]) -> Table:
 
 
 def planned(rows: Rows) -> list[Table]:
-    """Tables 5 and 6."""
+    """Tables 4 and 5."""
     found = []
-    if rows.get("table5"):
-        five = step_time.tables_of("Table 5 with these costs", rows["table5"])
+    if rows.get("table4"):
+        five = step_time.tables_of("Table 4 with these costs", rows["table4"])
         five[0].notes += (
             " Four devices like this one, linked through the host by the links above, one transfer "
             "at a time per device. Step times are simulated."
         )
         found += five
-    if rows.get("table6"):
-        found.append(insufficient_memory.step_times("Table 6 with these costs", rows["table6"]))
+    if rows.get("table5"):
+        found.append(insufficient_memory.step_times("Table 5 with these costs", rows["table5"]))
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paper Table 4: how long it takes to place a graph, beside a learning-based placer."""
+"""Paper Table 3: how long it takes to place a graph, beside a learning-based placer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PUBLISHED = [
     {
         "figure": "unoptimised placement in 68 s (Inception-V3), 275 s (GNMT, length 40), "
         "406 s (GNMT, length 50); optimised in 0.9, 1.2 and 2.4 s",
-        "source": "the paper's Table 7",
+        "source": "the paper's Table 6",
     },
 ]
 
@@ -207,7 +207,7 @@ def summary(ours: list[dict[str, Any]], learners: list[dict[str, Any]]) -> str:
 
 
 def run() -> Page:
-    """The page of Table 4."""
+    """The page of Table 3."""
     rows = [
         placement_row(workload)
         for workload in each(PAPER, lambda workload: workload.name, of="ours")
@@ -220,7 +220,7 @@ def run() -> Page:
     caption = "Best step time that the learner has sampled, as a multiple of m-SCT's"
     return Page(
         "placement_time",
-        "Placement time, and a learner's beside it (paper Table 4)",
+        "Placement time, and a learner's beside it (paper Table 3)",
         "Placement times are measured on this machine's CPU. Step times are simulated by the "
         "Execution Simulator on the paper's cluster: four devices of 8 GiB, one transfer at a "
         "time per device. Nothing was run on accelerators.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paper Table 8: what programs bring to a placed PyTorch model over copies made when asked for."""
+"""Paper Table 7: what programs bring to a placed PyTorch model over copies made when asked for."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def page(rows: list[dict[str, Any]]) -> Page:
     gains = [row["gain"] for row in rows]
     return Page(
         "protocol",
-        "Communication protocol (paper Table 8)",
+        "Communication protocol (paper Table 7)",
         "PyTorch models of models/pytorch train on four simulated accelerators "
         "(docs/reference/torch_sim.md): kernels, streams, events and copies are executed; their "
         "virtual clock counts what they take. The models are small; their sizes are at the end.",
@@ -126,5 +126,5 @@ def page(rows: list[dict[str, Any]]) -> Page:
 
 
 def run() -> Page:
-    """The page of Table 8."""
+    """The page of Table 7."""
     return page(rows_of(list(MEDIUM.values())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paper Table 5 on recorded PyTorch models: costs estimated at full size, and measured on a CPU."""
+"""Paper Table 4 on recorded PyTorch models: costs estimated at full size, and measured on a CPU."""
 
 from __future__ import annotations
 
@@ -92,10 +92,11 @@ def run() -> Page:
     )
     return Page(
         "pytorch_models",
-        "Step time of recorded PyTorch models (paper Table 5)",
+        "Step time of recorded PyTorch models (paper Table 4)",
         "Step times are simulated by the Execution Simulator. The graphs are recorded training "
         "steps of the models in models/pytorch, forward and backward, at the grain of modules and "
-        "functions (experiments/profiles, written by `python -m experiments.profile_models`).",
+        "functions, the Transformer's of full size of calls (experiments/profiles, written by "
+        "`python -m experiments.profile_models`).",
         "ab",
         tables + on_cpu,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paper Table 5: step time when every device has memory enough."""
+"""Paper Table 4: step time when every device has memory enough."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def run() -> Page:
-    """The page of Table 5."""
+    """The page of Table 4."""
     paper = tables("The paper's models, four devices of 8 GiB", PAPER)
     return Page(
         "step_time",
-        "Step time with sufficient memory (paper Table 5)",
+        "Step time with sufficient memory (paper Table 4)",
         "All step times are simulated by the Execution Simulator: one transfer at a time per "
         "device, every tensor counted in memory. Nothing was run on accelerators. Speedups are "
         "step time of one device, or of the expert, over the method's.",

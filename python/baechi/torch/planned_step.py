@@ -20,6 +20,7 @@ from baechi.torch.costs.measured import measured
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.devices import chosen_devices, detected_cluster, warn_of_small
 from baechi.torch.graph.graph import StepGraph, graph_of
+from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.request import Request
 from baechi.torch.run.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
 
@@ -232,6 +233,8 @@ def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches
     options = asked.search.for_graph()
     if micro_batches > 1:
         options["micro_batches"] = micro_batches
+    if asked.search.paper:
+        return plan_of_modules(graph, cluster, asked.search.nodes, **options)
     recompute = asked.search.recompute
     if recompute == "all":
         return place_graph(graph.graph, cluster, recompute="all", **options)

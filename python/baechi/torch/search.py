@@ -23,6 +23,8 @@ class Search:
             held: "auto" where nothing fits without, "all" in whole regions, "none" never.
         seed: Of every random choice.
         granularity: "call" plans every call by itself, "module" all calls of a module together.
+        nodes: With `paper=True` the calls of a module and their backward are one operator; modules
+            are joined with their siblings, innermost first, until there are no more operators.
         verbose: Whether to say on stderr what takes over a second; None does so on a terminal.
         options: More for `baechi.place_graph`, which says what there is.
 
@@ -33,6 +35,7 @@ class Search:
     recompute: str = "auto"
     seed: int = 1
     granularity: str = "call"
+    nodes: int | None = None
     verbose: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -46,7 +49,20 @@ class Search:
             raise InputError(
                 "residency: placed models keep nothing on the host yet; baechi.place_graph plans it"
             )
+        if self.nodes is not None and not (isinstance(self.nodes, int) and self.nodes >= 1):
+            raise InputError(f"nodes: expected a number from 1 up, found {described(self.nodes)}")
+        if self.nodes is not None and not self.paper:
+            raise InputError(
+                "nodes: only paper=True joins modules: give it, too, or leave nodes out"
+            )
+        if self.paper and self.recompute == "all":
+            raise InputError("recompute: it is beyond the paper: leave out one of the two")
         check_options("place", {"method": self.method, **self.options}, _OWN)
+
+    @property
+    def paper(self) -> bool:
+        """Whether to plan as the paper does: modules, by its rules, and nothing is mended."""
+        return str(self.options.get("paper", False)).lower() == "true"
 
     def for_graph(self) -> dict[str, Any]:
         """Return the keywords of `baechi.place_graph`."""

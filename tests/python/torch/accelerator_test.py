@@ -80,8 +80,8 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
         ("cpu:0", "gpu:0"),
         ("gpu:0", "gpu:0"),
     }
-    assert [row["workload"] for row in rows["table5"]] == ["unet"]
-    assert len(rows["table6"]) == 2
+    assert [row["workload"] for row in rows["table4"]] == ["unet"]
+    assert len(rows["table5"]) == 2
     text = (tmp_path / "accelerator.md").read_text()
     assert "A rehearsal on simulated devices" in text
     assert text.count("## ") >= 9
@@ -108,7 +108,7 @@ def test_costs_of_another_accelerator_are_not_planned_with(tmp_path: Path) -> No
     known["profiles"]["unet"]["accelerator"] = "another"
     listing.write_text(json.dumps(known))
     page = rehearsed(tmp_path, "virtual", parts=["planned"])
-    assert "table5" not in page.results.rows
+    assert "table4" not in page.results.rows
     assert [line["what"] for line in page.results.failures] == ["planned"]
 
 
@@ -169,7 +169,7 @@ def test_without_links_the_other_parts_fail_too(
     }
     assert all(
         accelerator_results.TABLES[name] in page.lacks
-        for name in ("links", "host", "models", "table5")
+        for name in ("links", "host", "models", "table4")
     )
 
 
