@@ -26,8 +26,7 @@ EXPERIMENTS = {
     "optimizations": Experiment("Table 6: what the Graph Optimizer brings", 0.1),
     "sensitivity": Experiment("Figure 8: what profiles that are wrong cost", 1.5),
     "pytorch_models": Experiment("Table 4 on recorded PyTorch models, costs (a) and (b)", 0.2),
-        "The paper's tables and figures: to the letter, by default, and its own", 10
-    ),
+    "paper": Experiment("Tables 3 to 7, Figures 7 and 8: to the letter and by default", 2),
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
     "recompute": Experiment(
