@@ -246,3 +246,26 @@ def test_every_call_that_runs_was_planned_and_the_forward_sends_what_the_backwar
     sent = {line.split(" = send ")[1].split()[0] for line in backward if " = send " in line}
     assert any("@" in name for name in given)
     assert {name for name in sent if "tangents" not in name} & given == set()
+
+
+@pytest.mark.parametrize("micro_batches", [None, 2])
+def test_a_forward_that_a_class_is_given_later_is_what_runs(micro_batches: int | None) -> None:
+    class Scale(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    def twice(self: Scale, x: torch.Tensor) -> torch.Tensor:
+        return 2 * nn.functional.linear(x, self.weight, self.bias)
+
+    model, batch = nn.Sequential(Scale(WIDTH, WIDTH), nn.Linear(WIDTH, 1)), rows(1).float()
+    with machine():
+        model[1].bias.data.zero_()
+        how = {"loss": torch.mean, "micro_batches": micro_batches}
+        placed = placed_at_random(model, batch, **how)
+        losses = []
+        for forward in (Scale.forward, twice):
+            Scale.forward = forward  # type: ignore[method-assign]
+            found = placed.step(batch) if micro_batches else placed.model(batch).mean()
+            losses.append(float(found))
+        placed.restore()
+    assert losses[1] == pytest.approx(2 * losses[0])

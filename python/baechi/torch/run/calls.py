@@ -30,11 +30,36 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
     function around it that is compiled, too, finds a boundary here.
     """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(word: str, *args: Any, **kwargs: Any) -> Any:
+        assert word  # which is then guarded
         return model._call_impl(*args, **kwargs)
 
-    compiled = torch.compile(with_own_code(call), backend=backend)
-    call_compiled(model, bounded(compiled, backend.placement.devices, backend.begin))
+    compiled, classes = torch.compile(with_own_code(call), backend=backend), Classes(model)
+
+    def begin() -> str:
+        backend.begin()
+        return classes.word()
+
+    call_compiled(model, bounded(compiled, backend.placement.devices, begin))
+
+
+class Classes:
+    """The classes of a model, whose `forward` may be replaced: dynamo guards that of objects only.
+
+    A word that changes with them is an argument of what is compiled, and so guarded.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._forwards = {kind: kind.forward for kind in {type(m) for m in model.modules()}}
+        self._changes = 0
+
+    def word(self) -> str:
+        """Return what stands for the classes as they are now."""
+        for kind, forward in self._forwards.items():
+            if kind.forward is not forward:
+                self._forwards[kind] = kind.forward
+                self._changes += 1
+        return str(self._changes)
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,11 +82,12 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 def bounded(
     compiled: Callable[..., Any],
     devices: Sequence[torch.device],
-    begin: Callable[[], None] = lambda: None,
+    begin: Callable[[], str],
 ) -> Callable[..., Any]:
     """Return a function that nobody compiles into a graph of theirs.
 
-    A batch that is all on the host comes to the first device before the call; `begin` is told.
+    A batch that is all on the host comes to the first device before the call; `begin` is told, and
+    what it returns is the first argument.
     """
     first, among = devices[0], frozenset(devices)
 
@@ -69,13 +95,13 @@ def bounded(
         recursive=False, reason="a placed model is compiled by itself"
     )
     def boundary(*args: Any, **kwargs: Any) -> Any:
-        begin()
+        word = begin()
         with torch._dynamo.config.patch(suppress_errors=True, **flags()):
             if first_device((args, kwargs), among) is not None:
-                return compiled(*args, **kwargs)
+                return compiled(word, *args, **kwargs)
             batch = Brought((args, kwargs), first)
             try:
-                return compiled(*batch.value[0], **batch.value[1])
+                return compiled(word, *batch.value[0], **batch.value[1])
             finally:
                 batch.give_back()
 

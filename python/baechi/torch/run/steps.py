@@ -34,7 +34,7 @@ from baechi.torch.program import (
     run_again,
 )
 from baechi.torch.run import executor
-from baechi.torch.run.calls import with_own_code
+from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in
@@ -78,7 +78,8 @@ class Steps:
 
         first, devices = placement.devices[0], frozenset(placement.devices)
 
-        def one(args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
+        def one(word: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
+            assert word  # which is then guarded
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
@@ -89,6 +90,7 @@ class Steps:
             assert method is not None, "it is being called"
             return method(graph, example_inputs)
 
+        self._classes = Classes(model)
         self._one = with_own_code(one)  # micro-batch, with its loss
         self._compiled = torch.compile(self._one, backend=backend, fullgraph=True)
 
@@ -128,7 +130,7 @@ class Steps:
         """Take a micro-batch; return why it has to be run by itself, if it has."""
         try:
             with torch._dynamo.config.patch(**flags()):
-                self._compiled(args, kwargs, targets)
+                self._compiled(self._classes.word(), args, kwargs, targets)
             return ""
         except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
             return _first_line(getattr(error, "inner_exception", error))
