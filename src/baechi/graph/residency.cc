@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::string_view kStoreKind = "host";
 
-class Rewriting {
+class Storing {
  public:
-  Rewriting(const OpGraph& graph, const Residency& residency)
+  Storing(const OpGraph& graph, const Residency& residency)
       : graph_(graph),
         residency_(residency),
         builder_(graph.name()),
@@ -187,7 +187,7 @@ bool is_update(const OpGraph& graph, OpId op) {
 }
 
 OpGraph residing(const OpGraph& graph, const Residency& residency) {
-  return Rewriting(graph, residency).build();
+  return Storing(graph, residency).build();
 }
 
 }  // namespace baechi

@@ -18,7 +18,7 @@ namespace {
 // An output of an operator, or none for order alone.
 using Need = std::tuple<OpId, std::optional<std::size_t>>;
 
-std::size_t port_of(const OpGraph& graph, TensorId tensor) {
+std::size_t port_in(const OpGraph& graph, TensorId tensor) {
   std::size_t port = 0;
   for (const TensorId output : graph.outputs(graph.producer(tensor))) {
     if (output == tensor) return port;
@@ -27,9 +27,9 @@ std::size_t port_of(const OpGraph& graph, TensorId tensor) {
   return port;
 }
 
-class Comparison {
+class StoredComparison {
  public:
-  Comparison(const OpGraph& original, const OpGraph& step, const Residency& residency)
+  StoredComparison(const OpGraph& original, const OpGraph& step, const Residency& residency)
       : original_(original),
         step_(step),
         residency_(residency),
@@ -175,7 +175,7 @@ class Comparison {
     std::vector<Need> needs;
     for (const Edge& edge : step_.in_edges(run)) {
       std::optional<std::size_t> port;
-      if (edge.tensor.has_value()) port = port_of(step_, *edge.tensor);
+      if (edge.tensor.has_value()) port = port_in(step_, *edge.tensor);
       needs.emplace_back(edge.from, port);
     }
     std::sort(needs.begin(), needs.end());
@@ -189,7 +189,7 @@ class Comparison {
         needs.emplace_back(edge.from, std::nullopt);
         continue;
       }
-      const std::size_t port = port_of(original_, *edge.tensor);
+      const std::size_t port = port_in(original_, *edge.tensor);
       const auto fetch = reads_from_.find(std::tuple(edge.from, port, op));
       if (fetch != reads_from_.end())
         needs.emplace_back(fetch->second, std::size_t{0});
@@ -213,7 +213,7 @@ class Comparison {
 
 std::vector<std::string> check_residency(const OpGraph& original, const OpGraph& step,
                                          const ClusterSpec& cluster, const Residency& residency) {
-  return Comparison(original, step, residency).check(cluster);
+  return StoredComparison(original, step, residency).check(cluster);
 }
 
 }  // namespace baechi

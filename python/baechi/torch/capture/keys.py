@@ -163,9 +163,9 @@ def keys_of(
 ) -> dict[fx.Node, str]:
     """Return the key of every call of a joint graph.
 
-    A sum of gradients has the key of what it adds to those before, with a plus: between which other
-    calls autograd adds depends on the copies between them. What the loss adds has no key in a graph
-    without it, so what the model adds says so first.
+    A sum of gradients has the key, with a plus, of what it adds: of the later of the two that it is
+    the first to add up, whatever they were summed with before. So all sums of one tensor's
+    gradients together have the same keys in whatever order autograd adds, which copies change.
 
     Args:
         graph: A joint graph.
@@ -188,13 +188,13 @@ def keys_of(
             found = module_of(node)
             path = outside if found is None else found
             note(node, f"{path}:{name_of(node).rpartition('::')[2]}")
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    first: dict[fx.Node, tuple[int, int, fx.Node]] = {}  # of what a sum adds up, by place and part
     for node in sums:
         made = [_maker(read) for read in node.all_input_nodes]
-        known = [(keys[maker], part) for maker, part in made if maker in keys]  # or a tangent
-        fresh = [(key, part) for key, part in known if key.rsplit(":", 2)[1][-1:] != "+"]
-        inside = [(key, part) for key, part in fresh if key.rsplit(":", 2)[0] != OUTSIDE]
-        key, part = max(inside or fresh or known or [(f"{outside}:tangent:0", 0)])
-        path, name, number = key.rsplit(":", 2)
+        added = [first.get(maker, (place[maker], part, maker)) for maker, part in made]
+        first[node], (_, part, maker) = sorted(added, key=lambda one: one[:2])
+        path, name, number = keys.get(maker, f"{outside}:tangent:0").rsplit(":", 2)
         note(node, f"{path}:{name}.{number}.{part}+" if part else f"{path}:{name}.{number}+")
     return {node: keys[node] for node in graph.nodes if node in keys}
 
